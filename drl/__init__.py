@@ -1,0 +1,33 @@
+"""drl: a workshop where world, brain, student and teacher are four things you swap one by one.
+
+Importing `drl` loads neither torch nor jax; names below are fetched on first use.
+
+>>> import drl
+>>> drl.__version__
+'0.1.0'
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# One explicit table from public name to the module that defines it.
+_PUBLIC = {
+    "make_world": "drl.envs.make",
+    "load_agent": "drl.experiment.agent_files",
+    "evaluate": "drl.experiment.evaluation",
+    "train": "drl.experiment.launch",
+    "Trainer": "drl.trainer.trainer",
+}
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'drl' has no attribute {name!r}; it offers {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

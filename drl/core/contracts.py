@@ -1,0 +1,85 @@
+"""The roles and what they hand to each other. Arrays cross rooms as NumPy, time-major `[T, N, …]`."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from drl.core.log import Episode, Log
+from drl.core.specs import ActionSpec, Array, ObsSpec
+
+StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What happened, for one world or many. `next_obs` is always the true successor, also at an episode's end.
+
+    `terminated`: no future to value. `truncated`: the trace is cut, the value is kept.
+    """
+
+    obs: Array
+    action: Array  # in the policy's units
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: Array
+
+
+class WorldStep(NamedTuple):
+    """One step of N worlds. Arrays are freshly owned by the receiver or valid until the next `step`."""
+
+    reward: Array  # [N] float32
+    terminated: Array  # [N] bool; wins over truncated when both would hold
+    truncated: Array  # [N] bool
+    next_obs: Array  # [N, …] true successors
+    obs: Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
+    valid: Array  # [N] bool; False where the world only reset itself in this call and nothing happened
+    episodes: list[Episode]  # those that ended in this step
+
+
+class World(Protocol):
+    """N worlds stepped together."""
+
+    num_envs: int
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+
+    def reset(self) -> Array: ...
+    def step(self, action: Array) -> WorldStep: ...  # action in the world's units, [N, …]
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
+    def close(self) -> None: ...
+
+
+class Agent(Protocol):
+    """The thin actor that survives training."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+
+    def act(self, obs: Any, explore: bool = False) -> Array: ...
+    def decide(self, obs: Array, explore: bool = False) -> Array: ...
+
+
+class Algorithm(Protocol):
+    """A pure loss and the step that follows it. `progress` is the share of the budget used, for schedules."""
+
+    def learn(self, batch: Any, progress: float = 0.0) -> dict[str, float]: ...
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
+
+
+class Memory(Protocol):
+    """What the learner sees."""
+
+    @property
+    def ready(self) -> bool: ...
+    def add(self, obs: Array, action: Array, step: WorldStep) -> None: ...
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where logs go. `run` of the experiment makes sure that a failing tracker never stops training."""
+
+    def write(self, log: Log) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,64 @@
+"""Errors a user can act on. Each carries the exit code the command line ends with."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class DrlError(Exception):
+    """Root of every error that `drl` raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(DrlError, ValueError):
+    """A value, name or combination that we cannot honour: what was given, what was expected, what to type."""
+
+    exit_code = 2
+
+
+class MissingExtra(BadInput, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str):
+        super().__init__(f"{feature} needs an optional package; install it with: pip install 'drl-workshop[{extra}]'")
+
+
+class UnusableFile(DrlError):
+    """A checkpoint or agent file that is damaged, foreign or from a newer version."""
+
+    exit_code = 3
+
+
+class SaveFailed(DrlError):
+    """Training finished but the final save did not."""
+
+    exit_code = 4
+
+
+class WorldFailed(DrlError):
+    """A world raised, died or did not answer in time."""
+
+    exit_code = 5
+
+
+class NonFinite(DrlError):
+    """A loss, gradient or reward was NaN or infinite."""
+
+    exit_code = 6
+
+
+def did_you_mean(given: str, options: Iterable[str]) -> str:
+    """A sentence to append to an error: the closest options, or the whole list when it is short.
+
+    >>> did_you_mean("pp0", ["ppo", "a2c"])
+    "did you mean 'ppo'?"
+    >>> did_you_mean("zzz", ["ppo", "a2c"])
+    "expected one of 'a2c', 'ppo'"
+    """
+    names = sorted(set(options))
+    lowered = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(given.lower(), lowered, n=3, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(repr(lowered[name]) for name in close) + "?"
+    shown = ", ".join(repr(name) for name in names[:12]) + (", …" if len(names) > 12 else "")
+    return f"expected one of {shown}"

@@ -1,0 +1,187 @@
+"""What goes into an agent and what comes out, described without Gymnasium so that it can travel with the agent.
+
+`ObsSpec.encode` turns any supported observation into one array; `ActionSpec.to_env` turns the policy's own units
+into the world's. Both are plain data: `to_json`/`from_json` write them into the agent's card.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drl.core.errors import BadInput
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ObsSpec:
+    """An observation space as a small tree; encoding flattens everything that is not a Box into a float vector.
+
+    >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
+    array([[0., 0., 1.],
+           [1., 0., 0.]], dtype=float32)
+    """
+
+    kind: str  # box · discrete · multi_discrete · multi_binary · dict · tuple
+    box_shape: tuple[int, ...] = ()  # of a box, or of a multi_binary
+    box_dtype: str = "float32"  # of a box
+    sizes: tuple[int, ...] = ()  # values per entry of a (multi_)discrete
+    starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
+    keys: tuple[str, ...] = ()  # of a dict, in order
+    parts: tuple["ObsSpec", ...] = ()  # of a dict or tuple
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one encoded observation."""
+        if self.kind == "box":
+            return self.box_shape or (1,)
+        if self.kind == "multi_binary":
+            return (int(np.prod(self.box_shape)),)
+        if self.kind in ("discrete", "multi_discrete"):
+            return (sum(self.sizes),)
+        return (sum(int(np.prod(part.shape)) for part in self.parts),)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8 boxes stay uint8 (a model divides them by 255); everything else becomes float32."""
+        return np.dtype("uint8" if self.kind == "box" and self.box_dtype == "uint8" else "float32")
+
+    def encode(self, obs: Any) -> Array:
+        """Encode a batch: arrays with a leading batch axis, in a dict or tuple where the space is one."""
+        if self.kind == "box":
+            array = np.asarray(obs)
+            if array.dtype != self.dtype:
+                array = array.astype(self.dtype)
+            return array.reshape(array.shape[0], 1) if not self.box_shape else array
+        if self.kind == "multi_binary":
+            array = np.asarray(obs, np.float32)
+            return array.reshape(array.shape[0], -1)
+        if self.kind in ("discrete", "multi_discrete"):
+            values = np.asarray(obs, np.int64).reshape(len(obs), len(self.sizes))
+            if self.starts:
+                values = values - np.asarray(self.starts)
+            one_hots = [np.eye(size, dtype=np.float32)[values[:, i]] for i, size in enumerate(self.sizes)]
+            return np.concatenate(one_hots, axis=1)
+        children = [obs[key] for key in self.keys] if self.kind == "dict" else list(obs)
+        encoded = [part.encode(child) for part, child in zip(self.parts, children, strict=True)]
+        return np.concatenate([e.reshape(len(e), -1).astype(np.float32, copy=False) for e in encoded], axis=1)
+
+    def encode_one(self, obs: Any) -> Array:
+        """Encode one observation as the environment hands it out; no batch axis in or out."""
+        return self.encode(self._with_batch_axis(obs))[0]
+
+    def _with_batch_axis(self, obs: Any) -> Any:
+        if self.kind == "dict":
+            return {k: part._with_batch_axis(obs[k]) for k, part in zip(self.keys, self.parts, strict=True)}
+        if self.kind == "tuple":
+            return tuple(part._with_batch_axis(o) for part, o in zip(self.parts, obs, strict=True))
+        return np.asarray(obs)[None]
+
+    def is_single(self, obs: Any) -> bool:
+        """Whether `obs` is one observation (True) or a batch of them (False)."""
+        if self.kind == "dict":
+            return self.parts[0].is_single(obs[self.keys[0]])
+        if self.kind == "tuple":
+            return self.parts[0].is_single(obs[0])
+        unbatched = {
+            "box": len(self.box_shape),
+            "multi_binary": len(self.box_shape),
+            "discrete": 0,
+            "multi_discrete": 1,
+        }
+        ndim = np.ndim(obs)
+        if ndim not in (unbatched[self.kind], unbatched[self.kind] + 1):
+            raise BadInput(
+                f"got an observation of shape {np.shape(obs)}; expected {self.box_shape or self.sizes} "
+                f"or a batch of those"
+            )
+        return ndim == unbatched[self.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
+        return plain | {
+            "sizes": list(self.sizes),
+            "starts": list(self.starts),
+            "keys": list(self.keys),
+            "parts": [part.to_json() for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "ObsSpec":
+        parts = tuple(cls.from_json(part) for part in plain["parts"])
+        tuples = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
+        return cls(kind=plain["kind"], box_dtype=plain["box_dtype"], parts=parts, **tuples)
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """An action space and the distribution a policy needs for it.
+
+    The policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
+    """
+
+    kind: str  # categorical · multi_categorical · bernoulli · gaussian
+    sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
+    starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
+    shape: tuple[int, ...] = ()  # of one action in the world's units
+    low: tuple[float, ...] = ()  # gaussian: bounds, flattened; ±inf where unbounded
+    high: tuple[float, ...] = ()
+    dtype: str = "int64"  # of the action in the world's units
+    _bounds: tuple[Array, Array, Array] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind == "gaussian":
+            low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
+            bounded = np.isfinite(low) & np.isfinite(high)
+            object.__setattr__(self, "_bounds", (np.where(bounded, low, 0), np.where(bounded, high, 0), bounded))
+
+    @property
+    def entries(self) -> int:
+        """How many numbers one action has in the policy's units."""
+        return len(self.sizes) if self.kind.endswith("categorical") else int(np.prod(self.shape, dtype=int))
+
+    @property
+    def num_params(self) -> int:
+        """How many numbers a policy must give per observation: logits, or means and log standard deviations."""
+        if self.kind.endswith("categorical"):
+            return sum(self.sizes)
+        return self.entries * (2 if self.kind == "gaussian" else 1)
+
+    @property
+    def policy_shape(self) -> tuple[int, ...]:
+        """Shape of one action in the policy's units: () for categorical, (entries,) otherwise."""
+        return () if self.kind == "categorical" else (self.entries,)
+
+    @property
+    def policy_dtype(self) -> np.dtype[Any]:
+        return np.dtype("float32" if self.kind == "gaussian" else "int64")
+
+    def to_env(self, action: Array) -> Array:
+        """Translate a batch from the policy's units into the world's. Both bounds of a Box are reached exactly."""
+        if self.kind == "gaussian":
+            assert self._bounds is not None
+            low, high, bounded = self._bounds
+            inside = np.clip(action, -1.0, 1.0)
+            scaled = np.where(bounded, high * (inside + 1) / 2 + low * (1 - inside) / 2, action)
+            limited = np.clip(scaled, self.low, self.high)  # one-sided bounds are only clipped
+            return limited.astype(self.dtype).reshape(len(action), *self.shape)
+        moved = action + np.asarray(self.starts) if self.kind == "multi_categorical" and self.starts else action
+        if self.kind == "categorical":
+            return action + self.starts[0] if self.starts else action
+        return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("kind", "sizes", "starts", "shape", "dtype")
+        plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
+        # JSON has no infinity: an open bound is written as null.
+        bound = {k: [None if not np.isfinite(x) else x for x in plain[k]] for k in ("low", "high")}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()} | bound
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "ActionSpec":
+        tuples: dict[str, Any] = {k: tuple(plain[k]) for k in ("sizes", "starts", "shape")}
+        low = tuple(-np.inf if x is None else x for x in plain["low"])
+        high = tuple(np.inf if x is None else x for x in plain["high"])
+        return cls(kind=plain["kind"], dtype=plain["dtype"], low=low, high=high, **tuples)

@@ -1,0 +1,1 @@
+"""Worlds: made, stepped and described. Nothing here learns."""
