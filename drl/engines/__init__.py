@@ -1,0 +1,1 @@
+"""Tensor math, once per framework. Engines never see each other."""

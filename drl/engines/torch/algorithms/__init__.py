@@ -1,0 +1,1 @@
+"""One algorithm, one file: its config, its pure loss, its class."""

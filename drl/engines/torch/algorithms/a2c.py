@@ -1,0 +1,91 @@
+"""A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput
+from drl.core.schedules import schedule
+from drl.core.specs import ActionSpec
+from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.on_policy import Rows, evaluate_rollout
+from drl.memory.rollout import RolloutBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig:
+    rollout_length: int = 8  # steps of every world per learning step
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
+    learning_rate: float = 7e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    optimizer: str = "rmsprop"  # rmsprop · adam
+    optimizer_eps: float = 1e-5
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss
+    normalise_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+
+    def __post_init__(self) -> None:
+        if self.rollout_length < 1:
+            raise BadInput(f"rollout_length is {self.rollout_length}; expected at least 1")
+        if self.optimizer not in ("rmsprop", "adam"):
+            raise BadInput(f"optimizer is {self.optimizer!r}; expected 'rmsprop' or 'adam'")
+
+
+LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
+
+
+def a2c_loss(model: nn.Module, spec: ActionSpec, rows: Rows, config: A2CConfig) -> tuple[Tensor, Tensor]:
+    """Policy gradient with a critic, on the whole rollout. Pure: reads parameters, changes nothing."""
+    params, value = model(rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
+    advantage = rows.advantage
+    if config.normalise_advantage and len(advantage) > 1:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
+    value_loss = 0.5 * (value - rows.target).square().mean()
+    loss = policy_loss + 2 * config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    return loss, torch.stack([policy_loss, value_loss, mean_entropy]).detach()
+
+
+class A2C:
+    """Learns from rollouts of its own policy. Needs a policy-value model."""
+
+    variant = "policy_value"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        action_spec: ActionSpec,
+        config: A2CConfig | None = None,
+        rng: np.random.Generator | None = None,
+        compile_update: bool = False,
+    ):
+        self.model, self.spec = model, action_spec
+        self.config = config or A2CConfig()
+        self.loss = torch.compile(a2c_loss) if compile_update else a2c_loss
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        kind, eps = self.config.optimizer, self.config.optimizer_eps
+        self.optimizer = FlatOptimizer([model.parameters()], self.config.max_grad_norm, kind=kind, eps=eps)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        rate = self.learning_rate(progress)
+        rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
+        self.optimizer.zero_grad()
+        loss, logged = self.loss(self.model, self.spec, rows, self.config)
+        loss.backward()
+        norm = self.optimizer.step([rate])
+        numbers = dict(zip(LOGGED, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
+        return numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,153 @@
+"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput
+from drl.core.schedules import schedule
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec
+from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.on_policy import Rows, evaluate_rollout
+from drl.memory.rollout import RolloutBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    rollout_length: int = 128  # steps of every world per learning step
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
+    clip_range: float = 0.2  # how far the probability ratio may leave 1
+    clip_range_end: float | None = None  # linear over the budget to this; None: constant
+    value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
+    epochs: int = 4  # passes over the rollout
+    minibatches: int = 4  # per epoch
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss
+    normalise_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+    target_kl: float | None = None  # stop the epochs when approx_kl exceeds 1.5 times this; None: never
+    adam_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("rollout_length", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise BadInput(f"{name} is {getattr(self, name)}; expected a number from 0 to 1")
+        if self.learning_rate < 0 or self.clip_range <= 0:
+            raise BadInput(
+                f"learning_rate is {self.learning_rate} and clip_range {self.clip_range}; "
+                "expected a rate of at least 0 and a range above 0"
+            )
+
+
+LOGGED = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "mean_clipped_ratio", "grad_norm",
+)  # fmt: skip
+
+
+def ppo_loss(
+    model: nn.Module, spec: ActionSpec, rows: Rows, clip_range: Tensor, config: PPOConfig
+) -> tuple[Tensor, Tensor]:
+    """The loss of one minibatch and, stacked, what to log of it. Pure: reads parameters, changes nothing."""
+    params, value = model(rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
+    advantage = rows.advantage
+    if config.normalise_advantage and len(advantage) > 1:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+    log_ratio = log_prob - rows.log_prob  # log ρ, [B]
+    surrogate = ops.clipped_surrogate(log_ratio, advantage, clip_range)
+    if config.value_clip is None:
+        value_error = (value - rows.target).square()
+    else:
+        value_error = ops.clipped_value_error(value, rows.value, rows.target, config.value_clip)
+
+    policy_loss, value_loss, mean_entropy = -surrogate.mean(), 0.5 * value_error.mean(), entropy.mean()
+    loss = policy_loss + 2 * config.value_coef * value_loss - config.entropy_coef * mean_entropy
+
+    with torch.no_grad():
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+        approx_kl = ((ratio - 1) - log_ratio).mean()  # the low-variance estimate of KL(old ‖ new)
+        clip_fraction = (ratio != clipped).float().mean()
+        logged = torch.stack([policy_loss, value_loss, mean_entropy, approx_kl, clip_fraction, clipped.mean()])
+    return loss, logged
+
+
+class PPO:
+    """Learns from rollouts of its own policy. Needs a policy-value model."""
+
+    variant = "policy_value"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        action_spec: ActionSpec,
+        config: PPOConfig | None = None,
+        rng: np.random.Generator | None = None,
+        compile_update: bool = False,
+    ):
+        self.model, self.spec = model, action_spec
+        self.config = config or PPOConfig()
+        self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
+        self.loss = torch.compile(ppo_loss) if compile_update else ppo_loss
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
+        groups = [model.parameters()]
+        self.critic_factor = 1.0  # critic's learning rate over the actor's
+        if self.config.critic_learning_rate is not None:
+            groups = [model.actor.parameters(), model.critic.parameters()]  # type: ignore[union-attr]
+            self.critic_factor = self.config.critic_learning_rate / self.config.learning_rate
+        self.optimizer = FlatOptimizer(groups, self.config.max_grad_norm, eps=self.config.adam_eps)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
+        rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
+        logged = self._descend(rows, rate, torch.tensor(clip_range, device=rows.obs.device))
+        fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
+        return logged | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range}
+
+    def _descend(self, rows: Rows, rate: float, clip_range: Tensor) -> dict[str, float]:
+        """Minibatch epochs. Numbers to log stay on the device until the end."""
+        total, updates = torch.zeros(len(LOGGED), device=rows.obs.device), 0
+        for _ in range(self.config.epochs):
+            for minibatch in self._minibatches(rows):
+                self.optimizer.zero_grad()
+                loss, logged = self.loss(self.model, self.spec, minibatch, clip_range, self.config)
+                loss.backward()
+                norm = self.optimizer.step([rate, rate * self.critic_factor])
+                total += torch.cat([logged, norm[None]])
+                updates += 1
+            if self._too_far(logged):
+                break
+        return dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
+
+    def _minibatches(self, rows: Rows) -> Iterator[Rows]:
+        """The rows in a new random order, in nearly equal parts."""
+        order = torch.from_numpy(self.rng.permutation(len(rows.obs))).to(rows.obs.device)
+        shuffled = [tensor.index_select(0, order) for tensor in rows]
+        parts = [tensor.tensor_split(self.config.minibatches) for tensor in shuffled]
+        return (Rows(*part) for part in zip(*parts, strict=True))
+
+    def _too_far(self, logged: Tensor) -> bool:
+        limit = self.config.target_kl
+        return limit is not None and float(logged[LOGGED.index("approx_kl")]) > 1.5 * limit
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "rng": generator_state(self.rng)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        restore_generator(self.rng, state["rng"])

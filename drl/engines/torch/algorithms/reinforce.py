@@ -1,0 +1,122 @@
+"""REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput
+from drl.core.schedules import schedule
+from drl.core.specs import ActionSpec, Array
+from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.on_policy import forward_in_chunks, successor_values
+from drl.memory.rollout import RolloutBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforceConfig:
+    episodes_per_step: int = 8  # complete episodes per learning step
+    gamma: float = 0.99  # discount per step
+    baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
+    mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
+    learning_rate: float = 1e-3
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss, with baseline value
+    normalise_advantage: bool = True  # over the batch, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+    adam_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.baseline not in ("none", "mean", "value"):
+            raise BadInput(f"baseline is {self.baseline!r}; expected 'none', 'mean' or 'value'")
+        if self.episodes_per_step < 1:
+            raise BadInput(f"episodes_per_step is {self.episodes_per_step}; expected at least 1")
+
+
+def reinforce_loss(
+    params: Tensor, spec: ActionSpec, action: Tensor, advantage: Tensor, config: ReinforceConfig
+) -> tuple[Tensor, Tensor]:
+    """−A · log π(a|s) with an entropy bonus: the mean over all steps, and what to log of it."""
+    log_prob, entropy = ops.log_prob_and_entropy(spec, params, action)
+    policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
+    return policy_loss - config.entropy_coef * mean_entropy, torch.stack([policy_loss, mean_entropy]).detach()
+
+
+class Reinforce:
+    """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`.
+
+    A truncated episode is not over: its tail is worth V(final observation) with baseline `value`, the running mean
+    with baseline `mean`; baseline `none` has no estimate of it and counts nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        action_spec: ActionSpec,
+        config: ReinforceConfig | None = None,
+        rng: np.random.Generator | None = None,
+        compile_update: bool = False,
+    ):
+        self.model, self.spec = model, action_spec
+        self.config = config or ReinforceConfig()
+        self.loss = torch.compile(reinforce_loss) if compile_update else reinforce_loss
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.running_mean: float | None = None  # of the returns, for baseline `mean`
+        eps = self.config.adam_eps
+        self.optimizer = FlatOptimizer([model.parameters()], self.config.max_grad_norm, eps=eps)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        device = next(self.model.parameters()).device
+        rate = self.learning_rate(progress)
+        returns, baseline = self._returns_and_baseline(batch)
+        advantage = torch.from_numpy((returns - baseline).reshape(-1).astype(np.float32)).to(device)
+        if self.config.normalise_advantage and len(advantage) > 1:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        obs = torch.from_numpy(batch.obs[:, 0]).to(device)  # whole episodes come as one column
+        action = torch.from_numpy(batch.action[:, 0]).to(device)
+
+        self.optimizer.zero_grad()
+        numbers: dict[str, float] = {}
+        if self.config.baseline == "value":
+            params, value = self.model(obs)
+            target = torch.from_numpy(returns[:, 0]).to(device)
+            value_loss = 0.5 * (value - target).square().mean()
+            (2 * self.config.value_coef * value_loss).backward(retain_graph=True)
+            numbers["value_loss"] = float(value_loss)
+            numbers["explained_variance"] = ops.explained_variance(baseline, returns)
+        else:
+            params = self.model(obs)
+        loss, logged = self.loss(params, self.spec, action, advantage, self.config)
+        loss.backward()
+        norm = self.optimizer.step([rate])
+        names = ("policy_loss", "entropy", "grad_norm")
+        numbers |= dict(zip(names, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        return numbers | {"learning_rate": rate, "gradient_steps": 1}
+
+    def _returns_and_baseline(self, batch: RolloutBatch) -> tuple[Array, Array]:
+        """Returns `[T, 1]` with truncated tails valued as far as the baseline can, and the baseline itself."""
+        ends = (batch.terminated, batch.truncated, self.config.gamma)
+        if self.config.baseline == "value":
+            with torch.no_grad():
+                device = next(self.model.parameters()).device
+                _, value = forward_in_chunks(self.model, torch.from_numpy(batch.obs[:, 0]).to(device))
+            values = value.cpu().numpy()[:, None]
+            return ops.discounted_returns(batch.reward, successor_values(self.model, batch, values), *ends), values
+        tail = self.running_mean or 0.0 if self.config.baseline == "mean" else 0.0
+        returns = ops.discounted_returns(batch.reward, np.full_like(batch.reward, tail), *ends)
+        if self.config.baseline == "none":
+            return returns, np.zeros_like(returns)
+        keep, fresh = self.config.mean_momentum, float(returns.mean())
+        self.running_mean = fresh if self.running_mean is None else keep * self.running_mean + (1 - keep) * fresh
+        return returns, np.full_like(returns, self.running_mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "running_mean": self.running_mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.running_mean = state["running_mean"]

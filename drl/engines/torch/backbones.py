@@ -1,0 +1,133 @@
+"""Backbones see: observation → features. Each knows `features`, the width a head must expect."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.specs import ObsSpec
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
+    """Orthogonal weights, zero bias; drawn from `generator`, never from the global stream."""
+    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Sequential):
+    """Fully connected layers over the flattened observation.
+
+    >>> MLP((4,), hidden=(8, 8))(torch.zeros(3, 4)).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        generator: torch.Generator | None = None,
+    ):
+        if activation not in ACTIVATIONS:
+            raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
+        widths = [math.prod(obs_shape), *hidden]
+        layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
+        for wide, narrow in zip(widths[:-1], widths[1:], strict=True):
+            layers += [orthogonal(nn.Linear(wide, narrow), math.sqrt(2), generator), ACTIVATIONS[activation]()]
+        super().__init__(*layers)
+        self.activation = activation
+        self.features = widths[-1]
+
+
+class NatureCNN(nn.Sequential):
+    """The convolutional network of the 2015 DQN paper, for channel-first images of at least 36 × 36."""
+
+    def __init__(self, obs_shape: tuple[int, ...], features: int = 512, generator: torch.Generator | None = None):
+        if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
+            raise BadInput(
+                f"the Nature CNN needs images (channels, height, width) of at least 36 × 36, got {obs_shape}; "
+                f"use --backbone mlp, or resize the observation"
+            )
+        channels, relu, gain = obs_shape[0], nn.ReLU, math.sqrt(2)
+        convolutions = [
+            orthogonal(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
+            relu(),
+            orthogonal(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
+            relu(),
+            orthogonal(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
+            relu(),
+            nn.Flatten(),
+        ]
+        height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in obs_shape[1:])
+        super().__init__(*convolutions, orthogonal(nn.Linear(64 * height * width, features), gain, generator), relu())
+        self.features = features
+
+
+class Conv1d(nn.Module):
+    """Convolutions along time for sequences `[B, L, C]`, such as the last L rounds of a game."""
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        channels: Sequence[int] = (32, 32),
+        kernel: int = 3,
+        features: int = 64,
+        generator: torch.Generator | None = None,
+    ):
+        if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
+            raise BadInput(
+                f"the Conv1d backbone needs sequences (length, channels) longer than {len(channels) * (kernel - 1)}, "
+                f"got {obs_shape}; use --backbone mlp"
+            )
+        super().__init__()
+        layers: list[nn.Module] = []
+        wide = obs_shape[1]
+        for narrow in channels:
+            layers += [orthogonal(nn.Conv1d(wide, narrow, kernel), math.sqrt(2), generator), nn.ReLU()]
+            wide = narrow
+        length = obs_shape[0] - len(channels) * (kernel - 1)
+        flat = orthogonal(nn.Linear(wide * length, features), math.sqrt(2), generator)
+        self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
+        self.features = features
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.layers(obs.transpose(1, 2))
+        return features
+
+
+class Pixels(nn.Module):
+    """uint8 → [0, 1], in front of a backbone."""
+
+    def __init__(self, backbone: nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.features: int = backbone.features  # type: ignore[assignment]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.backbone(obs.float() / 255.0)
+        return features
+
+
+def make_backbone(
+    name: str, obs_spec: ObsSpec, hidden: Sequence[int], activation: str, generator: torch.Generator | None = None
+) -> nn.Module:
+    """A backbone by name; `auto` looks at the observation: images → cnn, everything else → mlp."""
+    shape = obs_spec.shape
+    if name == "auto":
+        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
+    if name == "mlp":
+        backbone: nn.Module = MLP(shape, hidden, activation, generator)
+    elif name == "cnn":
+        backbone = NatureCNN(shape, hidden[-1] if hidden else 512, generator)
+    elif name == "conv1d":
+        backbone = Conv1d(shape, features=hidden[-1] if hidden else 64, generator=generator)
+    else:
+        raise BadInput(f"unknown backbone {name!r}; {did_you_mean(name, ['auto', 'mlp', 'cnn', 'conv1d'])}")
+    return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

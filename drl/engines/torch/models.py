@@ -1,0 +1,101 @@
+"""Models: a backbone that sees and a head that answers. They neither sample nor learn.
+
+Three variants: policy-value `obs → (policy parameters, value)`, policy-only `obs → policy parameters`, and q-value
+`obs → q`. Any `nn.Module` with the same forward will do in their place.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.backbones import make_backbone
+from drl.engines.torch.heads import QValueHead, ValueHead, make_policy_head
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    backbone: str = "auto"  # auto · mlp · cnn · conv1d
+    hidden: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of cnn and conv1d
+    activation: str = "tanh"  # tanh · relu
+    shared: bool = False  # one backbone for actor and critic
+    log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
+
+
+class Model(nn.Module):
+    """Backbone + head.
+
+    >>> from drl.engines.torch.backbones import MLP
+    >>> Model(MLP((4,), hidden=(8,)), ValueHead(8))(torch.zeros(3, 4)).shape
+    torch.Size([3])
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module):
+        super().__init__()
+        if backbone.features != head.features:
+            raise BadInput(
+                f"backbone gives {backbone.features} features but head expects {head.features}; "
+                f"build the head with features={backbone.features}"
+            )
+        self.backbone, self.head = backbone, head
+
+    def forward(self, obs: Tensor) -> Tensor:
+        answer: Tensor = self.head(self.backbone(obs))
+        return answer
+
+
+class PolicyValueModel(nn.Module):
+    """An actor and a critic. Give both the same backbone object to share it."""
+
+    def __init__(self, actor: Model, critic: Model):
+        super().__init__()
+        self.actor, self.critic = actor, critic
+        self.shared = actor.backbone is critic.backbone
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.shared:
+            features = self.actor.backbone(obs)
+            return self.actor.head(features), self.critic.head(features)
+        return self.actor(obs), self.critic(obs)
+
+
+def make_policy_value_model(
+    obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
+) -> PolicyValueModel:
+    actor = make_policy_model(obs_spec, action_spec, config, generator)
+    backbone = actor.backbone
+    if not config.shared:
+        backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
+    return PolicyValueModel(actor, Model(backbone, ValueHead(backbone.features, generator)))  # type: ignore[arg-type]
+
+
+def make_policy_model(
+    obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
+) -> Model:
+    backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
+    head = make_policy_head(action_spec, backbone.features, config.log_std_init, generator)  # type: ignore[arg-type]
+    return Model(backbone, head)
+
+
+def make_q_value_model(
+    obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
+) -> Model:
+    if action_spec.kind != "categorical":
+        raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
+    backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
+    return Model(backbone, QValueHead(backbone.features, action_spec.sizes[0], generator))  # type: ignore[arg-type]
+
+
+# The one place where a variant's name becomes a model.
+MODEL_VARIANTS = {
+    "policy_value": make_policy_value_model,
+    "policy_only": make_policy_model,
+    "q_value": make_q_value_model,
+}
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once, also where two parts share a backbone."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())

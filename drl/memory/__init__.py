@@ -1,0 +1,1 @@
+"""What the learner sees. Stores, never computes a loss."""

@@ -1,0 +1,102 @@
+"""On-policy experience: a fixed window `[T, N]` of what N worlds just did."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import Transition, WorldStep
+from drl.core.specs import ActionSpec, Array, ObsSpec
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """A window of experience, time-major.
+
+    Successors are stored once: the successor of row t is row t + 1 of `obs`, or `last_obs`, except where an episode
+    ended. Those few true successors are in `final_obs`, at the flat positions `final_index` (t · N + n).
+    """
+
+    obs: Array  # [T, N, …]
+    action: Array  # [T, N, …] in the policy's units
+    reward: Array  # [T, N]
+    terminated: Array  # [T, N] bool
+    truncated: Array  # [T, N] bool
+    valid: Array  # [T, N] bool; False where a world only reset itself
+    last_obs: Array  # [N, …]
+    final_index: Array  # [E] int
+    final_obs: Array  # [E, …]
+
+    def transition(self) -> Transition:
+        """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
+        next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
+        next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
+        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
+        return Transition(*(array[self.valid] for array in rows))
+
+
+class Rollout:
+    """Collects exactly `length` steps of every world, hands them out once, and starts again.
+
+    >>> memory = Rollout(length=2, num_envs=1, obs_spec=ObsSpec("box", (1,)), action_spec=ActionSpec("categorical", (2,)))
+    >>> memory.ready
+    False
+    """
+
+    def __init__(self, length: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.length, self.num_envs = length, num_envs
+        self.obs = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.action = np.zeros((length, num_envs, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.reward = np.zeros((length, num_envs), np.float32)
+        self.terminated = np.zeros((length, num_envs), bool)
+        self.truncated = np.zeros((length, num_envs), bool)
+        self.valid = np.zeros((length, num_envs), bool)
+        self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.final_index: list[int] = []
+        self.final_obs: list[Array] = []
+        self.cursor = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.cursor == self.length
+
+    def add(self, obs: Array, action: Array, step: WorldStep) -> None:
+        t = self.cursor
+        self.obs[t] = obs
+        self.action[t] = action
+        self.reward[t] = step.reward
+        self.terminated[t] = step.terminated
+        self.truncated[t] = step.truncated
+        self.valid[t] = step.valid
+        if step.episodes:
+            for world in np.flatnonzero(step.terminated | step.truncated):
+                self.final_index.append(t * self.num_envs + int(world))
+                self.final_obs.append(step.next_obs[world].copy())
+        self.cursor = t + 1
+        if self.cursor == self.length:
+            self.last_obs[:] = step.obs
+
+    def take(self) -> RolloutBatch:
+        """Hand out the window. Its arrays are reused: they hold until the next `add`."""
+        final_index = np.asarray(self.final_index, np.int64)
+        final_obs = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        self.cursor, self.final_index, self.final_obs = 0, [], []
+        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, self.valid)
+        return RolloutBatch(*rows, self.last_obs, final_index, final_obs)
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
+        arrays = {name: getattr(self, name).copy() for name in names}
+        finals = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        return arrays | {
+            "final_index": np.asarray(self.final_index, np.int64),
+            "final_obs": finals,
+            "cursor": self.cursor,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
+            getattr(self, name)[:] = state[name]
+        self.final_index = [int(i) for i in state["final_index"]]
+        self.final_obs = list(state["final_obs"])
+        self.cursor = int(state["cursor"])

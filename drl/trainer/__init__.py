@@ -1,0 +1,1 @@
+"""The teacher: a generator of learning steps."""

@@ -1,0 +1,189 @@
+"""The teacher. Each `next()` is one learning step: collect, then learn, then one `Log`."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import Algorithm, Memory, World
+from drl.core.errors import BadInput, NonFinite
+from drl.core.log import Episode, Log
+from drl.core.normalise import RewardScaler
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    total_timesteps: int | None = None  # the budget in environment steps that schedules run over
+    num_episodes: int | None = None  # or the budget in episodes
+    window: int = 100  # how many recent episodes the running statistics cover
+
+    def __post_init__(self) -> None:
+        for name in ("total_timesteps", "num_episodes", "window"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BadInput(f"{name} is {value}; expected at least 1")
+
+
+class Trainer:
+    """Yields one Log per learning step. Iterating resumes; it never resets.
+
+    All state is on this object and its collaborators, none in the generator: break out of the loop, look around,
+    save, and iterate again.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        agent: Any,
+        algorithm: Algorithm,
+        memory: Memory,
+        config: TrainerConfig | None = None,
+        reward_scaler: RewardScaler | None = None,
+    ):
+        self.world, self.agent, self.algorithm, self.memory = world, agent, algorithm, memory
+        self.config = config or TrainerConfig()
+        self.reward_scaler = reward_scaler
+        self.obs: Array | None = None  # what the worlds show now; None before the first step
+        self.env_steps = 0
+        self.learning_steps = 0
+        self.episodes = 0
+        self.recent: deque[Episode] = deque(maxlen=self.config.window)
+        self.finished: list[Episode] = []  # since the last learning step
+        self.seconds = 0.0  # spent in `step`
+
+    def __call__(self) -> Iterator[Log]:
+        while True:
+            yield self.step()
+
+    def step(self) -> Log:
+        started, steps_before = time.perf_counter(), self.env_steps
+        while not self.memory.ready:
+            self._collect()
+        batch = self.memory.take()  # type: ignore[attr-defined]
+        logged = self.algorithm.learn(self._prepared(batch), self.progress)
+        if self.agent.normaliser is not None:
+            self.agent.normaliser.update(batch.obs[batch.valid])
+        self.learning_steps += 1
+        elapsed = time.perf_counter() - started
+        self.seconds += elapsed
+        log = self._log(batch, logged, elapsed, self.env_steps - steps_before)
+        self.finished = []
+        _check_finite(log)
+        return log
+
+    def _collect(self) -> None:
+        """One step of every world."""
+        if self.obs is None:
+            self.obs = self.world.reset()
+        action = self.agent.decide(self.obs, explore=True)
+        step = self.world.step(self.agent.action_spec.to_env(action))
+        self.memory.add(self.obs, action, step)
+        self.obs = step.obs
+        self.env_steps += int(np.count_nonzero(step.valid))
+        if step.episodes:
+            self.episodes += len(step.episodes)
+            self.recent.extend(step.episodes)
+            self.finished.extend(step.episodes)
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget used before this learning step's experience was collected ends up in [0, 1]."""
+        if self.config.total_timesteps:
+            return min(self.env_steps / self.config.total_timesteps, 1.0)
+        return min(self.episodes / self.config.num_episodes, 1.0) if self.config.num_episodes else 0.0
+
+    def _prepared(self, batch: Any) -> Any:
+        """The batch as the learner sees it: observations normalised as they were when acting, rewards scaled."""
+        if self.agent.normaliser is not None:
+            names = ("obs", "last_obs", "final_obs")
+            batch = replace(batch, **{name: self.agent.normaliser(getattr(batch, name)) for name in names})
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
+            batch = replace(batch, reward=self.reward_scaler(batch.reward))
+        return batch
+
+    def _log(self, batch: Any, logged: dict[str, float], elapsed: float, new_steps: int) -> Log:
+        rollout = {"rollout_len": float(new_steps), "mean_reward": float(batch.reward[batch.valid].mean())}
+        counters: dict[str, float] = {
+            "episodes_count": self.episodes,
+            "timesteps_count": self.env_steps,
+            "rollouts_count": self.learning_steps,
+        }
+        if self.config.total_timesteps:
+            counters["total_timesteps"] = self.config.total_timesteps
+        shown = {name: logged.pop(name) for name in ("learning_rate", "clip_range") if name in logged}
+        return Log(
+            env_steps=self.env_steps,
+            episodes=self.episodes,
+            learning_steps=self.learning_steps,
+            rollout=_episode_means(self.finished) | rollout,
+            recent=_recent_means(self.recent),
+            trainer=counters | shown,
+            learn={name: value for name, value in logged.items() if not math.isnan(value) or name not in MAY_BE_NAN},
+            time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / self.seconds},
+            finished=self.finished,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        scaler, normaliser = self.reward_scaler, self.agent.normaliser
+        return {
+            "obs": None if self.obs is None else self.obs.copy(),
+            "counters": [self.env_steps, self.learning_steps, self.episodes],
+            "seconds": self.seconds,
+            "recent": [list(episode) for episode in self.recent],
+            "finished": [list(episode) for episode in self.finished],
+            "world": self.world.state_dict(),
+            "memory": self.memory.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "exploration": generator_state(self.agent.rng),
+            "normaliser": None if normaliser is None else normaliser.state_dict(),
+            "reward_scaler": None if scaler is None else scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self.env_steps, self.learning_steps, self.episodes = (int(count) for count in state["counters"])
+        self.seconds = float(state["seconds"])
+        self.recent = deque((Episode(*e) for e in state["recent"]), maxlen=self.config.window)
+        self.finished = [Episode(*e) for e in state["finished"]]
+        self.world.load_state_dict(state["world"])
+        self.memory.load_state_dict(state["memory"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        restore_generator(self.agent.rng, state["exploration"])
+        if self.agent.normaliser is not None:
+            self.agent.normaliser.load_state_dict(state["normaliser"])
+        if self.reward_scaler is not None:
+            self.reward_scaler.load_state_dict(state["reward_scaler"])
+
+
+MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
+
+
+def _episode_means(episodes: list[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    return {
+        "mean_ep_len": float(np.mean([e.length for e in episodes])),
+        "mean_ep_return": float(np.mean([e.episode_return for e in episodes])),
+    }
+
+
+def _recent_means(episodes: deque[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    success = float(np.mean([e.success for e in episodes]))
+    return _episode_means(list(episodes)) | {"success_rate": success, "window": len(episodes)}
+
+
+def _check_finite(log: Log) -> None:
+    bad = [name for name, value in log.flat().items() if not math.isfinite(value)]
+    if bad:
+        raise NonFinite(
+            f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "
+            f"try a smaller learning rate, gradient clipping (--max-grad-norm) or reward normalisation"
+        )
