@@ -1,27 +1,11 @@
 """The roles and what they hand to each other. Arrays cross rooms as NumPy, time-major `[T, N, …]`."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from drl.core.log import Episode, Log
 from drl.core.specs import ActionSpec, Array, ObsSpec
 
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
-
-
-@dataclass(frozen=True)
-class Transition:
-    """What happened, for one world or many. `next_obs` is always the true successor, also at an episode's end.
-
-    `terminated`: no future to value. `truncated`: the trace is cut, the value is kept.
-    """
-
-    obs: Array
-    action: Array  # in the policy's units
-    reward: Array
-    terminated: Array
-    truncated: Array
-    next_obs: Array
 
 
 class WorldStep(NamedTuple):

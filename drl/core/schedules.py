@@ -15,7 +15,9 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """>>> Constant(0.2)(0.9)
+    """The same number at all times.
+
+    >>> Constant(0.2)(0.9)
     0.2
     """
 

@@ -85,19 +85,11 @@ class ObsSpec:
             return self.parts[0].is_single(obs[self.keys[0]])
         if self.kind == "tuple":
             return self.parts[0].is_single(obs[0])
-        unbatched = {
-            "box": len(self.box_shape),
-            "multi_binary": len(self.box_shape),
-            "discrete": 0,
-            "multi_discrete": 1,
-        }
-        ndim = np.ndim(obs)
-        if ndim not in (unbatched[self.kind], unbatched[self.kind] + 1):
-            raise BadInput(
-                f"got an observation of shape {np.shape(obs)}; expected {self.box_shape or self.sizes} "
-                f"or a batch of those"
-            )
-        return ndim == unbatched[self.kind]
+        unbatched = {"discrete": 0, "multi_discrete": 1}.get(self.kind, len(self.box_shape))
+        if np.ndim(obs) not in (unbatched, unbatched + 1):
+            expected = self.box_shape or self.sizes
+            raise BadInput(f"got an observation of shape {np.shape(obs)}; expected {expected} or a batch of those")
+        return np.ndim(obs) == unbatched
 
     def to_json(self) -> dict[str, Any]:
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
@@ -167,9 +159,9 @@ class ActionSpec:
             scaled = np.where(bounded, high * (inside + 1) / 2 + low * (1 - inside) / 2, action)
             limited = np.clip(scaled, self.low, self.high)  # one-sided bounds are only clipped
             return limited.astype(self.dtype).reshape(len(action), *self.shape)
-        moved = action + np.asarray(self.starts) if self.kind == "multi_categorical" and self.starts else action
         if self.kind == "categorical":
             return action + self.starts[0] if self.starts else action
+        moved = action + np.asarray(self.starts) if self.starts else action
         return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
 
     def to_json(self) -> dict[str, Any]:

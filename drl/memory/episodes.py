@@ -6,7 +6,7 @@ import numpy as np
 
 from drl.core.contracts import WorldStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.memory.rollout import RolloutBatch
+from drl.core.transition import RolloutBatch
 
 _ROWS = ("obs", "action", "reward", "terminated", "truncated")
 

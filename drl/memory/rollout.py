@@ -1,44 +1,18 @@
 """On-policy experience: a fixed window `[T, N]` of what N worlds just did."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from drl.core.contracts import Transition, WorldStep
+from drl.core.contracts import WorldStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
-
-
-@dataclass(frozen=True)
-class RolloutBatch:
-    """A window of experience, time-major.
-
-    Successors are stored once: the successor of row t is row t + 1 of `obs`, or `last_obs`, except where an episode
-    ended. Those few true successors are in `final_obs`, at the flat positions `final_index` (t · N + n).
-    """
-
-    obs: Array  # [T, N, …]
-    action: Array  # [T, N, …] in the policy's units
-    reward: Array  # [T, N]
-    terminated: Array  # [T, N] bool
-    truncated: Array  # [T, N] bool
-    valid: Array  # [T, N] bool; False where a world only reset itself
-    last_obs: Array  # [N, …]
-    final_index: Array  # [E] int
-    final_obs: Array  # [E, …]
-
-    def transition(self) -> Transition:
-        """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
-        next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
-        next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
-        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
-        return Transition(*(array[self.valid] for array in rows))
+from drl.core.transition import RolloutBatch
 
 
 class Rollout:
     """Collects exactly `length` steps of every world, hands them out once, and starts again.
 
-    >>> memory = Rollout(length=2, num_envs=1, obs_spec=ObsSpec("box", (1,)), action_spec=ActionSpec("categorical", (2,)))
+    >>> memory = Rollout(2, num_envs=1, obs_spec=ObsSpec("box", (1,)), action_spec=ActionSpec("categorical", (2,)))
     >>> memory.ready
     False
     """

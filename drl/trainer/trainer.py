@@ -62,10 +62,11 @@ class Trainer:
 
     def step(self) -> Log:
         started, steps_before = time.perf_counter(), self.env_steps
+        progress = self.progress
         while not self.memory.ready:
             self._collect()
         batch = self.memory.take()  # type: ignore[attr-defined]
-        logged = self.algorithm.learn(self._prepared(batch), self.progress)
+        logged = self.algorithm.learn(self._prepared(batch), progress)
         if self.agent.normaliser is not None:
             self.agent.normaliser.update(batch.obs[batch.valid])
         self.learning_steps += 1
@@ -92,7 +93,7 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """Share of the budget used before this learning step's experience was collected ends up in [0, 1]."""
+        """Share of the budget used so far, in [0, 1]. A learning step is scheduled by where it began."""
         if self.config.total_timesteps:
             return min(self.env_steps / self.config.total_timesteps, 1.0)
         return min(self.episodes / self.config.num_episodes, 1.0) if self.config.num_episodes else 0.0

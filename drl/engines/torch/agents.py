@@ -59,8 +59,8 @@ class PolicyAgent:
             answer = mlp_forward(net[1], obs)
             return answer if net[2] is None else np.concatenate([answer, np.broadcast_to(net[2], answer.shape)], 1)
         with torch.no_grad():
-            answer = self._policy(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device))
-        return answer.cpu().numpy()  # type: ignore[no-any-return, attr-defined]
+            params: Array = self._policy(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)).cpu().numpy()
+        return params
 
     def probabilities(self, obs: Array) -> list[Array]:
         """What the policy thinks of encoded observations, for people: see `distributions.probabilities`."""
@@ -93,7 +93,7 @@ class PolicyAgent:
 
     def _policy(self, obs: torch.Tensor) -> torch.Tensor:
         if isinstance(self.model, PolicyValueModel):
-            return self.model.actor(obs)  # type: ignore[no-any-return]
+            return self.model.actor(obs)
         answer = self.model(obs)
         return answer[0] if isinstance(answer, tuple) else answer
 

@@ -1,5 +1,6 @@
 """Backbones see: observation → features. Each knows `features`, the width a head must expect."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -39,7 +40,7 @@ class MLP(nn.Sequential):
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        for wide, narrow in zip(widths[:-1], widths[1:], strict=True):
+        for wide, narrow in itertools.pairwise(widths):
             layers += [orthogonal(nn.Linear(wide, narrow), math.sqrt(2), generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation

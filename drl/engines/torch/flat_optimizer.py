@@ -7,6 +7,7 @@ of it. Zeroing, clipping and the fused Adam are then one kernel each instead of 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,11 +54,23 @@ class FlatOptimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": self.values.clone(), "inner": self.inner.state_dict()["state"]}
+        """Plain NumPy: the parameters and, per group, what the inner optimizer remembers."""
+        memory = [{k: _to_numpy(v) for k, v in self.inner.state[leaf].items()} for leaf in self._leaves()]
+        return {"values": _to_numpy(self.values), "memory": memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.values.copy_(state["values"])
-        self.inner.load_state_dict({"state": state["inner"], "param_groups": self.inner.state_dict()["param_groups"]})
+        self.values.copy_(torch.from_numpy(state["values"]))
+        for leaf, memory in zip(self._leaves(), state["memory"], strict=True):
+            # The step counter stays where the optimizer made it; moments live beside the parameters.
+            moved = {k: torch.from_numpy(np.array(v)) for k, v in memory.items()}
+            self.inner.state[leaf] = {k: v.to(leaf.device) for k, v in moved.items()}
+
+    def _leaves(self) -> list[Tensor]:
+        return [group["params"][0] for group in self.inner.param_groups]
+
+
+def _to_numpy(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy().copy()
 
 
 def _unseen(parameters: Iterable[nn.Parameter], seen: set[int]) -> list[nn.Parameter]:

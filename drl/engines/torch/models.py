@@ -4,24 +4,14 @@ Three variants: policy-value `obs → (policy parameters, value)`, policy-only `
 `obs → q`. Any `nn.Module` with the same forward will do in their place.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
+from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch.backbones import make_backbone
 from drl.engines.torch.heads import QValueHead, ValueHead, make_policy_head
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d
-    hidden: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of cnn and conv1d
-    activation: str = "tanh"  # tanh · relu
-    shared: bool = False  # one backbone for actor and critic
-    log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
 
 
 class Model(nn.Module):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.specs import ActionSpec, Array
+from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
-from drl.memory.rollout import RolloutBatch
 
 CHUNK = 4096  # rows per forward pass: keeps image rollouts within memory
 

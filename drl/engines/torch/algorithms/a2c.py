@@ -1,41 +1,18 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
+from drl.core.configs import A2CConfig
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
+from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
-from drl.memory.rollout import RolloutBatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class A2CConfig:
-    rollout_length: int = 8  # steps of every world per learning step
-    gamma: float = 0.99  # discount per step
-    gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
-    learning_rate: float = 7e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    optimizer: str = "rmsprop"  # rmsprop · adam
-    optimizer_eps: float = 1e-5
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss
-    normalise_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-
-    def __post_init__(self) -> None:
-        if self.rollout_length < 1:
-            raise BadInput(f"rollout_length is {self.rollout_length}; expected at least 1")
-        if self.optimizer not in ("rmsprop", "adam"):
-            raise BadInput(f"optimizer is {self.optimizer!r}; expected 'rmsprop' or 'adam'")
-
 
 LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
@@ -48,8 +25,8 @@ def a2c_loss(model: nn.Module, spec: ActionSpec, rows: Rows, config: A2CConfig) 
     if config.normalise_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
-    value_loss = 0.5 * (value - rows.target).square().mean()
-    loss = policy_loss + 2 * config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    value_loss = (value - rows.target).square().mean()
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
     return loss, torch.stack([policy_loss, value_loss, mean_entropy]).detach()
 
 

@@ -1,56 +1,20 @@
 """PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
+from drl.core.configs import PPOConfig
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec
+from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
-from drl.memory.rollout import RolloutBatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    rollout_length: int = 128  # steps of every world per learning step
-    gamma: float = 0.99  # discount per step
-    gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
-    clip_range: float = 0.2  # how far the probability ratio may leave 1
-    clip_range_end: float | None = None  # linear over the budget to this; None: constant
-    value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
-    epochs: int = 4  # passes over the rollout
-    minibatches: int = 4  # per epoch
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss
-    normalise_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    target_kl: float | None = None  # stop the epochs when approx_kl exceeds 1.5 times this; None: never
-    adam_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        for name in ("rollout_length", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise BadInput(f"{name} is {getattr(self, name)}; expected a number from 0 to 1")
-        if self.learning_rate < 0 or self.clip_range <= 0:
-            raise BadInput(
-                f"learning_rate is {self.learning_rate} and clip_range {self.clip_range}; "
-                "expected a rate of at least 0 and a range above 0"
-            )
-
 
 LOGGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "mean_clipped_ratio", "grad_norm",
@@ -74,8 +38,8 @@ def ppo_loss(
     else:
         value_error = ops.clipped_value_error(value, rows.value, rows.target, config.value_clip)
 
-    policy_loss, value_loss, mean_entropy = -surrogate.mean(), 0.5 * value_error.mean(), entropy.mean()
-    loss = policy_loss + 2 * config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    policy_loss, value_loss, mean_entropy = -surrogate.mean(), value_error.mean(), entropy.mean()
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
 
     with torch.no_grad():
         ratio = log_ratio.exp()

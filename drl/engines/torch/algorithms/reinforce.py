@@ -1,40 +1,18 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
+from drl.core.configs import ReinforceConfig
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec, Array
+from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import forward_in_chunks, successor_values
-from drl.memory.rollout import RolloutBatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReinforceConfig:
-    episodes_per_step: int = 8  # complete episodes per learning step
-    gamma: float = 0.99  # discount per step
-    baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
-    mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
-    learning_rate: float = 1e-3
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss, with baseline value
-    normalise_advantage: bool = True  # over the batch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    adam_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if self.baseline not in ("none", "mean", "value"):
-            raise BadInput(f"baseline is {self.baseline!r}; expected 'none', 'mean' or 'value'")
-        if self.episodes_per_step < 1:
-            raise BadInput(f"episodes_per_step is {self.episodes_per_step}; expected at least 1")
 
 
 def reinforce_loss(
@@ -84,8 +62,8 @@ class Reinforce:
         if self.config.baseline == "value":
             params, value = self.model(obs)
             target = torch.from_numpy(returns[:, 0]).to(device)
-            value_loss = 0.5 * (value - target).square().mean()
-            (2 * self.config.value_coef * value_loss).backward(retain_graph=True)
+            value_loss = (value - target).square().mean()
+            (self.config.value_coef * value_loss).backward(retain_graph=True)
             numbers["value_loss"] = float(value_loss)
             numbers["explained_variance"] = ops.explained_variance(baseline, returns)
         else:

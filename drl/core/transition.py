@@ -1,0 +1,48 @@
+"""Experience as it crosses rooms."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drl.core.specs import Array
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What happened, for one world or many. `next_obs` is always the true successor, also at an episode's end.
+
+    `terminated`: no future to value. `truncated`: the trace is cut, the value is kept.
+    """
+
+    obs: Array
+    action: Array  # in the policy's units
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: Array
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """A window of experience, time-major.
+
+    Successors are stored once: the successor of row t is row t + 1 of `obs`, or `last_obs`, except where an episode
+    ended. Those few true successors are in `final_obs`, at the flat positions `final_index` (t · N + n).
+    """
+
+    obs: Array  # [T, N, …]
+    action: Array  # [T, N, …] in the policy's units
+    reward: Array  # [T, N]
+    terminated: Array  # [T, N] bool
+    truncated: Array  # [T, N] bool
+    valid: Array  # [T, N] bool; False where a world only reset itself
+    last_obs: Array  # [N, …]
+    final_index: Array  # [E] int
+    final_obs: Array  # [E, …]
+
+    def transition(self) -> Transition:
+        """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
+        next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
+        next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
+        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
+        return Transition(*(array[self.valid] for array in rows))

@@ -1,0 +1,102 @@
+"""EnvPool: worlds in C++ threads. An extra; its physics are its own, so results differ from Gymnasium's."""
+
+import warnings
+from typing import Any, final
+
+import numpy as np
+
+from drl.core.contracts import StateDict, WorldStep
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.seeding import Seeds
+from drl.core.specs import Array
+from drl.envs.episode_book import EpisodeBook, reported_success
+from drl.envs.open_world import OpenWorld
+from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+
+
+@final
+class EnvPoolWorld(OpenWorld):
+    """Steps an EnvPool pool in its synchronous mode.
+
+    Left alone, EnvPool resets in the call after an episode's end. But it can reset a subset at once:
+    `reset(env_id=ended)` right after the step gives the first observations, touches no other world and clears the
+    pending reset. So there is no phantom row.
+    """
+
+    engine = "envpool"
+
+    def __init__(self, pool: Any, seed: int, env_id: str, stream: str = "world"):
+        self.pool, self.env_id = pool, env_id
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
+            self.obs_spec = obs_spec(pool.single_observation_space)
+            self.action_spec = action_spec(pool.single_action_space)
+        self.num_envs = int(pool.num_envs)
+        self.book = EpisodeBook(env_id, self.num_envs, seed, stream)
+        self._always_valid = np.ones(self.num_envs, bool)
+        self._closed = False
+
+    def reset(self) -> Array:
+        self.book.begin()  # the pool was seeded when it was made
+        try:
+            batch, _ = self.pool.reset()
+        except Exception as error:
+            raise self.book.failed(error) from error
+        self.book.obs = encode_fresh(self.obs_spec, batch)
+        return self.book.obs
+
+    def step(self, action: Array) -> WorldStep:
+        book = self.book
+        book.check_action(action)
+        try:
+            batch, reward, terminated, truncated, infos = self.pool.step(action)
+            next_obs = encode_fresh(self.obs_spec, batch)
+            terminated = np.array(terminated, bool)
+            truncated = np.array(truncated, bool) & ~terminated
+            ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+            obs = next_obs
+            if len(ended):
+                first, first_infos = self.pool.reset(env_id=ended)
+                obs = next_obs.copy()
+                obs[first_infos["env_id"]] = self.obs_spec.encode(first)
+        except Exception as error:
+            raise book.failed(error) from error
+        reward = np.array(reward, np.float64)
+        book.add(reward)
+        episodes = []
+        for i in ended.tolist():
+            died = bool(terminated[i])
+            episodes.append(book.finish(i, died, reported_success(infos, i, died)))
+        book.obs = obs
+        return WorldStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
+
+    def state_dict(self) -> StateDict:
+        return self.book.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.book.load_state_dict(state)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.pool.close()
+
+
+def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: dict[str, Any]) -> Any:
+    """A seeded pool, or an error that says what EnvPool lacks."""
+    try:
+        import envpool
+    except ImportError as error:
+        raise MissingExtra("engine 'envpool'", "envpool") from error
+    known = envpool.list_all_envs()
+    if env_id not in known:
+        raise BadInput(
+            f"EnvPool has no environment {env_id!r}: {did_you_mean(env_id, known)} "
+            "(engine='sync' runs any Gymnasium id)"
+        )
+    try:
+        return envpool.make(
+            env_id, env_type="gymnasium", num_envs=num_envs, seed=Seeds(seed).integer(stream, 0), **env_kwargs
+        )
+    except Exception as error:
+        raise BadInput(f"EnvPool cannot make {env_id!r} with {env_kwargs}: {error}") from error

@@ -1,0 +1,105 @@
+"""The book that every engine keeps: running returns and lengths, finished episodes, counters, seeds, failures."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import StateDict
+from drl.core.errors import BadInput, NonFinite, WorldFailed
+from drl.core.log import Episode
+from drl.core.seeding import Seeds
+from drl.core.specs import Array
+
+
+class EpisodeBook:
+    """Counts what really happened. Phantom rows (`valid` False) add nothing to anything here.
+
+    >>> book = EpisodeBook("Toy-v0", num_envs=2, seed=0)
+    >>> book.add(np.array([1.0, 2.0]))
+    >>> book.finish(1, terminated=True, success=True)
+    Episode(episode_return=2.0, length=1, terminated=True, success=True, world=1)
+    """
+
+    def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
+        self.env_id, self.num_envs = env_id, num_envs
+        self.seed, self.stream = seed, stream
+        self.returns = np.zeros(num_envs)  # float64, of raw rewards
+        self.lengths = np.zeros(num_envs, np.int64)
+        self.env_steps = 0
+        self.episodes = 0
+        self.obs: Array | None = None  # what to act on next; None before the first reset
+        self.seeded = False  # whether this process has seeded the simulators
+
+    def begin(self) -> list[int] | None:
+        """Start episodes everywhere; gives one seed per world at the first call, afterwards None.
+
+        A run that was resumed from a state does not replay the data it has already seen: its name of the stream
+        carries the number of steps taken.
+        """
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
+        if self.seeded:
+            return None
+        self.seeded = True
+        name = f"{self.stream}@{self.env_steps}" if self.env_steps else self.stream
+        return [Seeds(self.seed).integer(name, i) for i in range(self.num_envs)]
+
+    def check_action(self, action: Array) -> None:
+        if self.obs is None:
+            raise BadInput(f"step() of {self.env_id!r} before its first reset(); call world.reset() once")
+        if len(action) != self.num_envs:
+            raise BadInput(f"got {len(action)} actions for {self.num_envs} worlds of {self.env_id!r}; give one each")
+
+    def add(self, reward: Array, valid: Array | None = None) -> None:
+        """Count one step. `reward` is float64 and already zero where not `valid`; None means all are."""
+        # The sum of plain floats is the cheapest check without a warning; it may also overflow, so look twice.
+        if not math.isfinite(sum(reward.tolist())):
+            self._check_each(reward)
+        self.returns += reward
+        self.lengths += 1 if valid is None else valid
+        self.env_steps += self.num_envs if valid is None else int(np.count_nonzero(valid))
+
+    def finish(self, world: int, terminated: bool, success: bool) -> Episode:
+        episode = Episode(float(self.returns[world]), int(self.lengths[world]), terminated, success, world)
+        self.returns[world] = 0.0
+        self.lengths[world] = 0
+        self.episodes += 1
+        return episode
+
+    def failed(self, error: BaseException | str, world: int | None = None) -> WorldFailed:
+        """The error to raise: which environment, which world, when, and what it said."""
+        said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        where = f"environment {self.env_id!r}" + ("" if world is None else f", world {world}")
+        return WorldFailed(f"{where} failed after {self.env_steps} steps: {said}")
+
+    def state_dict(self) -> StateDict:
+        counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
+        obs = None if self.obs is None else self.obs.copy()
+        return counters | {"returns": self.returns.copy(), "lengths": self.lengths.copy(), "obs": obs}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if len(state["returns"]) != self.num_envs:
+            raise BadInput(f"this state is of {len(state['returns'])} worlds, not {self.num_envs}; use as many")
+        self.seed, self.env_steps, self.episodes = int(state["seed"]), int(state["env_steps"]), int(state["episodes"])
+        self.returns = np.array(state["returns"], np.float64)
+        self.lengths = np.array(state["lengths"], np.int64)
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+
+    def _check_each(self, reward: Array) -> None:
+        bad = np.flatnonzero(~np.isfinite(reward))
+        if not len(bad):
+            return
+        raise NonFinite(
+            f"environment {self.env_id!r}, world {bad[0]}: reward {reward[bad[0]]} at step "
+            f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in all); rewards must be finite"
+        )
+
+
+def reported_success(infos: dict[str, Any], world: int, otherwise: bool) -> bool:
+    """`is_success` of one world in a vector environment's infos: an array with a `_is_success` mask beside it."""
+    values = infos.get("is_success")
+    if values is None:
+        return otherwise
+    mask = infos.get("_is_success")
+    return bool(values[world]) if mask is None or mask[world] else otherwise

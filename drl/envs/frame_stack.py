@@ -1,0 +1,117 @@
+"""The last k frames as one observation, for every engine.
+
+Layout, oldest frame first, newest last:
+    vectors (n,)          (k·n,)
+    grey images (H, W)    (k, H, W)
+    images (H, W, C)      (H, W, k·C)     the channel axis stays where it is
+    images (C, H, W)      (k·C, H, W)
+    anything else         encoded to a float vector first, then as vectors
+The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
+"""
+
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from drl.core.contracts import StateDict, WorldStep
+from drl.core.specs import Array, ObsSpec
+from drl.envs.open_world import OpenWorld
+from drl.envs.spaces import obs_spec
+
+
+def stack_axis(shape: tuple[int, ...]) -> int:
+    """Axis, without the batch, along which frames are joined: an image has fewer channels than rows.
+
+    >>> stack_axis((84, 84, 3)), stack_axis((3, 84, 84)), stack_axis((4,))
+    (2, 0, 0)
+    """
+    return 2 if len(shape) == 3 and shape[2] < shape[0] else 0
+
+
+class FrameStacker:
+    """Shapes, not worlds: how k frames of one encoded observation are laid out."""
+
+    def __init__(self, spec: ObsSpec, frames: int):
+        self.frames = frames
+        self.frame_shape = (1, *spec.shape) if len(spec.shape) == 2 else spec.shape
+        self.axis = stack_axis(self.frame_shape)
+        self.width = self.frame_shape[self.axis]  # entries that one frame takes along the axis
+        shape = list(self.frame_shape)
+        shape[self.axis] *= frames
+        self.spec = ObsSpec("box", box_shape=tuple(shape), box_dtype=spec.dtype.name)
+
+    def first(self, obs: Array) -> Array:
+        """[N, …] first observations → stacks of k equal frames."""
+        frame = obs.reshape(len(obs), *self.frame_shape)
+        return np.concatenate([frame] * self.frames, axis=self.axis + 1)
+
+    def push(self, stack: Array, obs: Array) -> Array:
+        """A new array: the oldest frame out, `obs` in."""
+        frame = obs.reshape(len(obs), *self.frame_shape)
+        keep = [slice(None)] * stack.ndim
+        keep[self.axis + 1] = slice(self.width, None)
+        return np.concatenate([stack[tuple(keep)], frame], axis=self.axis + 1)
+
+
+@final
+class StackedWorld(OpenWorld):
+    """A world seen through its last `frames` frames."""
+
+    def __init__(self, world: OpenWorld, frames: int):
+        self.world, self.stacker = world, FrameStacker(world.obs_spec, frames)
+        self.engine, self.env_id, self.num_envs = world.engine, world.env_id, world.num_envs
+        self.obs_spec, self.action_spec = self.stacker.spec, world.action_spec
+        self._stack: Array = np.zeros(0)
+
+    def reset(self) -> Array:
+        self._stack = self.stacker.first(self.world.reset())
+        return self._stack
+
+    def step(self, action: Array) -> WorldStep:
+        step = self.world.step(action)
+        next_obs = self.stacker.push(self._stack, step.next_obs)
+        begins = step.terminated | step.truncated | ~step.valid
+        obs = next_obs
+        if begins.any():
+            phantom = ~step.valid
+            next_obs[phantom] = self.stacker.first(step.next_obs[phantom])
+            obs = next_obs.copy()
+            obs[begins] = self.stacker.first(step.obs[begins])
+        self._stack = obs
+        return step._replace(next_obs=next_obs, obs=obs)
+
+    def state_dict(self) -> StateDict:
+        return {"world": self.world.state_dict(), "stack": self._stack.copy()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.world.load_state_dict(state["world"])
+        self._stack = np.array(state["stack"])
+
+    def close(self) -> None:
+        self.world.close()
+
+
+@final
+class StackedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """The same for one plain Gymnasium environment: what an agent trained on a `StackedWorld` expects to see."""
+
+    def __init__(self, env: gym.Env[Any, Any], frames: int):
+        super().__init__(env)
+        self._spec = obs_spec(env.observation_space)
+        self._stacker = FrameStacker(self._spec, frames)
+        image = self._stacker.spec.dtype == np.uint8
+        low, high = (0, 255) if image else (-np.inf, np.inf)
+        dtype: Any = np.uint8 if image else np.float32
+        self.observation_space = spaces.Box(low, high, self._stacker.spec.box_shape, dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._stack = self._stacker.first(self._spec.encode_one(obs)[None])
+        return self._stack[0], info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._stack = self._stacker.push(self._stack, self._spec.encode_one(obs)[None])
+        return self._stack[0], reward, terminated, truncated, info

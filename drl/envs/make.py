@@ -1,0 +1,224 @@
+"""`make_world`: from an id to N worlds, through one table of engines."""
+
+import functools
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np  # noqa: F401
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.envs.async_world import AsyncWorld
+from drl.envs.envpool_world import EnvPoolWorld, make_pool
+from drl.envs.frame_stack import StackedEnv, StackedWorld
+from drl.envs.native_world import NativeWorld
+from drl.envs.open_world import OpenWorld
+from drl.envs.registry import register_worlds
+from drl.envs.sync_world import SyncWorld
+
+NATIVE_FROM = 16  # worlds from which Gymnasium's native CartPole beats our loop; see the README for the numbers
+SLOW_STEP = 1e-3  # seconds; above this a process per world pays for its pipes
+PROBE_SECONDS = 0.05  # how long `auto` may step one environment to find out
+
+# What the message of a failed import mentions → the extra that brings it.
+EXTRAS = {"box2d": "box2d", "swig": "box2d", "mujoco": "mujoco", "ale": "atari", "atari": "atari", "jax": "jax"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything an engine needs to build its worlds."""
+
+    spec: EnvSpec
+    num_envs: int
+    seed: int
+    stream: str  # name of the seed stream; world i uses its index i
+    timeout: float  # seconds for one reset or step of a worker process
+    render_mode: str | None = None
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def env_fns(self) -> list[Callable[[], gym.Env[Any, Any]]]:
+        make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs)
+        return [make] * self.num_envs
+
+
+def make_world(
+    env_id: str,
+    num_envs: int = 1,
+    seed: int = 0,
+    *,
+    engine: str = "auto",  # auto · sync · async · native · envpool
+    frame_stack: int = 1,  # frames per observation; layout in frame_stack.py
+    env_kwargs: dict[str, Any] | None = None,  # for the environment's constructor
+    render_mode: str | None = None,
+    seeds_stream: str = "world",  # evaluation worlds use another name, so they share no random numbers
+    timeout: float = 300.0,  # seconds for one step of a worker process (async)
+) -> OpenWorld:
+    """N worlds of a Gymnasium id (also `module:Id`), ready to reset and step.
+
+    >>> with make_world("CartPole-v1", num_envs=2, seed=1) as world:
+    ...     obs = world.reset()
+    ...     world.engine, obs.shape, world.step(world.action_spec.to_env(np.array([0, 1]))).valid
+    ('sync', (2, 4), array([ True,  True]))
+    """
+    if engine not in (*ENGINES, "auto"):
+        raise BadInput(f"unknown engine {engine!r}: {did_you_mean(engine, [*ENGINES, 'auto'])}")
+    _check_count("num_envs", num_envs)
+    _check_count("frame_stack", frame_stack)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
+    if not timeout > 0:
+        raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
+    # EnvPool has ids that Gymnasium does not know, so there the name is checked by EnvPool itself.
+    spec = EnvSpec(env_id) if engine == "envpool" else find_spec(env_id)
+    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
+    world = _auto(order) if engine == "auto" else ENGINES[engine](order)
+    return world if frame_stack == 1 else StackedWorld(world, frame_stack)
+
+
+def make_single(
+    env_id: str,
+    render_mode: str | None = None,
+    *,
+    frame_stack: int = 1,
+    env_kwargs: dict[str, Any] | None = None,
+) -> gym.Env[Any, Any]:
+    """One plain Gymnasium environment that shows an agent what its world showed: to evaluate, render and film."""
+    _check_count("frame_stack", frame_stack)
+    env = _make_env(find_spec(env_id), render_mode, dict(env_kwargs or {}))
+    return env if frame_stack == 1 else StackedEnv(env, frame_stack)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Look an id up in Gymnasium's registry, importing what registers it."""
+    register_worlds()
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise BadInput(f"cannot import {module!r} for environment {env_id!r}: {error}") from error
+    if name.startswith("ALE/") and name not in gym.registry:
+        try:
+            gym.register_envs(importlib.import_module("ale_py"))
+        except ImportError as error:
+            raise MissingExtra(f"environment {env_id!r}", "atari") from error
+    spec = gym.registry.get(name) or _latest_version(name)
+    if spec is None:
+        raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
+    return spec
+
+
+def _latest_version(name: str) -> EnvSpec | None:
+    try:
+        namespace, plain, version = parse_env_id(name)
+    except gym.error.Error:
+        return None
+    highest = find_highest_version(namespace, plain) if version is None else None
+    return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
+
+
+def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    try:
+        # The passive checker costs time at every step and knows less than our own `check_environment`.
+        env: gym.Env[Any, Any] = gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise _missing(spec.id, error) from error
+    except Exception as error:
+        raise _cannot_make(spec.id, env_kwargs, error) from error
+    return env
+
+
+def _missing(env_id: str, error: Exception) -> BadInput:
+    said = f"{error} {error.__cause__}".lower()
+    for word, extra in EXTRAS.items():
+        if word in said:
+            return MissingExtra(f"environment {env_id!r}", extra)
+    return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
+
+
+def _cannot_make(env_id: str, env_kwargs: dict[str, Any], error: Exception) -> BadInput:
+    return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {type(error).__name__}: {error}")
+
+
+def _sync(order: Order) -> OpenWorld:
+    return SyncWorld(order.env_fns, order.seed, order.spec.id, order.stream)
+
+
+def _async(order: Order) -> OpenWorld:
+    order.env_fns[0]().close()  # a name or argument that cannot work is found here, not in a worker
+    return AsyncWorld(order.env_fns, order.seed, order.spec.id, order.stream, order.timeout)
+
+
+def _native(order: Order) -> OpenWorld:
+    spec = order.spec
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        raise BadInput(f"environment {spec.id!r} has no vector form of its own; use engine='sync' or 'async'")
+    kwargs = order.env_kwargs | ({} if order.render_mode is None else {"render_mode": order.render_mode})
+    try:
+        vector_env = gym.make_vec(spec, order.num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise _missing(spec.id, error) from error
+    except Exception as error:
+        raise _cannot_make(spec.id, kwargs, error) from error
+    return NativeWorld(vector_env, order.seed, spec.id, order.stream)
+
+
+def _envpool(order: Order) -> OpenWorld:
+    env_id = order.spec.id
+    pool = make_pool(env_id, order.num_envs, order.seed, order.stream, order.env_kwargs)
+    return EnvPoolWorld(pool, order.seed, env_id, order.stream)
+
+
+# The one place where an engine's name becomes a world.
+ENGINES: dict[str, Callable[[Order], OpenWorld]] = {
+    "sync": _sync,
+    "async": _async,
+    "native": _native,
+    "envpool": _envpool,
+}
+
+
+def _auto(order: Order) -> OpenWorld:
+    """The fastest engine that is sound. EnvPool is never chosen: it simulates other physics."""
+    spec = order.spec
+    has_native = spec.vector_entry_point is not None and not spec.additional_wrappers
+    if has_native and order.render_mode is None and order.num_envs >= NATIVE_FROM:
+        try:
+            return _native(order)
+        except BadInput:
+            pass  # its vector form takes other arguments or packages than the single one
+    if order.num_envs > 1 and len(os.sched_getaffinity(0)) > 1 and _step_seconds(order) > SLOW_STEP:
+        return _async(order)
+    return _sync(order)
+
+
+def _step_seconds(order: Order) -> float:
+    """Median time of a step of one environment that is thrown away afterwards; the worlds never see it."""
+    env = replace(order, num_envs=1).env_fns[0]()
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        times: list[float] = []
+        while len(times) < 25 and sum(times) < PROBE_SECONDS:
+            action = env.action_space.sample()
+            start = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - start)
+            if terminated or truncated:
+                env.reset()
+        return sorted(times)[len(times) // 2]
+    except Exception:
+        return 0.0  # the environment fails: let `sync` say so, with the world and the step
+    finally:
+        env.close()
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadInput(f"{name} = {value!r}; expected a whole number, 1 or more")

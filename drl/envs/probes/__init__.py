@@ -1,0 +1,6 @@
+"""Tiny worlds whose every value is known. Importing this registers nothing; see `drl.envs.registry`."""
+
+from drl.envs.probes.counting import CountingEnv, CountingVectorEnv
+from drl.envs.probes.known_values import MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv
+
+__all__ = ["CountingEnv", "CountingVectorEnv", "MatchEnv", "OneStepEnv", "TargetEnv", "TwoStepEnv"]

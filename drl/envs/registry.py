@@ -1,0 +1,27 @@
+"""Our own worlds under Gymnasium ids. Nothing is registered by an import; `make_world` calls `register_worlds`."""
+
+from typing import Any
+
+import gymnasium as gym
+
+PROBES = "drl.envs.probes"
+
+# One explicit table: id → arguments of gymnasium.register.
+WORLDS: dict[str, dict[str, Any]] = {
+    "drl/Counting-v0": {
+        "entry_point": f"{PROBES}:CountingEnv",
+        "vector_entry_point": f"{PROBES}:CountingVectorEnv",
+    },
+    "drl/TwoStep-v0": {"entry_point": f"{PROBES}:TwoStepEnv"},
+    "drl/TwoStepTruncated-v0": {"entry_point": f"{PROBES}:TwoStepEnv", "kwargs": {"truncate": True}},
+    "drl/OneStep-v0": {"entry_point": f"{PROBES}:OneStepEnv"},
+    "drl/Match-v0": {"entry_point": f"{PROBES}:MatchEnv"},
+    "drl/Target-v0": {"entry_point": f"{PROBES}:TargetEnv"},
+}
+
+
+def register_worlds() -> None:
+    """Make `drl/…` ids known to Gymnasium. Calling it again changes nothing."""
+    for env_id, arguments in WORLDS.items():
+        if env_id not in gym.registry:
+            gym.register(env_id, **arguments)

@@ -1,0 +1,96 @@
+"""From Gymnasium's spaces to the plain specs that travel with an agent."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from drl.core.errors import BadInput
+from drl.core.specs import ActionSpec, Array, ObsSpec
+
+
+def obs_spec(space: gym.Space[Any]) -> ObsSpec:
+    """Describe an observation space.
+
+    >>> obs_spec(spaces.Discrete(3, start=1)).shape
+    (3,)
+    >>> obs_spec(spaces.Dict(a=spaces.Box(-1, 1, (2, 2)), b=spaces.MultiBinary(3))).shape
+    (7,)
+    """
+    if isinstance(space, spaces.Box):
+        return ObsSpec("box", box_shape=space.shape, box_dtype=np.dtype(space.dtype).name)
+    if isinstance(space, spaces.Discrete):
+        return ObsSpec("discrete", sizes=(int(space.n),), starts=_starts(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ObsSpec("multi_discrete", sizes=_ints(space.nvec), starts=_starts(space.start))
+    if isinstance(space, spaces.MultiBinary):
+        return ObsSpec("multi_binary", box_shape=space.shape)
+    if isinstance(space, spaces.Dict):
+        parts = tuple(obs_spec(part) for part in space.spaces.values())
+        return ObsSpec("dict", keys=tuple(space.spaces), parts=parts)
+    if isinstance(space, spaces.Tuple):
+        return ObsSpec("tuple", parts=tuple(obs_spec(part) for part in space.spaces))
+    raise BadInput(
+        f"cannot use observation space {space}; expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or "
+        "Tuple of these; wrap the environment with gymnasium.wrappers.TransformObservation to give one of them"
+    )
+
+
+def action_spec(space: gym.Space[Any]) -> ActionSpec:
+    """Describe an action space.
+
+    >>> action_spec(spaces.Box(-2.0, 2.0, (3,))).num_params
+    6
+    """
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec("categorical", sizes=(int(space.n),), starts=_starts(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        dtype = np.dtype(space.dtype).name
+        return ActionSpec(
+            "multi_categorical", sizes=_ints(space.nvec), starts=_starts(space.start), shape=space.shape, dtype=dtype
+        )
+    if isinstance(space, spaces.MultiBinary):
+        return ActionSpec("bernoulli", shape=space.shape, dtype=np.dtype(space.dtype).name)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return ActionSpec(
+            "gaussian",
+            shape=space.shape,
+            low=tuple(space.low.ravel().tolist()),
+            high=tuple(space.high.ravel().tolist()),
+            dtype=np.dtype(space.dtype).name,
+        )
+    raise BadInput(
+        f"cannot use action space {space}; expected Discrete, MultiDiscrete, MultiBinary or a Box of floats; "
+        "wrap the environment with gymnasium.wrappers.TransformAction to take one of them"
+    )
+
+
+def collate(spec: ObsSpec, observations: Sequence[Any]) -> Any:
+    """Single observations, as environments hand them out, to the batch that `spec.encode` takes.
+
+    >>> collate(ObsSpec("discrete", sizes=(3,)), [2, 0])
+    array([2, 0])
+    """
+    if spec.kind == "dict":
+        pairs = zip(spec.keys, spec.parts, strict=True)
+        return {key: collate(part, [obs[key] for obs in observations]) for key, part in pairs}
+    if spec.kind == "tuple":
+        return tuple(collate(part, [obs[i] for obs in observations]) for i, part in enumerate(spec.parts))
+    return np.array(observations)
+
+
+def encode_fresh(spec: ObsSpec, batch: Any) -> Array:
+    """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers."""
+    # Of all kinds only a Box can come out of `encode` as the very array that went in.
+    return spec.encode(np.array(batch) if spec.kind == "box" else batch)
+
+
+def _ints(values: Array) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.ravel(values))
+
+
+def _starts(start: Any) -> tuple[int, ...]:
+    starts = _ints(np.asarray(start))
+    return starts if any(starts) else ()
