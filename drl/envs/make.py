@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np  # noqa: F401
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
@@ -21,8 +20,8 @@ from drl.envs.open_world import OpenWorld
 from drl.envs.registry import register_worlds
 from drl.envs.sync_world import SyncWorld
 
-NATIVE_FROM = 16  # worlds from which Gymnasium's native CartPole beats our loop; see the README for the numbers
-SLOW_STEP = 1e-3  # seconds; above this a process per world pays for its pipes
+NATIVE_FROM = 12  # worlds from which Gymnasium's native CartPole beats our loop; see the README for the numbers
+SLOW_STEP = 5e-4  # seconds; above this a process per world pays for its pipes
 PROBE_SECONDS = 0.05  # how long `auto` may step one environment to find out
 
 # What the message of a failed import mentions → the extra that brings it.
@@ -61,6 +60,7 @@ def make_world(
 ) -> OpenWorld:
     """N worlds of a Gymnasium id (also `module:Id`), ready to reset and step.
 
+    >>> import numpy as np
     >>> with make_world("CartPole-v1", num_envs=2, seed=1) as world:
     ...     obs = world.reset()
     ...     world.engine, obs.shape, world.step(world.action_spec.to_env(np.array([0, 1]))).valid
@@ -171,6 +171,8 @@ def _native(order: Order) -> OpenWorld:
 
 def _envpool(order: Order) -> OpenWorld:
     env_id = order.spec.id
+    if order.render_mode is not None:
+        raise BadInput(f"engine 'envpool' takes no render_mode (got {order.render_mode!r}); film with make_single")
     pool = make_pool(env_id, order.num_envs, order.seed, order.stream, order.env_kwargs)
     return EnvPoolWorld(pool, order.seed, env_id, order.stream)
 
@@ -193,9 +195,14 @@ def _auto(order: Order) -> OpenWorld:
             return _native(order)
         except BadInput:
             pass  # its vector form takes other arguments or packages than the single one
-    if order.num_envs > 1 and len(os.sched_getaffinity(0)) > 1 and _step_seconds(order) > SLOW_STEP:
+    if order.num_envs > 1 and _cores() > 1 and _step_seconds(order) > SLOW_STEP:
         return _async(order)
     return _sync(order)
+
+
+def _cores() -> int:
+    """Cores this process may use; macOS cannot tell, so there it is all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _step_seconds(order: Order) -> float:

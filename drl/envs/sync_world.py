@@ -45,7 +45,7 @@ class SyncWorld(OpenWorld):
         self._limits = np.array([limit for _, limit in peeled])
         self._until_clock = 0  # no clock can ring in fewer steps than this; 0: look and count anew
         self._is_box = self.obs_spec.kind == "box"
-        self._scalar_action = self.action_spec.kind == "categorical"
+        self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._always_valid = np.ones(self.num_envs, bool)
         self._closed = False
 
@@ -62,28 +62,30 @@ class SyncWorld(OpenWorld):
         # Outputs are allocated anew at each step: a small allocation costs less than choosing a buffer, and the
         # receiver may keep everything for as long as it likes. Only `valid`, which never changes, is shared.
         count = self.num_envs
-        next_obs = np.empty((count, *self.obs_spec.shape), self.obs_spec.dtype) if self._is_box else None
+        next_obs = np.empty(self._batch_shape, self._dtype) if self._is_box else None
         raw: list[Any] = []  # observations that need encoding
-        rewards: list[Any] = []
+        reward64 = np.empty(count)
         infos: list[dict[str, Any]] = []
         ends: dict[int, bool] = {}  # world that ended → whether it terminated
         i = 0
         try:
-            for i, one_action in enumerate(action):
-                obs, reward, terminated, truncated, info = self._steps[i](one_action)
+            for i in range(count):
+                obs, reward, terminated, truncated, info = self._steps[i](action[i])
                 if next_obs is None:
                     raw.append(obs)
                 else:
                     next_obs[i] = obs  # copies and casts, so an environment may reuse its own buffer
-                rewards.append(reward)
+                reward64[i] = reward
                 infos.append(info)
                 if terminated or truncated:
                     ends[i] = bool(terminated)
         except Exception as error:
             raise book.failed(error, i) from error
         if next_obs is None:
-            next_obs = self._encode(raw)
-        reward64 = np.array(rewards, np.float64)
+            try:
+                next_obs = self._encode(raw)
+            except Exception as error:
+                raise book.failed(f"an observation does not fit its space: {error}") from error
         book.add(reward64)
         self._until_clock -= 1
         if self._until_clock <= 0:
@@ -107,7 +109,8 @@ class SyncWorld(OpenWorld):
         for world, terminated in sorted(ends.items()):
             success = bool(infos[world].get("is_success", terminated))
             episodes.append(self.book.finish(world, terminated, success))
-            obs[world] = self._encode([self._first_obs(world, None)])[0]
+            first = self._first_obs(world, None)
+            obs[world] = first if self._is_box else self.obs_spec.encode_one(first)
         return obs, episodes
 
     def _first_obs(self, world: int, seed: int | None) -> Any:

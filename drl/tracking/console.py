@@ -5,6 +5,7 @@ that does not apply is left out, and so is a block without fields.
 """
 
 import atexit
+import math
 import os
 import sys
 import time
@@ -31,7 +32,7 @@ def blocks(log: Log, total_timesteps: int | None = None, window: int | None = No
     [('ROLLOUT STATISTICS', ['mean_reward']),
      ('TRAINER STATISTICS', ['episodes_count', 'timesteps_count', 'rollouts_count'])]
     """
-    rollout = log.rollout | log.learn | log.time
+    rollout = log.learn | log.rollout | log.time
     names = ("mean_ep_len", "mean_ep_return", "mean_reward", "mean_clipped_ratio", "approx_kl", "rollout_len")
     counters = {
         "episodes_count": log.episodes,
@@ -57,6 +58,8 @@ def _shown(values: Mapping[str, float], names: tuple[str, ...]) -> dict[str, str
 
 
 def _number(name: str, value: float) -> str:
+    if not math.isfinite(value):
+        return str(float(value))
     if name in COUNTS or isinstance(value, int):
         return f"{int(value):,}"
     if name == "time_elapsed":
@@ -64,17 +67,19 @@ def _number(name: str, value: float) -> str:
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}" if size < 1e9 else f"{value:.3e}"
-    if size >= 1 or size == 0:
+    if size >= 10 or size == 0:
         return f"{value:.2f}"
+    if size >= 1:
+        return f"{value:.3f}"
     return f"{value:.4f}" if size >= 0.001 else f"{value:.2e}"
 
 
 def plain_text(found: list[Block]) -> str:
     """Blocks as aligned text, for files and pipes."""
-    width = max((len(name) for block in found for name in block.fields), default=0) + 2
+    width = max([18, *(len(name) for block in found for name in block.fields)]) + 2
     parts = []
     for block in found:
-        lines = [f"  {name + ':':<{width}}{value:>12}" for name, value in block.fields.items()]
+        lines = [f"  {name + ':':<{width}}{value:>13}" for name, value in block.fields.items()]
         parts.append("\n".join([block.title, "-" * 35, *lines]))
     return "=" * 35 + "\n" + "\n\n".join(parts) + "\n" + "=" * 35 + "\n"
 
@@ -90,14 +95,14 @@ class ConsoleTracker:
     ===================================
     RECENT 10 EPISODES
     -----------------------------------
-      mean_ep_return:        21.50
+      mean_ep_return:             21.50
     <BLANKLINE>
     TRAINER STATISTICS
     -----------------------------------
-      episodes_count:            2
-      timesteps_count:          50
-      rollouts_count:            1
-      total_timesteps:         100
+      episodes_count:                 2
+      timesteps_count:               50
+      rollouts_count:                 1
+      total_timesteps:              100
     ===================================
     >>> tracker.close()
     """
@@ -214,18 +219,21 @@ class ConsoleTracker:
     def _share(self, log: Log) -> float | None:
         """Of the budget used, where there is one."""
         shares = []
-        if self.total_timesteps:
-            shares.append(log.env_steps / self.total_timesteps)
+        if total := self._total(log):
+            shares.append(log.env_steps / total)
         if self.total_episodes:
             shares.append(log.episodes / self.total_episodes)
         return min(max(shares), 1.0) if shares else None
+
+    def _total(self, log: Log) -> float | None:
+        return log.trainer.get("total_timesteps", self.total_timesteps)
 
     def _seconds_left(self, log: Log) -> float | None:
         """At the current speed, until the first budget is used up."""
         speed = log.time.get("steps_per_second", 0.0)
         steps = []
-        if self.total_timesteps:
-            steps.append(float(self.total_timesteps - log.env_steps))
+        if total := self._total(log):
+            steps.append(total - log.env_steps)
         if self.total_episodes and log.episodes:
             steps.append((self.total_episodes - log.episodes) * log.env_steps / log.episodes)
         return max(min(steps), 0.0) / speed if steps and speed > 0 else None

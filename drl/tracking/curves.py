@@ -7,7 +7,7 @@ import numpy as np
 
 from drl.core.specs import Array
 
-# 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, an expansion around the normal is exact to 1e-3.
+# 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, a series around the normal is exact to 1e-3.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
@@ -21,7 +21,7 @@ class Episodes(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Group means and the half-width of their 95 % confidence interval (NaN where a group has one member)."""
+    """Group means and the half-width of their 95 % confidence interval (NaN where a group is too small)."""
 
     x: Array
     mean: Array
@@ -80,8 +80,10 @@ def thinned(count: int, most: int) -> Array:
     return np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int))
 
 
-def grouped(x: Array, values: Array, starts: Array) -> Band:
+def grouped(x: Array, values: Array, starts: Array, least: int = 2) -> Band:
     """Means of consecutive groups that begin at `starts`, at each group's last x; NaN values do not count.
+
+    Groups of fewer than `least` values get no band.
 
     >>> band = grouped(np.arange(4.0), np.array([1.0, 3.0, 5.0, 5.0]), np.array([0, 2]))
     >>> band.mean, band.half.round(2)
@@ -94,7 +96,7 @@ def grouped(x: Array, values: Array, starts: Array) -> Band:
     sizes = np.diff(np.append(starts, len(values)))
     deviation = np.where(finite, values - np.repeat(mean, sizes), 0.0)
     variance = np.add.reduceat(np.square(deviation), starts) / np.maximum(n - 1, 1)
-    half = np.where(n > 1, t_975(n - 1) * np.sqrt(variance / np.maximum(n, 1)), np.nan)
+    half = np.where(n >= least, t_975(n - 1) * np.sqrt(variance / np.maximum(n, 1)), np.nan)
     return Band(x[starts + sizes - 1], mean, half)
 
 

@@ -66,7 +66,15 @@ class JsonlTracker:
 
 def read_metrics(path: str | Path) -> list[Row]:
     """Every row of a `metrics.jsonl`, also while it is being written: a torn last line is left out."""
-    return [row for _, row in _json_rows(Path(path))]
+    path = Path(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    try:  # all lines in one call take a third less time than one by one
+        rows = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(rows) == len(lines) and lines[-1].endswith(b"\n") and all(isinstance(row, dict) for row in rows):
+            return list(rows)
+    except (ValueError, IndexError):
+        pass  # the slow way finds out what is wrong
+    return [row for _, row in _json_rows(path)]
 
 
 def _json_rows(path: Path) -> list[tuple[bytes, Row]]:

@@ -134,11 +134,12 @@ def _rollout_return(rows: list[dict[str, Any]], episodes: Episodes, label: str) 
         return None
     used, starts = np.unique(episodes.row, return_index=True)  # rollouts in which an episode ended
     per_group = -(-len(used) // GROUPS)
-    band = grouped(column(rows, "env_steps")[episodes.row], episodes.returns, starts[::per_group])
+    band = grouped(column(rows, "env_steps")[episodes.row], episodes.returns, starts[::per_group], least=3)
     unit = "each rollout" if per_group == 1 else f"every {per_group:,} rollouts"
-    figure, ax = _figure("Return per rollout", f"{label} · mean of {unit} with its 95 % confidence")
+    banded = " with its 95 % confidence" if np.isfinite(band.half).any() else ""
+    figure, ax = _figure("Return per rollout", f"{label} · mean of {unit}{banded}")
     _band(ax, band, color=COLOURS[0])
-    # The band of two or three episodes can be huge; the picture follows the means.
+    # The band of a handful of episodes can be huge; the picture shows all means but not the widest bands in full.
     spread = np.nanpercentile(np.concatenate([band.mean - band.half, band.mean + band.half, band.mean]), (2, 98))
     low, high = min(spread[0], np.nanmin(band.mean)), max(spread[1], np.nanmax(band.mean))
     if high > low:
@@ -151,7 +152,7 @@ def _small_multiples(rows: list[dict[str, Any]], group: str, title: str, label: 
     names = names_in(rows, group)
     if not names:
         return None
-    wide = min(len(names), 3)
+    wide = 2 if len(names) in (2, 4) else min(len(names), 3)
     figure, axes = _panels(title, label, -(-len(names) // wide), wide, (3.7, 1.9))
     steps = column(rows, "env_steps")
     for i, (ax, name) in enumerate(zip(axes, names, strict=False)):
@@ -162,9 +163,10 @@ def _small_multiples(rows: list[dict[str, Any]], group: str, title: str, label: 
         curve = grouped(x, y, starts)
         dots = marker if len(starts) <= 60 else ""
         _line(ax, curve.x, curve.mean, color=COLOURS[i % len(COLOURS)], linewidth=1.5, marker=dots, markersize=3.5)
+        short, lowest = name.split("/", 1)[1], i >= len(names) - wide  # lowest of its column
         if len(axes) > 1:
-            ax.set_title(name.split("/", 1)[1], fontsize=10, color=INK, loc="left")
-        _finish(ax, "" if len(axes) > 1 else name.split("/", 1)[1], x_label="environment steps" if i >= len(names) - wide else "")
+            ax.set_title(short, fontsize=10, color=INK, loc="left")
+        _finish(ax, "" if len(axes) > 1 else short, x_label="environment steps" if lowest else "")
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     return figure
@@ -191,7 +193,7 @@ def _panels(title: str, subtitle: str, down: int, wide: int, size: tuple[float, 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    gap_x, gap_y, left, right, top, bottom = 0.65, 0.6, 0.75, 0.25, 0.75, 0.6  # inches
+    gap_x, gap_y, left, right, top, bottom = 0.65, 0.6, 0.75, 0.25, 0.75, 0.52  # inches
     top += 0.3 if down * wide > 1 else 0.0  # panels have titles of their own
     width = left + wide * size[0] + (wide - 1) * gap_x + right
     height = top + down * size[1] + (down - 1) * gap_y + bottom
@@ -210,10 +212,10 @@ def _figure(title: str, subtitle: str) -> "tuple[Figure, Axes]":
 
 
 def _line(ax: "Axes", x: Array, y: Array, **style: Any) -> None:
-    style = {"linewidth": 2.0, "solid_capstyle": "round"} | style
+    look: dict[str, Any] = {"linewidth": 2.0, "solid_capstyle": "round"} | style
     if len(x) == 1:
-        style["marker"] = "o"
-    ax.plot(x, y, **style)
+        look["marker"] = "o"
+    ax.plot(x, y, **look)
 
 
 def _band(ax: "Axes", band: Band, color: str, label: str | None = None, linestyle: str = "-") -> None:
@@ -228,8 +230,8 @@ def _finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> Non
     ax.set_ylabel(y_label, color=INK, fontsize=9.5)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value, letters_from=1e5)))
     ax.grid(True, color="#e6e6e6", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.tick_params(colors=INK, labelsize=8.5, length=0)
@@ -245,17 +247,18 @@ def _legend(ax: "Axes") -> None:
             handle.set_alpha(1.0)  # a faint dot would not be found
 
 
-def short_number(value: float) -> str:
+def short_number(value: float, letters_from: float = 1e3) -> str:
     """
     >>> [short_number(x) for x in (0, 0.25, 500, 2_000, 12_500, -1_500_000, 2e9)]
-    ['0', '0.25', '500', '2,000', '12.5k', '−1.5M', '2B']
+    ['0', '0.25', '500', '2k', '12.5k', '−1.5M', '2B']
+    >>> short_number(2_000, letters_from=1e5)
+    '2,000'
     """
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            text = f"{value / (1e3 if letter == 'k' else size):.6g}{letter}"
+    text = f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.6g}"
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, letters_from):
+            text = f"{value / size:.6g}{letter}"
             break
-    else:
-        text = f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.6g}"
     return text.replace("-", "−")
 
 

@@ -1,5 +1,8 @@
 """Frames to an mp4 that every browser plays."""
 
+import contextlib
+import subprocess
+import tempfile
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -29,13 +32,10 @@ def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) ->
     shape = _checked(first, 0, None).shape
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.draft.mp4")
-    writer = _open_writer(draft, (shape[1] + shape[1] % 2, shape[0] + shape[0] % 2), fps)
+    size = (shape[1] + shape[1] % 2, shape[0] + shape[0] % 2)
+    even = (_even(_checked(frame, i, shape)) for i, frame in enumerate(chain([first], stream)))
     try:
-        try:
-            for i, frame in enumerate(chain([first], stream)):
-                writer.send(_even(_checked(frame, i, shape)))
-        finally:
-            writer.close()
+        _encode(draft, even, size, fps)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -58,21 +58,36 @@ def _even(frame: Array) -> Array:
     return np.ascontiguousarray(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
 
 
-def _open_writer(path: Path, size: tuple[int, int], fps: float) -> Any:
+def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: float) -> None:
+    """Pipe raw frames into ffmpeg and wait for it. Its exit code is checked: a full disk must not look like a video."""
+    with tempfile.TemporaryFile() as words:  # a pipe for its messages could fill up and block
+        command = [_ffmpeg(), "-y", "-loglevel", "error"]
+        command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "-"]
+        command += ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=words)
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # ffmpeg has given up; its exit code and words follow below
+                for frame in frames:
+                    process.stdin.write(frame.data)
+                process.stdin.close()
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait()
+        if code != 0:
+            words.seek(0)
+            raise OSError(f"ffmpeg could not write {path} (exit code {code}): {words.read().decode(errors='replace')}")
+
+
+def _ffmpeg() -> str:
     try:
         import imageio_ffmpeg  # type: ignore[import-untyped]
 
-        writer = imageio_ffmpeg.write_frames(
-            str(path),
-            size,
-            fps=fps,
-            codec="libx264",
-            pix_fmt_out="yuv420p",
-            macro_block_size=1,  # sizes are even already; the default of 16 would rescale
-            output_params=["-movflags", "+faststart"],  # playback starts before the file has loaded
-            ffmpeg_log_level="error",
-        )
-        writer.send(None)
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
     except (ImportError, RuntimeError) as error:
         raise BadInput(f"videos need ffmpeg ({error}); install it with: pip install imageio-ffmpeg") from error
-    return writer

@@ -13,7 +13,6 @@ from drl.core.contracts import Algorithm, Memory, World
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import Episode, Log
 from drl.core.normalise import RewardScaler
-from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import Array
 
 
@@ -131,7 +130,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        scaler, normaliser = self.reward_scaler, self.agent.normaliser
+        scaler = self.reward_scaler
         return {
             "obs": None if self.obs is None else self.obs.copy(),
             "counters": [self.env_steps, self.learning_steps, self.episodes],
@@ -141,8 +140,7 @@ class Trainer:
             "world": self.world.state_dict(),
             "memory": self.memory.state_dict(),
             "algorithm": self.algorithm.state_dict(),
-            "exploration": generator_state(self.agent.rng),
-            "normaliser": None if normaliser is None else normaliser.state_dict(),
+            "agent": self.agent.state_dict(),
             "reward_scaler": None if scaler is None else scaler.state_dict(),
         }
 
@@ -155,9 +153,7 @@ class Trainer:
         self.world.load_state_dict(state["world"])
         self.memory.load_state_dict(state["memory"])
         self.algorithm.load_state_dict(state["algorithm"])
-        restore_generator(self.agent.rng, state["exploration"])
-        if self.agent.normaliser is not None:
-            self.agent.normaliser.load_state_dict(state["normaliser"])
+        self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(state["reward_scaler"])
 

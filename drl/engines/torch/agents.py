@@ -1,5 +1,6 @@
 """The agent: an observation in, an action out. It owns its model and its normaliser, no optimizer, no algorithm."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,23 @@ import torch
 from torch import nn
 
 from drl.core import distributions
+from drl.core.agent_files import read_agent, write_agent
+from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.mlp_forward import Layer, mlp_forward
 from drl.core.normalise import ObsNormaliser
+from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import GaussianHead, LogitsHead
-from drl.engines.torch.models import Model, PolicyValueModel
+from drl.engines.torch.models import (
+    MODEL_VARIANTS,
+    Model,
+    PolicyValueModel,
+    architecture_of,
+    load_parameters,
+    parameters_by_name,
+)
 
 
 class PolicyAgent:
@@ -80,6 +91,56 @@ class PolicyAgent:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    def save(self, folder: str | Path, **notes: Any) -> None:
+        """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
+        arrays = {f"model.{name}": t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
+        card: dict[str, Any] = {
+            "engine": "torch",
+            "variant": "policy_value" if self.has_value else "policy_only",
+            "architecture": architecture_of(self.model, self.obs_spec, self.action_spec),
+            "obs_spec": self.obs_spec.to_json(),
+            "action_spec": self.action_spec.to_json(),
+            "normaliser": None,
+        }
+        if self.normaliser is not None:
+            state = self.normaliser.state_dict()
+            arrays |= {f"normaliser.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
+            card["normaliser"] = state
+        write_agent(Path(folder), card | {"notes": notes}, arrays)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module | None = None, device: str = "cpu") -> "PolicyAgent":
+        """Read what `save` wrote: an agent folder or the run folder around it. A custom model has to be given."""
+        card, arrays = read_agent(path)
+        obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
+        if model is None:
+            if card["architecture"] is None:
+                raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
+            config = ModelConfig(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
+            model = MODEL_VARIANTS[card["variant"]](obs_spec, action_spec, config)
+        weights = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
+        load_parameters(model, weights, str(path))
+        normaliser = None
+        if card["normaliser"] is not None:
+            normaliser = ObsNormaliser(obs_spec.shape)
+            moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
+            normaliser.load_state_dict(card["normaliser"] | moments)
+        return cls(model.to(device), obs_spec, action_spec, normaliser)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes about the agent, as plain data."""
+        return {
+            "model": {name: t.detach().cpu().numpy().copy() for name, t in parameters_by_name(self.model).items()},
+            "normaliser": None if self.normaliser is None else self.normaliser.state_dict(),
+            "rng": generator_state(self.rng),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_parameters(self.model, state["model"], "the checkpoint")
+        if self.normaliser is not None:
+            self.normaliser.load_state_dict(state["normaliser"])
+        restore_generator(self.rng, state["rng"])
 
     def save_policy_net(self, path: Any) -> None:
         """The policy as a plain state dict, for PyTorch users; read it with `torch.load(path, weights_only=True)`."""

@@ -4,13 +4,16 @@ Three variants: policy-value `obs → (policy parameters, value)`, policy-only `
 `obs → q`. Any `nn.Module` with the same forward will do in their place.
 """
 
+from dataclasses import asdict
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ModelConfig
-from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.torch.backbones import make_backbone
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.engines.torch.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
 from drl.engines.torch.heads import QValueHead, ValueHead, make_policy_head
 
 
@@ -89,3 +92,38 @@ MODEL_VARIANTS = {
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer once, also where two parts share a backbone."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> None:
+    """Copy `arrays` into the model; every name and shape must match."""
+    mine = parameters_by_name(model)
+    if differing := sorted(mine.keys() ^ arrays.keys()):
+        raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
+    for name, parameter in mine.items():
+        if tuple(parameter.shape) != arrays[name].shape:
+            shapes = f"{arrays[name].shape} in the file, {tuple(parameter.shape)} in the model"
+            raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
+        parameter.data.copy_(torch.from_numpy(arrays[name].copy()))
+
+
+def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, Any] | None:
+    """The `ModelConfig` that rebuilds this model, as plain data; None for a model of the user's own."""
+    actor = model.actor if isinstance(model, PolicyValueModel) else model
+    if not isinstance(actor, Model):
+        return None
+    backbone = actor.backbone.backbone if isinstance(actor.backbone, Pixels) else actor.backbone
+    kinds = {MLP: "mlp", NatureCNN: "cnn", Conv1d: "conv1d"}
+    if type(backbone) not in kinds:
+        return None
+    hidden = [layer.out_features for layer in backbone.modules() if isinstance(layer, nn.Linear)]
+    config = ModelConfig(
+        backbone=kinds[type(backbone)],
+        hidden=tuple(hidden),
+        activation=getattr(backbone, "activation", "relu"),
+        shared=isinstance(model, PolicyValueModel) and model.shared,
+    )
+    variant = "policy_value" if isinstance(model, PolicyValueModel) else "policy_only"
+    if isinstance(actor.head, QValueHead):
+        variant = "q_value"
+    rebuilt = MODEL_VARIANTS[variant](obs_spec, action_spec, config)
+    return asdict(config) if str(rebuilt) == str(model) else None

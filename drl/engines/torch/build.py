@@ -1,0 +1,56 @@
+"""From names and configs to a learner: the model, the agent that acts with it and the algorithm that improves it."""
+
+from typing import Any
+
+import torch
+
+from drl.core.configs import ModelConfig
+from drl.core.errors import BadInput
+from drl.core.normalise import ObsNormaliser
+from drl.core.seeding import Seeds
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.agents import PolicyAgent
+from drl.engines.torch.algorithms.a2c import A2C
+from drl.engines.torch.algorithms.ppo import PPO
+from drl.engines.torch.algorithms.reinforce import Reinforce
+from drl.engines.torch.models import MODEL_VARIANTS
+
+# The one place where an algorithm's name becomes its class.
+ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes a GPU when there is one; asking for one that is not there is an error."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
+    if name.split(":")[0] not in available:
+        raise BadInput(f"unknown device {name!r}; expected auto, cpu, cuda or mps")
+    if not available[name.split(":")[0]]:
+        raise BadInput(f"device {name!r} is not available on this machine; use --device auto or --device cpu")
+    return torch.device(name)
+
+
+def variant_of(algorithm: str, config: Any) -> str:
+    """Which model variant an algorithm needs."""
+    return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"
+
+
+def build_learner(
+    algorithm: str,
+    specs: tuple[ObsSpec, ActionSpec],
+    configs: tuple[ModelConfig, Any],
+    seeds: Seeds,
+    normalise_obs: bool = False,
+    device: str = "cpu",
+    compile_update: bool = False,
+) -> tuple[PolicyAgent, Any]:
+    """An agent and the algorithm that trains it, from the root seed's own streams."""
+    (obs_spec, action_spec), (model_config, config) = specs, configs
+    generator = torch.Generator().manual_seed(seeds.integer("init"))
+    model = MODEL_VARIANTS[variant_of(algorithm, config)](obs_spec, action_spec, model_config, generator)
+    model = model.to(pick_device(device))
+    normaliser = ObsNormaliser(obs_spec.shape) if normalise_obs else None
+    agent = PolicyAgent(model, obs_spec, action_spec, normaliser, seeds.generator("exploration"))
+    learner = ALGORITHMS[algorithm](model, action_spec, config, seeds.generator("learner"), compile_update)
+    return agent, learner

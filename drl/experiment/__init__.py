@@ -1,0 +1,1 @@
+"""The schedule around a trainer: stages, run folders, evaluation, presets."""

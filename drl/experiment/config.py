@@ -1,0 +1,153 @@
+"""Everything that describes one run, as flat names: the same in YAML files, on the command line and in presets."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from drl.core.configs import ALGORITHM_CONFIGS, ModelConfig, require
+from drl.core.errors import BadInput, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
+    env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
+    num_envs: int = 8  # worlds stepped together
+    world_engine: str = "auto"  # auto · sync · async · native · envpool
+    frame_stack: int = 1  # how many observations the agent sees at once
+    normalise_obs: bool = False  # running mean and deviation, saved with the agent
+    normalise_reward: bool = False  # by the deviation of the running discounted return
+    total_timesteps: int | None = None  # budget in environment steps; default 100 000 when no budget is given
+    num_episodes: int | None = None  # or budget in episodes
+    stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
+    max_minutes: float | None = None  # stop early after this wall time
+    seed: int = 0  # root of every random stream
+    name: str | None = None  # experiment folder; default <env>_<algorithm>
+    results_dir: str = "results"
+    window: int = 100  # recent episodes that running statistics cover
+    evaluate_every: int | None = None  # environment steps; default a tenth of the budget; 0: never
+    evaluation_episodes: int = 10
+    checkpoint_every: int | None = None  # environment steps; default a fifth of the budget; 0: never
+    keep_checkpoints: int = 2  # how many of the newest to keep; 0: none
+    num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
+    device: str = "auto"  # auto · cpu · cuda · mps
+    compile: bool = False  # torch.compile the update: pays off in long runs only
+    threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
+    tensorboard: bool = True
+    plots: bool = True  # pictures at the end
+    video: bool = True  # film one evaluation episode at the end, where the world can be drawn
+    quiet: bool = False  # print one line at the end
+
+    def __post_init__(self) -> None:
+        positive = (
+            "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes keep_checkpoints threads"
+        )
+        require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
+        require(self, "a number above 0", "max_minutes", lambda x: x > 0)
+        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed"
+        require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
+        require(self, "a plain folder name", "name", lambda x: x.strip() and "/" not in x and x not in (".", ".."))
+        if self.total_timesteps and self.num_episodes:
+            raise BadInput(
+                f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
+                "give one budget"
+            )
+        for pair in self.env_kwargs:
+            if "=" not in pair:
+                raise BadInput(f"env_kwargs has {pair!r}; expected NAME=VALUE, such as gravity=-5")
+
+    @property
+    def world_kwargs(self) -> dict[str, Any]:
+        pairs = (pair.split("=", 1) for pair in self.env_kwargs)
+        return {name: yaml.safe_load(value) for name, value in pairs}
+
+    @property
+    def budget(self) -> int:
+        """In environment steps, or in episodes where these are the budget."""
+        return self.num_episodes or self.total_timesteps or 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run: which algorithm, on what, with which numbers."""
+
+    algorithm: str = "ppo"
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: Any = None  # the algorithm's own config
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHM_CONFIGS:
+            raise BadInput(f"unknown algorithm {self.algorithm!r}; {did_you_mean(self.algorithm, ALGORITHM_CONFIGS)}")
+        if self.learner is None:
+            object.__setattr__(self, "learner", ALGORITHM_CONFIGS[self.algorithm]())
+
+    @classmethod
+    def from_flat(cls, flat: dict[str, Any], source: str) -> "Experiment":
+        """Sort flat names into the three configs. Unknown names are errors that say where they stand."""
+        flat = dict(flat)
+        algorithm = flat.pop("algorithm", "ppo")
+        if algorithm not in ALGORITHM_CONFIGS:
+            raise BadInput(f"{source}: unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
+        parts = {"run": RunConfig, "model": ModelConfig, "learner": ALGORITHM_CONFIGS[algorithm]}
+        names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
+        sorted_values: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        for name, value in flat.items():
+            if name not in names:
+                raise BadInput(f"{source}: unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}")
+            part, config_field = names[name]
+            sorted_values[part][name] = _coerced(parts[part], config_field.name, value, source)
+        try:
+            made = {part: kind(**sorted_values[part]) for part, kind in parts.items()}
+        except BadInput as error:
+            raise BadInput(f"{source}: {error}") from None
+        return cls(algorithm=algorithm, **made)
+
+    def to_flat(self) -> dict[str, Any]:
+        """Plain data for YAML; `from_flat` reads it back."""
+        flat: dict[str, Any] = {"algorithm": self.algorithm}
+        for part in (self.run, self.model, self.learner):
+            flat |= {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(part).items()}
+        return flat
+
+
+def _coerced(kind: type, name: str, value: Any, source: str) -> Any:
+    """`value` as the field's type; YAML reads 1e-3 as text and has no tuples."""
+    annotation = typing.get_type_hints(kind)[name]
+    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    if value is None and type(None) in options:
+        return None
+    wanted = next(option for option in options if option is not type(None))
+    try:
+        if wanted is float and not isinstance(value, bool):
+            return float(value)
+        if wanted is int and not isinstance(value, bool) and float(value) == int(float(value)):
+            return int(float(value))
+        if wanted in (bool, str) and isinstance(value, wanted):
+            return value
+        if typing.get_origin(wanted) is tuple and isinstance(value, list | tuple):
+            return tuple(typing.get_args(wanted)[0](item) for item in value)
+    except (TypeError, ValueError):
+        pass
+    expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
+    raise BadInput(f"{source}: {name} is {value!r}; expected a value of type {expected}")
+
+
+def read_yaml(path: Any) -> dict[str, Any]:
+    """A flat YAML mapping from a file, or a clear error."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}; give a YAML file such as a run's config.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not valid YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise BadInput(f"{path} must hold settings as NAME: VALUE, one per line")
+    return content

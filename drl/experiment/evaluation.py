@@ -1,0 +1,85 @@
+"""How good is an agent? Own worlds, own random stream, frozen normaliser: training never notices."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import Agent, World
+from drl.core.errors import BadInput
+from drl.core.log import Episode
+from drl.core.seeding import Seeds
+from drl.envs.make import make_world
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Finished episodes and their summary."""
+
+    episodes: list[Episode]
+
+    def summary(self) -> dict[str, float]:
+        returns = np.array([episode.episode_return for episode in self.episodes])
+        return {
+            "mean_return": float(returns.mean()),
+            "std_return": float(returns.std()),
+            "min_return": float(returns.min()),
+            "max_return": float(returns.max()),
+            "mean_length": float(np.mean([episode.length for episode in self.episodes])),
+            "success_rate": float(np.mean([episode.success for episode in self.episodes])),
+            "episodes": len(self.episodes),
+        }
+
+
+def run_episodes(agent: Agent, world: World, episodes: int, explore: bool = False) -> Evaluation:
+    """Play exactly `episodes` episodes. Every world plays its fair share, so that short ones are not favoured."""
+    quota = np.full(world.num_envs, episodes // world.num_envs)
+    quota[: episodes % world.num_envs] += 1
+    finished: list[list[Episode]] = [[] for _ in range(world.num_envs)]
+    obs = world.reset()
+    while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
+        step = world.step(agent.action_spec.to_env(agent.decide(obs, explore)))
+        obs = step.obs
+        for episode in step.episodes:
+            if len(finished[episode.world]) < quota[episode.world]:
+                finished[episode.world].append(episode)
+    return Evaluation([episode for by_world in finished for episode in by_world])
+
+
+def evaluate(
+    agent: Any,
+    env: str,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    explore: bool = False,
+    num_envs: int = 8,
+    frame_stack: int = 1,
+    env_kwargs: dict[str, Any] | None = None,
+) -> Evaluation:
+    """Play `episodes` episodes of `env` and return them. `explore=True` samples actions instead of taking the best.
+
+    The agent's own random stream is set aside meanwhile: exploring here does not change training.
+    """
+    if episodes < 1:
+        raise BadInput(f"episodes is {episodes}; expected at least 1")
+    with make_world(
+        env,
+        min(num_envs, episodes),
+        seed,
+        engine="sync",
+        frame_stack=frame_stack,
+        env_kwargs=env_kwargs,
+        seeds_stream="evaluation",
+    ) as world:
+        if (world.obs_spec, world.action_spec) != (agent.obs_spec, agent.action_spec):
+            raise BadInput(
+                f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
+                f"{agent.action_spec.kind} actions of {agent.action_spec.num_params} parameters, {env} has "
+                f"{world.obs_spec.shape} and {world.action_spec.kind} of {world.action_spec.num_params}"
+            )
+        training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
+        try:
+            return run_episodes(agent, world, episodes, explore)
+        finally:
+            agent.rng = training_stream

@@ -1,0 +1,226 @@
+"""`train`: from an `Experiment` to a finished run folder."""
+
+import contextlib
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drl.core.contracts import Tracker, World
+from drl.core.errors import DrlError, SaveFailed
+from drl.core.log import Log
+from drl.core.normalise import RewardScaler
+from drl.core.seeding import Seeds
+from drl.envs.make import make_world
+from drl.experiment import stages
+from drl.experiment.config import Experiment
+from drl.experiment.evaluation import evaluate
+from drl.experiment.run_folder import Run
+from drl.experiment.watch import film
+from drl.memory.episodes import Episodes
+from drl.memory.rollout import Rollout
+from drl.tracking.console import ConsoleTracker, QuietConsole
+from drl.tracking.files import CsvTracker, JsonlTracker
+from drl.tracking.guarded import guard
+from drl.tracking.plots import plot_run
+from drl.tracking.tensorboard_events import TensorBoardTracker
+from drl.trainer.trainer import Trainer, TrainerConfig
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run left behind."""
+
+    folder: Path
+    agent: Any
+    log: Log | None  # the last one
+    status: str  # finished · interrupted · terminated
+    evaluation: dict[str, float] | None  # of the final agent
+
+
+class Terminated(BaseException):
+    """SIGTERM, turned into something that unwinds."""
+
+
+def build_trainer(experiment: Experiment, world: World) -> Trainer:
+    """The four roles and their memory, from names and configs."""
+    from drl.engines.torch.build import build_learner
+
+    run, config = experiment.run, experiment.learner
+    agent, learner = build_learner(
+        experiment.algorithm,
+        (world.obs_spec, world.action_spec),
+        (experiment.model, config),
+        Seeds(run.seed),
+        normalise_obs=run.normalise_obs,
+        device=run.device,
+        compile_update=run.compile,
+    )
+    shapes = (world.num_envs, world.obs_spec, world.action_spec)
+    if experiment.algorithm == "reinforce":
+        memory: Any = Episodes(config.episodes_per_step, *shapes)
+    else:
+        memory = Rollout(config.rollout_length, *shapes)
+    scaler = RewardScaler(world.num_envs, config.gamma) if run.normalise_reward else None
+    total = None if run.num_episodes else run.budget
+    trainer_config = TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window)
+    return Trainer(world, agent, learner, memory, trainer_config, scaler)
+
+
+def train(experiment: Experiment, trackers: list[Tracker] | None = None) -> Finished:
+    """Train, tracking everything into a new run folder. Bad input raises before anything is written."""
+    run_config = experiment.run
+    with make_world(
+        run_config.env,
+        run_config.num_envs,
+        run_config.seed,
+        engine=run_config.world_engine,
+        frame_stack=run_config.frame_stack,
+        env_kwargs=run_config.world_kwargs,
+    ) as world:
+        _set_threads(run_config.threads, world)
+        trainer = build_trainer(experiment, world)
+        name = run_config.name or f"{run_config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
+        run = Run.create(name, experiment.to_flat(), run_config.results_dir, run_config.seed)
+        run.note(world_engine=world.engine)
+        if not run_config.quiet:
+            print(
+                f"{experiment.algorithm} on {run_config.env}: {world.num_envs} worlds ({world.engine}) → {run.folder}"
+            )
+        return _drive(experiment, trainer, run, trackers or [])
+
+
+def _drive(experiment: Experiment, trainer: Trainer, run: Run, extra: list[Tracker]) -> Finished:
+    """Pull the logs through the stages until the budget is used, then save. Ctrl-C and SIGTERM save too."""
+    status, log = "finished", None
+    watchers: list[Tracker] = [guard(tracker) for tracker in [*_trackers(experiment, run), *extra]]
+    try:
+        with _sigterm_raises():
+            for log in _pipeline(experiment, trainer, run, watchers):  # noqa: B007 (the last log is used below)
+                pass
+    except KeyboardInterrupt:
+        status = "interrupted"
+    except Terminated:
+        status = "terminated"
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            run.note(status="failed", error=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        for tracker in watchers:
+            tracker.close()
+    evaluation = _finish(experiment, trainer, run, status)
+    return Finished(run.folder, trainer.agent, log, status, evaluation)
+
+
+def _pipeline(experiment: Experiment, trainer: Trainer, run: Run, trackers: list[Tracker]) -> Iterator[Log]:
+    config, agent = experiment.run, trainer.agent
+    steps_budget = None if config.num_episodes else config.budget
+    logs: Iterator[Log] = trainer()
+    every = _default(config.evaluate_every, steps_budget, 10)
+    if every:
+        logs = stages.evaluate_every(logs, every, lambda: _evaluate(experiment, agent, config.evaluation_episodes))
+    logs = stages.keep_models(
+        logs, agent, run.models, config.budget, config.num_checkpoints, in_episodes=bool(config.num_episodes)
+    )
+    every = _default(config.checkpoint_every, steps_budget, 5)
+    if every:
+        keep = config.keep_checkpoints
+        logs = stages.checkpoint_every(
+            logs, every, lambda log: run.save_checkpoint(log.env_steps, trainer.state_dict(), keep)
+        )
+    logs = stages.track(logs, trackers)
+    return stages.stop_at(
+        logs,
+        env_steps=steps_budget,
+        episodes=config.num_episodes,
+        minutes=config.max_minutes,
+        mean_return=config.stop_at_return,
+        window=config.window,
+    )
+
+
+def _default(every: int | None, budget: int | None, parts: int) -> int:
+    """A frequency in environment steps: as given, or an equal part of the budget; 0 is never."""
+    if every is not None:
+        return every
+    return max(budget // parts, 1) if budget else 10_000
+
+
+def _trackers(experiment: Experiment, run: Run) -> list[Tracker]:
+    config = experiment.run
+    trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
+    if config.tensorboard:
+        trackers.append(TensorBoardTracker(run.folder / "tensorboard"))
+    if config.quiet:
+        trackers.append(QuietConsole())
+    else:
+        steps = None if config.num_episodes else config.budget
+        trackers.append(ConsoleTracker(total_timesteps=steps, total_episodes=config.num_episodes, window=config.window))
+    return trackers
+
+
+def _evaluate(experiment: Experiment, agent: Any, episodes: int) -> dict[str, float]:
+    run = experiment.run
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    return evaluate(agent, run.env, episodes, run.seed, **options).summary()
+
+
+def _finish(experiment: Experiment, trainer: Trainer, run: Run, status: str) -> dict[str, float] | None:
+    """Save the agent first, then what is nice to have: a failing plot must not cost a trained agent."""
+    config, agent = experiment.run, trainer.agent
+    try:
+        agent.save(run.folder / "agent", env=config.env, env_steps=trainer.env_steps, algorithm=experiment.algorithm)
+        agent.save_policy_net(run.models / "final_actor.pth")
+        if agent.has_value:
+            agent.save_value_net(run.models / "final_critic.pth")
+        if trainer.learning_steps:
+            run.save_checkpoint(trainer.env_steps, trainer.state_dict(), config.keep_checkpoints)
+        run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
+    except OSError as error:
+        raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
+    evaluation = None
+    if status == "finished":
+        evaluation = _evaluate(experiment, agent, max(config.evaluation_episodes, 1))
+        run.note(final_evaluation=evaluation)
+    _illustrate(experiment, agent, run, film_it=config.video and status == "finished")
+    return evaluation
+
+
+def _illustrate(experiment: Experiment, agent: Any, run: Run, film_it: bool) -> None:
+    config = experiment.run
+    try:
+        if config.plots:
+            plot_run(run.folder)
+        if film_it:
+            options: dict[str, Any] = {"frame_stack": config.frame_stack, "env_kwargs": config.world_kwargs}
+            film(agent, config.env, run.folder / "videos" / "final_agent.mp4", config.seed, **options)
+    except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
+        warnings.warn(f"plots or video were not made: {error}", stacklevel=2)
+
+
+def _set_threads(threads: int | None, world: World) -> None:
+    """Tiny networks lose time to a second thread; networks for images gain from it."""
+    import torch
+
+    images = len(world.obs_spec.shape) == 3
+    torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    def raise_it(signum: int, frame: Any) -> None:
+        raise Terminated
+
+    try:
+        previous = signal.signal(signal.SIGTERM, raise_it)
+    except ValueError:  # not in the main thread: signals are not ours to handle
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,23 @@
+"""Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, flat names as everywhere."""
+
+from pathlib import Path
+from typing import Any
+
+from drl.experiment.config import read_yaml
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def preset_path(algorithm: str, env: str) -> Path:
+    return PRESETS / algorithm / f"{env.replace('/', '__')}.yaml"
+
+
+def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
+    """The preset's settings, or None when there is none for this pair."""
+    path = preset_path(algorithm, env)
+    return read_yaml(path) if path.is_file() else None
+
+
+def list_presets() -> list[tuple[str, str]]:
+    """Every (algorithm, env) that has a preset."""
+    return sorted((p.parent.name, p.stem.replace("__", "/")) for p in PRESETS.glob("*/*.yaml"))

@@ -1,0 +1,111 @@
+"""A run's folder: made once, never overwritten, usable whenever training stops."""
+
+import datetime
+import importlib.metadata
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import drl
+from drl.core.errors import BadInput
+from drl.core.state_files import read_json, write_atomically, write_json, write_state
+
+RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions decide a run's numbers
+
+
+class Run:
+    """`results/<experiment>/<run-id>/` and what belongs into it."""
+
+    def __init__(self, folder: Path, record: dict[str, Any]):
+        self.folder, self.record = folder, record
+
+    @classmethod
+    def create(cls, name: str, config: dict[str, Any], results_dir: str | Path = "results", seed: int = 0) -> "Run":
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = _new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
+        for part in ("models", "plots", "videos"):
+            (folder / part).mkdir()
+        write_atomically(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
+        record = {
+            "status": "running",
+            "seed": seed,
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "started": datetime.datetime.now().isoformat(timespec="seconds"),
+            "versions": _versions(),
+        }
+        run = cls(folder, record)
+        run.note()
+        return run
+
+    def note(self, **entries: Any) -> None:
+        """Add to `run.json`."""
+        self.record |= entries
+        write_json(self.folder / "run.json", self.record)
+
+    @property
+    def models(self) -> Path:
+        return self.folder / "models"
+
+    def save_checkpoint(self, env_steps: int, state: dict[str, Any], keep: int) -> None:
+        """Everything needed to continue; the newest `keep` stay."""
+        if not keep:
+            return
+        root = self.folder / "checkpoints"
+        whole, unfinished = root / f"step_{env_steps:012d}", root / f".step_{env_steps:012d}"
+        if whole.exists():  # the last save may come right after a periodic one
+            return
+        write_state(unfinished, state)
+        unfinished.replace(whole)
+        for old in sorted(root.glob("step_*"))[:-keep]:
+            shutil.rmtree(old)
+
+
+def _new_folder(parent: Path, run_id: str) -> Path:
+    """A folder that did not exist; runs that start in the same second get a number."""
+    for attempt in range(1000):
+        folder = parent / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise BadInput(f"cannot create {folder}: {error.strerror}; choose another --results-dir") from None
+        return folder
+    raise BadInput(f"cannot find a free name for {run_id} in {parent}")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"drl": drl.__version__, "python": platform.python_version(), "platform": platform.platform()}
+    for package in RECORDED:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def find_run(path: str | Path) -> Path:
+    """The run folder at `path`, or the newest one inside an experiment folder."""
+    given = Path(path)
+    if (given / "run.json").is_file():
+        return given
+    runs = sorted(given.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
+    if runs:
+        return runs[-1].parent
+    raise BadInput(f"{given} is not a run folder: expected {given}/run.json; see `ls results/`")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    record = read_json(run / "run.json")
+    assert isinstance(record, dict)
+    return record

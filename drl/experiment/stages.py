@@ -1,0 +1,114 @@
+"""Stages: each takes logs and gives logs. Chain them around a trainer; the body of your `for` is the last one.
+
+>>> from drl.core.log import Log
+>>> logs = (Log(env_steps=100 * i, episodes=i, learning_steps=i) for i in range(1, 100))
+>>> [log.env_steps for log in stop_at(logs, env_steps=300)]
+[100, 200, 300]
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from drl.core.contracts import Tracker
+from drl.core.log import Log
+
+
+def stop_at(
+    logs: Iterable[Log],
+    *,
+    env_steps: int | None = None,
+    episodes: int | None = None,
+    learning_steps: int | None = None,
+    minutes: float | None = None,
+    mean_return: float | None = None,
+    window: int = 100,
+) -> Iterator[Log]:
+    """End after the first log that reaches any of the limits. `mean_return` must hold over `window` episodes."""
+    started = time.monotonic()
+    for log in logs:
+        yield log
+        full = log.recent.get("window", 0) >= window
+        if env_steps is not None and log.env_steps >= env_steps:
+            return
+        if episodes is not None and log.episodes >= episodes:
+            return
+        if learning_steps is not None and log.learning_steps >= learning_steps:
+            return
+        if minutes is not None and time.monotonic() - started >= 60 * minutes:
+            return
+        if mean_return is not None and full and log.recent["mean_ep_return"] >= mean_return:
+            return
+
+
+def evaluate_every(logs: Iterable[Log], every: int, evaluate: Callable[[], dict[str, float]]) -> Iterator[Log]:
+    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps."""
+    crossed = _Crossings(every)
+    for log in logs:
+        if crossed(log.env_steps):
+            log.evaluation = evaluate()
+        yield log
+
+
+def checkpoint_every(logs: Iterable[Log], every: int, save: Callable[[Log], None]) -> Iterator[Log]:
+    """Call `save(log)` at the first log at or after each multiple of `every` environment steps."""
+    crossed = _Crossings(every)
+    for log in logs:
+        if crossed(log.env_steps):
+            save(log)
+        yield log
+
+
+def keep_models(
+    logs: Iterable[Log], agent: Any, folder: Path, budget: int, num_checkpoints: int, in_episodes: bool = False
+) -> Iterator[Log]:
+    """`best_return_pi_ckpt.pth` at every new best of the window's mean return, `pi_ckpt1.pth` … at equal fractions."""
+    best = float("-inf")
+    written = 0
+    for log in logs:
+        mean_return = log.recent.get("mean_ep_return", float("-inf"))
+        if mean_return > best:
+            best = mean_return
+            agent.save_policy_net(folder / "best_return_pi_ckpt.pth")
+        used = (log.episodes if in_episodes else log.env_steps) / budget
+        while written < num_checkpoints and used >= (written + 1) / num_checkpoints:
+            written += 1
+            agent.save_policy_net(folder / f"pi_ckpt{written}.pth")
+        yield log
+
+
+def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:
+    """Hand every log to every tracker."""
+    trackers = list(trackers)
+    for log in logs:
+        for tracker in trackers:
+            tracker.write(log)
+        yield log
+
+
+def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:
+    """A bar on the terminal, for scripts of your own."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task("training", total=env_steps)
+        for log in logs:
+            mean_return = log.recent.get("mean_ep_return")
+            text = "training" if mean_return is None else f"return {mean_return:8.2f}"
+            bar.update(task, completed=min(log.env_steps, env_steps), description=text)
+            yield log
+
+
+class _Crossings:
+    """True once for each multiple of `every` that the count passes."""
+
+    def __init__(self, every: int):
+        self.every, self.next = every, every
+
+    def __call__(self, count: int) -> bool:
+        if count < self.next:
+            return False
+        self.next = (count // self.every + 1) * self.every
+        return True

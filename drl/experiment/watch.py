@@ -1,0 +1,105 @@
+"""Watching an agent: step by step in words, in a window, or as a film."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from drl.core.log import Episode
+from drl.core.seeding import Seeds
+from drl.core.specs import Array
+from drl.envs.make import make_single
+from drl.tracking.video import write_video
+
+MAX_FRAMES = 3000  # of one film: a world that never ends is cut here
+
+
+class Step(NamedTuple):
+    """What one step of a single environment looked like."""
+
+    obs: Any
+    action: Array
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+def play(agent: Any, env: Any, seed: int, explore: bool = False) -> Iterator[Step]:
+    """One episode, step by step."""
+    obs, _ = env.reset(seed=seed)
+    while True:
+        action = agent.act(obs, explore)
+        following, reward, terminated, truncated, info = env.step(action)
+        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info)
+        if terminated or truncated:
+            return
+        obs = following
+
+
+def watch(
+    agent: Any, env_id: str, mode: str, episodes: int, seed: int, stream: TextIO | None = None, **options: Any
+) -> list[Episode]:
+    """Play episodes in the world's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
+    thinks, does and gets, one line a step on `stream`."""
+    finished = []
+    stream = stream or sys.stdout
+    with _open(env_id, mode, options) as env:
+        for index in range(episodes):
+            if mode == "ansi":
+                print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
+            total, length = 0.0, 0
+            for step in play(agent, env, Seeds(seed).integer("watch", index)):
+                total, length, last = total + step.reward, length + 1, step
+                if mode == "ansi":
+                    print(_line(agent, length, step), file=stream)
+                if env.render_mode == "ansi":
+                    print(env.render(), file=stream)
+            how = "terminated" if last.terminated else "truncated"
+            print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
+            success = bool(last.info.get("is_success", last.terminated))
+            finished.append(Episode(total, length, last.terminated, success, world=0))
+    return finished
+
+
+def film(agent: Any, env_id: str, path: Path, seed: int = 0, **options: Any) -> Path | None:
+    """One episode as an mp4; None where the world cannot be drawn."""
+    with _open(env_id, "rgb_array", options) as env:
+        if env.render_mode != "rgb_array":
+            return None
+        frames = []
+        for _ in play(agent, env, Seeds(seed).integer("film")):
+            frames.append(np.asarray(env.render()))
+            if len(frames) >= MAX_FRAMES:
+                break
+        return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
+
+
+def _open(env_id: str, mode: str, options: dict[str, Any]) -> Any:
+    """One environment in the wanted render mode, or without one where it has none."""
+    env = make_single(env_id, **options)
+    if mode in env.metadata.get("render_modes", []):
+        env.close()
+        env = make_single(env_id, render_mode=mode, **options)
+    return env
+
+
+def _line(agent: Any, count: int, step: Step) -> str:
+    encoded = agent.obs_spec.encode_one(step.obs)[None]
+    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", f"action {_short(step.action)}"]
+    parts.append("policy " + " ".join(_short(part[0]) for part in agent.probabilities(encoded)))
+    if agent.has_value:
+        parts.append(f"value {float(agent.value(encoded)[0]):.2f}")
+    parts.append(f"reward {step.reward:g}")
+    plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
+    return "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])
+
+
+def _short(array: Any) -> str:
+    """A handful of numbers, or a summary of many."""
+    array = np.asarray(array)
+    if array.size > 12:
+        return f"[{array.shape} min {array.min():.2f} mean {array.mean():.2f} max {array.max():.2f}]"
+    return np.array2string(array, precision=2, suppress_small=True, separator=" ").replace("\n", "")
