@@ -1,0 +1,65 @@
+"""`drl`: find the subcommand, run it, turn errors into one clear message and an exit code.
+
+Nothing heavy is imported here: `drl --help` answers at once.
+"""
+
+import importlib
+import sys
+import warnings
+
+from drl import __version__
+from drl.core.errors import BadInput, DrlError, did_you_mean
+
+# The one place where a subcommand's name becomes the module that runs it.
+COMMANDS = {
+    "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
+    "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
+    "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
+    "list": ("drl.cli.list_offers", "show algorithms, presets and worlds"),
+}
+
+HELP = f"""drl {__version__}: a workshop for deep reinforcement learning
+
+usage: drl COMMAND …
+
+""" + "\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
+
+HELP += "\n\n`drl COMMAND --help` explains a command; `drl --version` says which drl this is."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code (see `drl.core.errors` for what each means)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    warnings.showwarning = _one_line_warning
+    try:
+        return _dispatch(arguments)
+    except DrlError as error:
+        print(f"drl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0 if arguments else 2
+    if arguments[0] in ("--version", "-V"):
+        print(f"drl {__version__}")
+        return 0
+    name = arguments[0]
+    if name not in COMMANDS:
+        raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
+    module = importlib.import_module(COMMANDS[name][0])
+    return int(module.main(arguments[1:]))
+
+
+def _one_line_warning(message: Warning | str, category: type, *_: object, **__: object) -> None:
+    print(f"drl: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""`drl evaluate RUN|AGENT`: measure an agent, or watch it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from drl.cli.flags import parse_flags
+from drl.core.agent_files import find_agent, read_agent
+from drl.core.errors import BadInput
+from drl.experiment.run_folder import find_run, read_config
+
+
+@dataclass(frozen=True)
+class Flags:
+    agent: Annotated[
+        str, tyro.conf.Positional
+    ]  # a run, an experiment (its newest run) or an agent folder
+    env: str | None = None  # world to play in; default the one it was trained in
+    episodes: int = 10
+    seed: int = 1  # of the evaluation's own worlds and actions
+    sampled: bool = False  # draw actions from the policy instead of taking the most likely
+    temperature: float = 1.0  # of sampled actions
+    render: bool = False  # play in the world's own window
+    video: bool = False  # film one episode into the run's videos folder
+    step_by_step: bool = False  # print what the agent sees, thinks, does and gets
+    json: bool = False  # print the summary as JSON and nothing else
+
+
+def main(arguments: list[str]) -> int:
+    flags = parse_flags(Flags, arguments, prog="drl evaluate", description="Measure or watch a trained agent.")
+    if flags.episodes < 1 or flags.temperature <= 0:
+        raise BadInput("episodes must be at least 1 and temperature above 0")
+    folder = _agent_folder(flags.agent)
+    card, _ = read_agent(folder)
+    options, trained_in = _world_options(folder.parent)
+    env = flags.env or trained_in or card["notes"].get("env")
+    if env is None:
+        raise BadInput(f"{folder} does not say where it was trained; add --env ID")
+
+    from drl.experiment.agent_files import load_agent
+
+    agent = load_agent(folder)
+    agent.temperature = flags.temperature
+    summary = _play(agent, env, flags, folder, options)
+    if flags.json:
+        print(json.dumps({"env": env, "agent": str(folder)} | summary))
+    else:
+        print(
+            f"{env}: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} "
+            f"(min {summary['min_return']:.2f}, max {summary['max_return']:.2f}), mean length "
+            f"{summary['mean_length']:.1f}, success rate {summary['success_rate']:.0%}, {summary['episodes']} episodes"
+        )
+    return 0
+
+
+def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, Any]) -> dict[str, float]:
+    from drl.experiment.evaluation import Evaluation, evaluate
+    from drl.experiment.watch import film, watch
+
+    if flags.video:
+        path = film(agent, env, _free_name(folder.parent / "videos", "evaluation", ".mp4"), flags.seed, **options)
+        if path is None:
+            raise BadInput(f"{env} cannot be drawn: it has no render mode 'rgb_array'")
+        if not flags.json:
+            print(f"video: {path}")
+    if flags.render or flags.step_by_step:
+        if flags.json:
+            raise BadInput("--json prints numbers only; leave out --render and --step-by-step")
+        mode = "human" if flags.render else "ansi"
+        return Evaluation(watch(agent, env, mode, flags.episodes, flags.seed, **options)).summary()
+    return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options).summary()
+
+
+def _agent_folder(given: str) -> Path:
+    path = Path(given)
+    if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
+        path = find_run(path)
+    return find_agent(path)
+
+
+def _world_options(run: Path) -> tuple[dict[str, Any], str | None]:
+    """How the training world was made, from the run around the agent, where there is one."""
+    if not (run / "config.yaml").is_file():
+        return {}, None
+    from drl.experiment.config import Experiment
+
+    config = Experiment.from_flat(read_config(run), str(run / "config.yaml")).run
+    return {"frame_stack": config.frame_stack, "env_kwargs": config.world_kwargs}, config.env
+
+
+def _free_name(folder: Path, stem: str, suffix: str) -> Path:
+    """A file that does not exist yet."""
+    numbers = (f"{stem}_{i}{suffix}" for i in range(1, 100_000))
+    return next(folder / name for name in numbers if not (folder / name).exists())

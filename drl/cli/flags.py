@@ -1,0 +1,32 @@
+"""Dataclasses to flags, through tyro: every field is a flag, bad flags end with one message and exit code 2."""
+
+import contextlib
+import io
+from typing import Any, TypeVar
+
+import tyro
+
+from drl.core.errors import BadInput
+
+T = TypeVar("T")
+
+
+def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str, default: T | None = None) -> T:
+    """`kind` filled from the command line, `default` (or its own defaults) where a flag is not given."""
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                kind, args=arguments, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,), **options
+            )
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+        raise BadInput(_readable(complaint.getvalue()) + f"\nSee `{prog} --help`.") from None
+
+
+def _readable(boxed: str) -> str:
+    """tyro's message without the box drawn around it."""
+    lines = [line.strip("│╭╮╰╯─ \n") for line in boxed.splitlines()]
+    return "\n".join(line for line in lines if line and "helptext" not in line)

@@ -1,0 +1,38 @@
+"""`drl list`: what can be trained, on what, with which presets."""
+
+from drl.core.configs import ALGORITHM_CONFIGS
+from drl.core.errors import BadInput, did_you_mean
+from drl.experiment.presets import list_presets
+
+SECTIONS = ("algorithms", "presets", "worlds")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ("-h", "--help"):
+        print("usage: drl list [algorithms] [presets] [worlds]")
+        return 0
+    for name in arguments:
+        if name not in SECTIONS:
+            raise BadInput(f"unknown section {name!r}; {did_you_mean(name, SECTIONS)}")
+    for name in arguments or SECTIONS:
+        print(f"{name}:")
+        for line in {"algorithms": _algorithms, "presets": _presets, "worlds": _worlds}[name]():
+            print(f"  {line}")
+    return 0
+
+
+def _algorithms() -> list[str]:
+    return list(ALGORITHM_CONFIGS)
+
+
+def _presets() -> list[str]:
+    return [f"{algorithm:10} {env}" for algorithm, env in list_presets()]
+
+
+def _worlds() -> list[str]:
+    import gymnasium as gym
+
+    from drl.envs.registry import register_worlds
+
+    register_worlds()
+    return sorted(gym.registry)

@@ -1,0 +1,116 @@
+"""`drl train ALGORITHM --env ID …`: every field of the run's, the model's and the algorithm's config is a flag."""
+
+import dataclasses
+from typing import Any
+
+from drl.cli.flags import parse_flags
+from drl.core.configs import ALGORITHM_CONFIGS
+from drl.core.errors import BadInput, did_you_mean
+from drl.experiment.config import Experiment, RunConfig, read_yaml
+from drl.experiment.presets import load_preset, preset_path
+
+USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
+
+ALGORITHM is one of {", ".join(ALGORITHM_CONFIGS)}. `drl train ALGORITHM --help` shows every flag.
+A preset for the pair of algorithm and environment is used when there is one; --config goes on top of it and flags
+on top of both."""
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    algorithm, flags = arguments[0], arguments[1:]
+    if algorithm not in ALGORITHM_CONFIGS:
+        raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
+    experiment, source = read_experiment(algorithm, flags)
+
+    from drl.experiment.launch import train  # torch is loaded only when everything before it was right
+
+    if source and not experiment.run.quiet:
+        print(f"settings: {source}")
+    finished = train(experiment)
+    if not experiment.run.quiet:
+        _report(finished)
+    return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
+
+
+def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
+    """The experiment, and in words where its numbers come from."""
+    flags = list(flags)
+    config_file = _take(flags, "--config")
+    use_preset = "--no-preset" not in flags
+    flags = [flag for flag in flags if flag != "--no-preset"]
+    from_file = read_yaml(config_file) if config_file else {}
+    if from_file.get("algorithm", algorithm) != algorithm:
+        raise BadInput(
+            f"{config_file} is for {from_file['algorithm']}; type: drl train {from_file['algorithm']} --config …"
+        )
+    env = _peek(flags, "--env") or from_file.get("env", RunConfig.env)
+    preset = (load_preset(algorithm, env) if use_preset else None) or {}
+    _one_budget(preset, from_file, flags)
+    settings = preset | from_file | {"algorithm": algorithm, "env": env}
+    default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
+    parts = {"run": default.run, "model": default.model, "learner": default.learner}
+    kinds: list[Any] = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
+    parsed: Any = parse_flags(
+        dataclasses.make_dataclass("Flags", kinds, frozen=True),
+        flags,
+        prog=f"drl train {algorithm}",
+        description=f"Train {algorithm}. Shown defaults are those of {env}" + (" (preset)." if preset else "."),
+    )
+    experiment = Experiment(algorithm=algorithm, run=parsed.run, model=parsed.model, learner=parsed.learner)
+    sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
+    return experiment, ", then ".join(sources)
+
+
+def _one_budget(preset: dict[str, Any], from_file: dict[str, Any], flags: list[str]) -> None:
+    """A budget of the other kind, given by file or flag, takes the place of the one below it."""
+    budgets = {"total_timesteps": "--total-timesteps", "num_episodes": "--num-episodes"}
+    for name, other in (("total_timesteps", "num_episodes"), ("num_episodes", "total_timesteps")):
+        if from_file.get(name):
+            preset.pop(other, None)
+        if _peek(flags, budgets[name]) is not None:
+            preset.pop(other, None)
+            from_file.pop(other, None)
+
+
+def _peek(flags: list[str], name: str) -> str | None:
+    """The value of `--flag value` or `--flag=value`, underscores allowed, left in place."""
+    for position, flag in enumerate(flags):
+        head, _, tail = flag.partition("=")
+        if head.replace("_", "-") == name:
+            if tail:
+                return tail
+            return flags[position + 1] if position + 1 < len(flags) else None
+    return None
+
+
+def _take(flags: list[str], name: str) -> str | None:
+    """Like `_peek`, but removes the flag and its value."""
+    value = _peek(flags, name)
+    for position, flag in enumerate(flags):
+        if flag.partition("=")[0] == name:
+            if value is None:
+                raise BadInput(f"{name} needs a value")
+            del flags[position : position + (1 if "=" in flag else 2)]
+            break
+    return value
+
+
+def _report(finished: Any) -> None:
+    folder = finished.folder
+    print(f"\n{finished.status}: {folder}")
+    if finished.evaluation:
+        summary = finished.evaluation
+        print(
+            f"final agent: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} "
+            f"over {summary['episodes']} episodes"
+        )
+    for name, path in (
+        ("agent", folder / "agent"),
+        ("plot", folder / "plots" / "return.png"),
+        ("video", folder / "videos" / "final_agent.mp4"),
+    ):
+        if path.exists():
+            print(f"  {name:6} {path}")
