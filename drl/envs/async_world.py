@@ -175,7 +175,8 @@ class _Reporter(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
         self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this: not into the user's class
-        self._last_obs = env.observation_space.sample()
+        # Only fills the place beside a failure. A copy is sampled, so that the space's own random stream stays put.
+        self._last_obs = copy.deepcopy(env.observation_space).sample()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:

@@ -24,7 +24,8 @@ class EpisodeBook:
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
         self.env_id, self.num_envs = env_id, num_envs
         self.seed, self.stream = seed, stream
-        self.returns = np.zeros(num_envs)  # float64, of raw rewards
+        # Plain floats (float64): for the usual few worlds they add up faster than an array does.
+        self.returns = [0.0] * num_envs  # of raw rewards
         # An episode's length is the ticks since it began: cheaper than to raise N counters at every step.
         self.tick = 0
         self.began = np.zeros(num_envs, np.int64)
@@ -43,7 +44,7 @@ class EpisodeBook:
         A run that was resumed from a state does not replay the data it has already seen: its name of the stream
         carries the number of steps taken.
         """
-        self.returns[:] = 0.0
+        self.returns = [0.0] * self.num_envs
         self.began[:] = self.tick
         if self.seeded:
             return None
@@ -59,10 +60,11 @@ class EpisodeBook:
 
     def add(self, reward: Array, valid: Array | None = None) -> None:
         """Count one step. `reward` is float64 and already zero where not `valid`; None means all are."""
+        rewards = reward.tolist()
         # The sum of plain floats is the cheapest check without a warning; it may also overflow, so look twice.
-        if not math.isfinite(sum(reward.tolist())):
+        if not math.isfinite(sum(rewards)):
             self._check_each(reward)
-        self.returns += reward
+        self.returns = [total + new for total, new in zip(self.returns, rewards, strict=True)]
         self.tick += 1
         if valid is None:
             self.env_steps += self.num_envs
@@ -72,7 +74,7 @@ class EpisodeBook:
 
     def finish(self, world: int, terminated: bool, success: bool) -> Episode:
         length = self.tick - int(self.began[world])
-        episode = Episode(float(self.returns[world]), length, terminated, success, world)
+        episode = Episode(self.returns[world], length, terminated, success, world)
         self.returns[world] = 0.0
         self.began[world] = self.tick
         self.episodes += 1
@@ -87,13 +89,13 @@ class EpisodeBook:
     def state_dict(self) -> StateDict:
         counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
         obs = None if self.obs is None else self.obs.copy()
-        return counters | {"returns": self.returns.copy(), "lengths": self.lengths, "obs": obs}
+        return counters | {"returns": np.array(self.returns), "lengths": self.lengths, "obs": obs}
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
             raise BadInput(f"this state is of {len(state['returns'])} worlds, not {self.num_envs}; use as many")
         self.seed, self.env_steps, self.episodes = int(state["seed"]), int(state["env_steps"]), int(state["episodes"])
-        self.returns = np.array(state["returns"], np.float64)
+        self.returns = np.asarray(state["returns"], np.float64).tolist()
         self.tick, self.began = 0, -np.array(state["lengths"], np.int64)
         self.obs = None if state["obs"] is None else np.array(state["obs"])
 

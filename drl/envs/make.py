@@ -74,8 +74,10 @@ def make_world(
         raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
     if not timeout > 0:
         raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
+    if not isinstance(env_id, str):
+        raise BadInput(f"env_id = {env_id!r}; expected a Gymnasium id; for objects use SyncWorld or wrap_vector_env")
     # EnvPool has ids that Gymnasium does not know, so there the name is checked by EnvPool itself.
-    spec = EnvSpec(env_id) if engine == "envpool" else find_spec(env_id)
+    spec = _unchecked_spec(env_id) if engine == "envpool" else find_spec(env_id)
     order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
     world = _auto(order) if engine == "auto" else ENGINES[engine](order)
     return world if frame_stack == 1 else StackedWorld(world, frame_stack)
@@ -112,6 +114,13 @@ def find_spec(env_id: str) -> EnvSpec:
     if spec is None:
         raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
     return spec
+
+
+def _unchecked_spec(env_id: str) -> EnvSpec:
+    try:
+        return EnvSpec(env_id)
+    except gym.error.Error as error:
+        raise BadInput(f"{env_id!r} is not an environment id: {error}") from error
 
 
 def _latest_version(name: str) -> EnvSpec | None:

@@ -43,9 +43,7 @@ class RunConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = (
-            "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes keep_checkpoints threads"
-        )
+        positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "a number above 0", "max_minutes", lambda x: x > 0)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed"

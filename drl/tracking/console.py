@@ -63,7 +63,7 @@ def _number(name: str, value: float) -> str:
     if name in COUNTS or isinstance(value, int):
         return f"{int(value):,}"
     if name == "time_elapsed":
-        return f"{value:,.1f} s"
+        return f"{value:,.2f} s"
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}" if size < 1e9 else f"{value:.3e}"
@@ -174,9 +174,8 @@ class ConsoleTracker:
             self._render(log),
             console=Console(file=self.stream, force_terminal=True),
             auto_refresh=False,  # a refreshing thread could hold its lock while worker processes are forked
-            redirect_stdout=_is_terminal(
-                sys.stdout
-            ),  # other prints appear above the panel; those into a file stay there
+            # Other prints appear above the panel; those that go into a file stay there.
+            redirect_stdout=_is_terminal(sys.stdout),
             redirect_stderr=_is_terminal(sys.stderr),
         )
         atexit.register(self._panel.stop)  # whoever forgets close() still gets a cursor
@@ -245,15 +244,17 @@ class QuietConsole:
     >>> console = QuietConsole()
     >>> console.write(Log(2048, 9, 1, recent={"mean_ep_return": 21.5, "window": 9}, time={"time_elapsed": 1.25}))
     >>> console.close()
-    2,048 steps · 9 episodes · mean_ep_return 21.50 over the last 9 · 1.2 s
+    2,048 steps · 9 episodes · mean_ep_return 21.50 over the last 9 · 1.25 s
     """
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = sys.stdout if stream is None else stream
         self._last: Log | None = None
+        self._seconds = 0.0  # each log tells its own
 
     def write(self, log: Log) -> None:
         self._last = log
+        self._seconds += log.time.get("time_elapsed", 0.0)
 
     def close(self) -> None:
         if self._last is None:
@@ -264,7 +265,7 @@ class QuietConsole:
         if "window" in log.recent and len(parts) > 2:
             parts[-1] += f" over the last {int(log.recent['window'])}"
         parts += [f"evaluation {name} {value}" for name, value in _shown(log.evaluation, tuple(log.evaluation)).items()]
-        parts += _shown(log.time, ("time_elapsed",)).values()
+        parts += _shown({"time_elapsed": self._seconds}, ("time_elapsed",)).values()
         self.stream.write(" · ".join(parts) + "\n")
         self.stream.flush()
 

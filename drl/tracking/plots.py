@@ -3,8 +3,9 @@
 Drawn on Agg canvases through matplotlib's objects: no window, no pyplot, no state shared with the user's own figures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,8 +45,8 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         "return": _return(episodes, label),
         "success_rate": _success_rate(episodes, label),
         "rollout_return": _rollout_return(rows, episodes, label),
-        "loss": _small_multiples(rows, "learn", "What the algorithm reports", label, marker=""),
-        "evaluation": _small_multiples(rows, "evaluation", "Evaluation", label, marker="o"),
+        "loss": _small_multiples(rows, names_in(rows, "learn"), "What the algorithm reports", label),
+        "evaluation": _evaluation(rows, label),
     }
     plots = run_dir / "plots"
     return [_save(figure, plots / f"{name}.png") for name, figure in pictures.items() if figure is not None]
@@ -148,8 +149,26 @@ def _rollout_return(rows: list[dict[str, Any]], episodes: Episodes, label: str) 
     return figure
 
 
-def _small_multiples(rows: list[dict[str, Any]], group: str, title: str, label: str, marker: str) -> "Figure | None":
-    names = names_in(rows, group)
+def _evaluation(rows: list[dict[str, Any]], label: str) -> "Figure | None":
+    names = names_in(rows, "evaluation")
+    bounds = ("evaluation/min_return", "evaluation/max_return")
+    ranges = {"evaluation/mean_return": bounds} if {"evaluation/mean_return", *bounds} <= set(names) else {}
+    told = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # no panels of their own
+    note = " · shaded: worst to best episode" if ranges else ""
+    kept = [name for name in names if name not in told]
+    return _small_multiples(rows, kept, "Evaluation", label + note, marker="o", ranges=ranges)
+
+
+def _small_multiples(
+    rows: list[dict[str, Any]],
+    names: list[str],
+    title: str,
+    label: str,
+    *,
+    marker: str = "",
+    ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # names of the bounds of a shaded range
+) -> "Figure | None":
+    """One panel per name, each on its own scale."""
     if not names:
         return None
     wide = 2 if len(names) in (2, 4) else min(len(names), 3)
@@ -162,6 +181,9 @@ def _small_multiples(rows: list[dict[str, Any]], group: str, title: str, label: 
         starts = np.unique(np.linspace(0, len(y), min(len(y), 2 * GROUPS), endpoint=False).astype(int))
         curve = grouped(x, y, starts)
         dots = marker if len(starts) <= 60 else ""
+        if name in ranges and len(y) == len(starts):
+            low, high = (column(rows, bound)[there] for bound in ranges[name])
+            ax.fill_between(x, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.15, linewidth=0)
         _line(ax, curve.x, curve.mean, color=COLOURS[i % len(COLOURS)], linewidth=1.5, marker=dots, markersize=3.5)
         short, lowest = name.split("/", 1)[1], i >= len(names) - wide  # lowest of its column
         if len(axes) > 1:
@@ -266,7 +288,7 @@ def _save(figure: "Figure", path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     try:
-        figure.savefig(draft, format="png", metadata={"Software": None})
+        figure.savefig(draft, format="png")
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

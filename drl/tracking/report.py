@@ -70,16 +70,21 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def _headline(rows: list[dict[str, Any]], run: Any) -> dict[str, str]:
-    found: dict[str, Any] = {key: run[key] for key in ("status", "seed") if isinstance(run, dict) and key in run}
+    record = run if isinstance(run, dict) else {}
+    found: dict[str, Any] = {key: record[key] for key in ("status", "seed") if key in record}
+    final = record.get("final_evaluation")
+    if isinstance(final, dict):
+        found["final evaluation, mean return"] = final.get("mean_return")
     if not rows:
-        return {key: str(value) for key, value in found.items()}
+        return {key: _text(value) for key, value in found.items()}
     last = rows[-1]
     found |= {"environment steps": last.get("env_steps"), "episodes": last.get("episodes")}
     window = last.get("recent/window")
     over = f", last {window:,.0f} episodes" if window else ""
     found[f"mean return{over}"] = last.get("recent/mean_ep_return")
     found[f"success rate{over}"] = last.get("recent/success_rate")
-    found |= {"seconds": last.get("time/time_elapsed"), "steps per second": last.get("time/steps_per_second")}
+    found["seconds of training"] = sum(row.get("time/time_elapsed") or 0.0 for row in rows)  # each row's own
+    found["steps per second"] = last.get("time/steps_per_second")
     return {key: _text(value) for key, value in found.items() if value is not None}
 
 

@@ -171,9 +171,10 @@ def numpy_views(model: nn.Module) -> tuple[list[Layer], Array | None] | None:
     actor = model.actor if isinstance(model, PolicyValueModel) else model
     if not isinstance(actor, Model) or not isinstance(actor.backbone, MLP) or _device_of(actor).type != "cpu":
         return None
-    linears = [layer for layer in actor.backbone if isinstance(layer, nn.Linear)]
-    if not isinstance(actor.head, LogitsHead | GaussianHead) or isinstance(actor.backbone[0], nn.Flatten):
+    layers = list(actor.backbone)
+    if not isinstance(actor.head, LogitsHead | GaussianHead) or any(isinstance(x, nn.Flatten) for x in layers):
         return None
+    linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     log_std = actor.head.log_std.detach().numpy() if isinstance(actor.head, GaussianHead) else None
     last = actor.head.mean if isinstance(actor.head, GaussianHead) else actor.head
     names = [actor.backbone.activation] * len(linears) + ["identity"]

@@ -1,0 +1,52 @@
+# Every target sets up what it needs by itself, once, into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: setup demo test slow check format bench clean
+
+setup: $(VENV)/.dev  ## .venv with everything for development
+
+demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, show where everything is
+	$(BIN)/drl train ppo --env CartPole-v1 --name demo --stop-at-return 475
+	@run=$$(ls -td results/demo/*/ | head -1); echo; echo "evaluating the agent on 100 fresh episodes …"; \
+	$(BIN)/drl evaluate $$run --episodes 100; \
+	echo "  plot    $${run}plots/return.png"; \
+	echo "  video   $${run}videos/final_agent.mp4"; \
+	echo "  agent   $${run}agent"
+
+test: $(VENV)/.dev  ## the default tests, a few minutes
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+
+slow: $(VENV)/.dev  ## tests that prove learning, many minutes
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow
+
+check: $(VENV)/.dev  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
+	$(ONE_THREAD) $(BIN)/python benchmarks/speed_ppo.py
+
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drl needs Python 3.11 or newer; run make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+clean:  ## remove .venv and caches; results stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,1 @@
+"""Checks and oracles for our tests and for yours."""

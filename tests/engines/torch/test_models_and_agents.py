@@ -1,0 +1,188 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drl.core.configs import ModelConfig
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.normalise import ObsNormaliser
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.agents import PolicyAgent, numpy_views
+from drl.engines.torch.backbones import MLP
+from drl.engines.torch.heads import LogitsHead, ValueHead
+from drl.engines.torch.models import Model, PolicyValueModel, make_policy_model, make_policy_value_model, make_q_value_model
+from drl.experiment.agent_files import load_agent
+
+VECTOR = ObsSpec("box", (3,))
+IMAGE = ObsSpec("box", (2, 36, 40), "uint8")
+SEQUENCE = ObsSpec("box", (10, 5))
+TREE = ObsSpec("dict", keys=("a", "b"), parts=(ObsSpec("discrete", sizes=(3,)), VECTOR))
+ACTIONS = [
+    ActionSpec("categorical", sizes=(4,), starts=(1,)),
+    ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
+    ActionSpec("bernoulli", shape=(3,), dtype="int8"),
+    ActionSpec("gaussian", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
+]
+
+
+def observations(spec, count):
+    rng = np.random.default_rng(0)
+    if spec.kind == "dict":
+        return {"a": rng.integers(3, size=count), "b": rng.normal(size=(count, 3)).astype(np.float32)}
+    if spec.dtype == "uint8":
+        return rng.integers(256, size=(count, *spec.shape)).astype(np.uint8)
+    return rng.normal(size=(count, *spec.shape)).astype(np.float32)
+
+
+def make_agent(obs_spec, action_spec, seed=0, normaliser=None, **config):
+    generator = torch.Generator().manual_seed(seed)
+    model = make_policy_value_model(obs_spec, action_spec, ModelConfig(**config), generator)
+    with torch.no_grad():
+        for parameter in model.parameters():  # a fresh policy head is nearly flat: give it opinions
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return PolicyAgent(model, obs_spec, action_spec, normaliser, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
+@pytest.mark.parametrize("obs_spec", [VECTOR, TREE], ids=["vector", "dict"])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
+    agent = make_agent(obs_spec, action_spec, activation=activation)
+    assert numpy_views(agent.model) is not None
+    encoded = obs_spec.encode(observations(obs_spec, 7))
+    with torch.no_grad():
+        expected = agent.model(torch.from_numpy(encoded))[0].numpy()
+    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=2e-6)
+    with torch.no_grad():  # in-place training must be seen, and so must parameters that moved
+        for parameter in agent.model.parameters():
+            parameter.mul_(1.5)
+        expected = agent.model(torch.from_numpy(encoded))[0].numpy()
+    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=5e-6)
+    for parameter in agent.model.parameters():
+        parameter.data = parameter.data.clone() * 0.5
+    with torch.no_grad():
+        expected = agent.model(torch.from_numpy(encoded))[0].numpy()
+    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    ("obs_spec", "config"),
+    [
+        (VECTOR, {}),
+        (VECTOR, {"shared": True, "hidden": (16,), "activation": "relu"}),
+        (TREE, {"hidden": ()}),
+        (IMAGE, {"hidden": (32,)}),
+        (IMAGE, {"hidden": (32,), "backbone": "mlp"}),
+        (SEQUENCE, {"backbone": "conv1d"}),
+    ],
+    ids=["mlp", "shared", "linear-dict", "cnn", "flat-image", "conv1d"],
+)
+def test_saved_agent_acts_the_same_when_loaded(tmp_path, obs_spec, action_spec, config):
+    agent = make_agent(obs_spec, action_spec, **config)
+    if obs_spec is VECTOR:
+        agent.normaliser = ObsNormaliser((3,))
+        agent.normaliser.update(np.random.default_rng(1).normal(2.0, 3.0, (100, 3)))
+    agent.save(tmp_path / "agent", env="Somewhere-v0")
+    loaded = load_agent(tmp_path)
+    obs = observations(obs_spec, 50)
+    np.testing.assert_array_equal(loaded.act(obs), agent.act(obs))
+    loaded.rng = np.random.default_rng(5)
+    agent.rng = np.random.default_rng(5)
+    np.testing.assert_array_equal(loaded.act(obs, explore=True), agent.act(obs, explore=True))
+    one = {k: v[0] for k, v in obs.items()} if isinstance(obs, dict) else obs[0]
+    np.testing.assert_allclose(loaded.act(one), agent.act(obs)[0], rtol=1e-5)
+
+
+def test_actions_are_in_the_worlds_units():
+    agent = make_agent(VECTOR, ACTIONS[0])
+    assert set(agent.act(observations(VECTOR, 200), explore=True)) <= {1, 2, 3, 4}
+    box = make_agent(VECTOR, ACTIONS[3]).act(observations(VECTOR, 200), explore=True)
+    assert box.dtype == np.float32
+    assert abs(box[:, 0]).max() <= 2.0
+    assert box.shape == (200, 2)
+
+
+def test_low_temperature_is_greedy():
+    agent = make_agent(VECTOR, ACTIONS[0])
+    agent.temperature = 1e-4
+    obs = observations(VECTOR, 50)
+    np.testing.assert_array_equal(agent.act(obs, explore=True), agent.act(obs))
+
+
+def test_widths_that_do_not_fit_are_named():
+    with pytest.raises(BadInput, match="gives 8 features but head expects 16"):
+        Model(MLP((3,), hidden=(8,)), ValueHead(16))
+
+
+@pytest.mark.parametrize("obs_spec", [ObsSpec("box", (3, 20, 20), "uint8"), VECTOR])
+def test_a_cnn_wants_images(obs_spec):
+    with pytest.raises(BadInput, match="36 × 36"):
+        make_policy_model(obs_spec, ACTIONS[0], ModelConfig(backbone="cnn"))
+
+
+def test_q_values_want_discrete_actions():
+    assert make_q_value_model(VECTOR, ACTIONS[0], ModelConfig())(torch.zeros(2, 3)).shape == (2, 4)
+    with pytest.raises(BadInput, match="Discrete"):
+        make_q_value_model(VECTOR, ACTIONS[3], ModelConfig())
+
+
+def test_initialisation_comes_from_the_generator_alone():
+    models = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        models.append(make_policy_value_model(VECTOR, ACTIONS[0], ModelConfig(), torch.Generator().manual_seed(7)))
+    for one, two in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+class Own(nn.Module):
+    """A user's model with nothing of ours in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 5)
+
+    def forward(self, obs):
+        out = self.net(obs)
+        return out[:, :4], out[:, 4]
+
+
+def test_a_model_of_ones_own(tmp_path):
+    agent = PolicyAgent(Own(), VECTOR, ACTIONS[0], rng=np.random.default_rng(0))
+    obs = observations(VECTOR, 20)
+    agent.save(tmp_path)
+    with pytest.raises(BadInput, match="model of your own"):
+        load_agent(tmp_path)
+    np.testing.assert_array_equal(load_agent(tmp_path, model=Own()).act(obs), agent.act(obs))
+    with pytest.raises(UnusableFile, match="does not fit"):
+        load_agent(tmp_path, model=nn.Linear(3, 4))
+
+
+def test_hand_composed_models_are_recognised(tmp_path):
+    backbone = MLP((3,), hidden=(8, 4), activation="relu")
+    model = PolicyValueModel(Model(backbone, LogitsHead(4, 4)), Model(backbone, ValueHead(4)))
+    agent = PolicyAgent(model, VECTOR, ACTIONS[0])
+    agent.save(tmp_path)
+    np.testing.assert_array_equal(load_agent(tmp_path).act(observations(VECTOR, 9)), agent.act(observations(VECTOR, 9)))
+
+
+def test_plain_state_dicts_for_pytorch_users(tmp_path):
+    agent = make_agent(VECTOR, ACTIONS[0])
+    agent.save_policy_net(tmp_path / "pi.pth")
+    agent.save_value_net(tmp_path / "v.pth")
+    other = make_agent(VECTOR, ACTIONS[0], seed=9)
+    other.model.actor.load_state_dict(torch.load(tmp_path / "pi.pth", weights_only=True))
+    other.model.critic.load_state_dict(torch.load(tmp_path / "v.pth", weights_only=True))
+    obs = observations(VECTOR, 9)
+    np.testing.assert_array_equal(other.act(obs), agent.act(obs))
+    np.testing.assert_array_equal(other.value(obs), agent.value(obs))
+
+
+def test_a_policy_only_agent_has_no_value(tmp_path):
+    agent = PolicyAgent(make_policy_model(VECTOR, ACTIONS[0], ModelConfig()), VECTOR, ACTIONS[0])
+    for call in (lambda: agent.value(observations(VECTOR, 1)), lambda: agent.save_value_net(tmp_path / "v.pth")):
+        with pytest.raises(BadInput, match="policy-only"):
+            call()
+    agent.save(tmp_path)
+    assert not load_agent(tmp_path).has_value

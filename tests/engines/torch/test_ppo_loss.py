@@ -1,0 +1,101 @@
+"""The PPO loss, term by term, and the flat optimizer against torch's own pieces."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from drl.core.configs import ModelConfig, PPOConfig
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch import ops
+from drl.engines.torch.algorithms.ppo import ppo_loss
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.models import make_policy_value_model
+from drl.engines.torch.on_policy import Rows
+from drl.testing import oracles
+
+OBS = ObsSpec("box", (3,))
+ACTIONS = {
+    "categorical": ActionSpec("categorical", sizes=(4,)),
+    "multi_categorical": ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
+    "bernoulli": ActionSpec("bernoulli", shape=(3,), dtype="int8"),
+    "gaussian": ActionSpec("gaussian", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32"),
+}
+
+
+def make_rows(spec, count=32, seed=0):
+    rng = np.random.default_rng(seed)
+    if spec.kind == "gaussian":
+        action = rng.normal(size=(count, 2)).astype(np.float32)
+    elif spec.kind == "categorical":
+        action = rng.integers(4, size=count)
+    else:
+        action = rng.integers(2, size=(count, spec.entries))
+    numbers = rng.normal(size=(4, count)).astype(np.float32)
+    obs = rng.normal(size=(count, 3)).astype(np.float32)
+    return Rows(*(torch.from_numpy(x) for x in (obs, action, *numbers)))
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("value_clip", [None, 0.3])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalise):
+    spec = ACTIONS[kind]
+    model = make_policy_value_model(OBS, spec, ModelConfig(hidden=(8,)), torch.Generator().manual_seed(0))
+    rows = make_rows(spec)
+    config = PPOConfig(value_clip=value_clip, normalise_advantage=normalise, entropy_coef=0.1, value_coef=0.7)
+    with torch.no_grad():
+        params, value = model(rows.obs)
+        log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
+    rows = rows._replace(log_prob=log_prob + 0.3 * rows.log_prob)  # ratios on both sides of the clip range
+    loss, logged = ppo_loss(model, spec, rows, torch.tensor(0.2), config)
+
+    advantage = rows.advantage.double().numpy()
+    if normalise:
+        advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+    policy_loss, clip_fraction, kl, clipped = oracles.ppo_loss_terms(rows.log_prob, log_prob, advantage, 0.2)
+    errors = []
+    for v, old, target in zip(value.tolist(), rows.value.tolist(), rows.target.tolist(), strict=True):
+        near = v if value_clip is None else old + min(max(v - old, -value_clip), value_clip)
+        errors.append(max((v - target) ** 2, (near - target) ** 2))
+    expected = policy_loss + 0.7 * np.mean(errors) - 0.1 * entropy.mean().item()
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    names = [policy_loss, np.mean(errors), entropy.mean().item(), kl, clip_fraction, clipped]
+    np.testing.assert_allclose(logged.numpy(), names, rtol=2e-4, atol=1e-6)
+    assert 0 < clip_fraction < 1
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_flat_optimizer_equals_torch_with_clipping(kind, shared):
+    spec = ACTIONS["gaussian"]
+    ours = make_policy_value_model(OBS, spec, ModelConfig(hidden=(8, 8), shared=shared), torch.Generator().manual_seed(1))
+    theirs = copy.deepcopy(ours)
+    flat = FlatOptimizer([ours.parameters()], max_grad_norm=0.1, kind=kind, eps=1e-5)
+    made = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[kind]
+    reference = made(theirs.parameters(), lr=0.01, eps=1e-5)
+    for seed in range(5):
+        rows = make_rows(spec, seed=seed)
+        flat.zero_grad()
+        ppo_loss(ours, spec, rows, torch.tensor(0.2), PPOConfig())[0].backward()
+        norm = flat.step([0.01])
+        reference.zero_grad()
+        ppo_loss(theirs, spec, rows, torch.tensor(0.2), PPOConfig())[0].backward()
+        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+        reference.step()
+        assert norm.item() == pytest.approx(expected.item(), rel=1e-4)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+def test_groups_have_their_own_learning_rate():
+    model = make_policy_value_model(OBS, ACTIONS["categorical"], ModelConfig(), torch.Generator().manual_seed(1))
+    before = copy.deepcopy(model.state_dict())
+    flat = FlatOptimizer([model.actor.parameters(), model.critic.parameters()])
+    flat.zero_grad()
+    ppo_loss(model, ACTIONS["categorical"], make_rows(ACTIONS["categorical"]), torch.tensor(0.2), PPOConfig())[0].backward()
+    flat.step([0.0, 0.01])
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("actor"))
+    assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])

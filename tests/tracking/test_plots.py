@@ -1,0 +1,128 @@
+"""Pictures exist, show something, and survive odd data."""
+
+import sys
+import time
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+from drl.core.errors import BadInput
+from drl.core.log import Episode, Log
+from drl.tracking.files import JsonlTracker
+from drl.tracking.plots import plot_compare, plot_run, short_number
+
+ALL = ["return.png", "success_rate.png", "rollout_return.png", "loss.png", "evaluation.png"]
+
+
+def make_run(run_dir, rows=30, per_row=8, seed=0, learn=True, evaluate=True, bad=False, ranges=False):
+    rng, episodes = np.random.default_rng(seed), 0
+    tracker = JsonlTracker(run_dir / "metrics.jsonl")
+    for step in range(1, rows + 1):
+        returns = rng.normal(100 * step / rows, 10, per_row)
+        if bad:
+            returns[::2] = np.nan
+        finished = [Episode(float(r), 10, True, bool(r > 50), 0) for r in returns]
+        episodes += per_row
+        log = Log(1000 * step, episodes, step, finished=finished)
+        if learn:
+            log.learn = {"policy_loss": -0.01, "value_loss": float("nan") if bad else 9.0 / step, "entropy": 0.5}
+        if evaluate and step % 5 == 0:
+            mean = 100.0 * step / rows
+            log.evaluation = {"mean_return": mean, "success_rate": step / rows}
+            if ranges:
+                log.evaluation |= {"min_return": mean - 20, "max_return": mean + 20, "std_return": 9.0, "episodes": 5}
+        tracker.write(log)
+    tracker.close()
+    return run_dir
+
+
+def ink(path):
+    """Share of pixels of a coloured curve: neither white nor grey."""
+    picture = imageio.imread(path)[..., :3].astype(int)
+    return float(((picture.max(-1) - picture.min(-1)) > 40).mean())
+
+
+def test_a_run_gets_all_five_pictures(tmp_path):
+    paths = plot_run(make_run(tmp_path / "cartpole" / "1"))
+    assert [path.name for path in paths] == ALL
+    assert sorted(p.name for p in (tmp_path / "cartpole" / "1" / "plots").iterdir()) == sorted(ALL)
+    for path in paths:
+        assert ink(path) > 0.001, path
+        assert imageio.imread(path)[..., :3].std() > 5
+
+
+def test_the_same_metrics_give_the_same_bytes(tmp_path):
+    run = make_run(tmp_path / "cartpole" / "1", rows=5)
+    assert [p.read_bytes() for p in plot_run(run)] == [p.read_bytes() for p in plot_run(run)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ({"rows": 1, "per_row": 1, "evaluate": False}, ALL[:4]),
+        ({"rows": 2, "per_row": 1}, ALL[:4]),
+        ({"rows": 5, "per_row": 0}, ALL[3:]),
+        ({"rows": 5, "per_row": 0, "learn": False, "evaluate": False}, []),
+        ({"rows": 6, "per_row": 4, "bad": True}, ALL),
+        ({"rows": 6, "per_row": 1, "bad": True}, ["success_rate.png", "loss.png", "evaluation.png"]),
+    ],
+)
+def test_pictures_without_data_are_skipped(tmp_path, shape, expected):
+    paths = plot_run(make_run(tmp_path / "r", **shape))
+    assert [path.name for path in paths] == expected
+    assert all(ink(path) > 0.00002 for path in paths)
+
+
+def test_an_evaluations_worst_and_best_shade_its_mean(tmp_path):
+    bare = plot_run(make_run(tmp_path / "bare", per_row=0, learn=False))[0]
+    shaded = plot_run(make_run(tmp_path / "shaded", per_row=0, learn=False, ranges=True))[0]
+    assert imageio.imread(bare).shape == imageio.imread(shaded).shape  # no panels for the bounds
+    assert tinted(shaded) > 3 * tinted(bare)
+
+
+def tinted(path):
+    picture = imageio.imread(path)[..., :3].astype(int)
+    return float(((picture.max(-1) - picture.min(-1)) > 15).mean())
+
+
+def test_200k_episodes_are_quick(tmp_path):
+    run = make_run(tmp_path / "r", rows=1000, per_row=200)
+    plot_run(make_run(tmp_path / "warm", rows=2))  # imports and fonts
+    start = time.process_time()
+    plot_run(run)
+    assert time.process_time() - start < 3.0  # 1.2 s where it was written; slower machines are welcome
+
+
+def test_runs_of_one_experiment_share_a_curve_and_a_band(tmp_path):
+    runs = [make_run(tmp_path / "ppo" / str(s), seed=s, evaluate=False) for s in range(3)]
+    one = plot_compare(runs[:1], tmp_path / "one.png")
+    many = plot_compare([*runs, make_run(tmp_path / "dqn" / "1", rows=20)], tmp_path / "deep" / "many.png")
+    assert ink(many) > 2 * ink(one) > 0
+
+
+def test_what_cannot_be_compared_is_said(tmp_path):
+    with pytest.raises(BadInput, match="no runs"):
+        plot_compare([], tmp_path / "x.png")
+    with pytest.raises(BadInput, match="does not exist"):
+        plot_compare([tmp_path], tmp_path / "x.png")
+    with pytest.raises(BadInput, match="finished episode"):
+        plot_compare([make_run(tmp_path / "r", per_row=0)], tmp_path / "x.png")
+
+
+def test_experiments_of_one_name_stay_apart(tmp_path):
+    from drl.tracking.plots import _distinct_names
+
+    old, new = tmp_path / "old" / "ppo", tmp_path / "new" / "ppo"
+    assert _distinct_names([old, new]) == {old: "old/ppo", new: "new/ppo"}
+    assert _distinct_names([old]) == {old: "ppo"}
+
+
+def test_pyplot_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # another room may have loaded it
+    plot_run(make_run(tmp_path / "r", rows=2))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_ticks_are_short():
+    assert [short_number(x) for x in (25_000, 1e6, -0.5)] == ["25k", "1M", "−0.5"]
