@@ -15,7 +15,9 @@ class WorldStep(NamedTuple):
     terminated: Array  # [N] bool; wins over truncated when both would hold
     truncated: Array  # [N] bool
     next_obs: Array  # [N, …] true successors
-    obs: Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
+    # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended. Worlds that reset
+    # themselves one call later show the last observation again until their row with `valid` False is over.
+    obs: Array
     valid: Array  # [N] bool; False where the world only reset itself in this call and nothing happened
     episodes: list[Episode]  # those that ended in this step
 
@@ -23,6 +25,7 @@ class WorldStep(NamedTuple):
 class World(Protocol):
     """N worlds stepped together."""
 
+    engine: str  # how it is stepped
     num_envs: int
     obs_spec: ObsSpec
     action_spec: ActionSpec

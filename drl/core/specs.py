@@ -25,8 +25,9 @@ class ObsSpec:
     """
 
     kind: str  # box · discrete · multi_discrete · multi_binary · dict · tuple
-    box_shape: tuple[int, ...] = ()  # of a box, or of a multi_binary
+    box_shape: tuple[int, ...] = ()  # of one raw observation, for all but discrete, dict and tuple
     box_dtype: str = "float32"  # of a box
+    channels_last: bool = False  # a box of images (height, width, channels); encoded as (channels, height, width)
     sizes: tuple[int, ...] = ()  # values per entry of a (multi_)discrete
     starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
     keys: tuple[str, ...] = ()  # of a dict, in order
@@ -35,6 +36,8 @@ class ObsSpec:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one encoded observation."""
+        if self.channels_last:
+            return (self.box_shape[2], *self.box_shape[:2])
         if self.kind == "box":
             return self.box_shape or (1,)
         if self.kind == "multi_binary":
@@ -54,6 +57,8 @@ class ObsSpec:
             array = np.asarray(obs)
             if array.dtype != self.dtype:
                 array = array.astype(self.dtype)
+            if self.channels_last:
+                return np.ascontiguousarray(np.moveaxis(array, 3, 1))
             return array.reshape(array.shape[0], 1) if not self.box_shape else array
         if self.kind == "multi_binary":
             array = np.asarray(obs, np.float32)
@@ -62,6 +67,8 @@ class ObsSpec:
             values = np.asarray(obs, np.int64).reshape(len(obs), len(self.sizes))
             if self.starts:
                 values = values - np.asarray(self.starts)
+            if values.min(initial=0) < 0 or (values >= np.asarray(self.sizes)).any():
+                raise BadInput(f"observation {obs!r} is outside its space of {self.sizes} values from {self.starts or 0}")
             one_hots = [np.eye(size, dtype=np.float32)[values[:, i]] for i, size in enumerate(self.sizes)]
             return np.concatenate(one_hots, axis=1)
         children = [obs[key] for key in self.keys] if self.kind == "dict" else list(obs)
@@ -85,7 +92,7 @@ class ObsSpec:
             return self.parts[0].is_single(obs[self.keys[0]])
         if self.kind == "tuple":
             return self.parts[0].is_single(obs[0])
-        unbatched = {"discrete": 0, "multi_discrete": 1}.get(self.kind, len(self.box_shape))
+        unbatched = len(self.box_shape)
         if np.ndim(obs) not in (unbatched, unbatched + 1):
             expected = self.box_shape or self.sizes
             raise BadInput(f"got an observation of shape {np.shape(obs)}; expected {expected} or a batch of those")
@@ -94,6 +101,7 @@ class ObsSpec:
     def to_json(self) -> dict[str, Any]:
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
         return plain | {
+            "channels_last": self.channels_last,
             "sizes": list(self.sizes),
             "starts": list(self.starts),
             "keys": list(self.keys),
@@ -104,7 +112,8 @@ class ObsSpec:
     def from_json(cls, plain: dict[str, Any]) -> "ObsSpec":
         parts = tuple(cls.from_json(part) for part in plain["parts"])
         tuples = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
-        return cls(kind=plain["kind"], box_dtype=plain["box_dtype"], parts=parts, **tuples)
+        names = ("kind", "box_dtype", "channels_last")
+        return cls(parts=parts, **{name: plain[name] for name in names}, **tuples)
 
 
 @dataclass(frozen=True)

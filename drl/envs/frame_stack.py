@@ -3,8 +3,7 @@
 Layout, oldest frame first, newest last:
     vectors (n,)          (k·n,)
     grey images (H, W)    (k, H, W)
-    images (H, W, C)      (H, W, k·C)     the channel axis stays where it is
-    images (C, H, W)      (k·C, H, W)
+    images                (k·C, H, W)     also where the environment hands out (H, W, C)
     anything else         encoded to a float vector first, then as vectors
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
 """
@@ -21,38 +20,24 @@ from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import obs_spec
 
 
-def stack_axis(shape: tuple[int, ...]) -> int:
-    """Axis, without the batch, along which frames are joined: an image has fewer channels than rows.
-
-    >>> stack_axis((84, 84, 3)), stack_axis((3, 84, 84)), stack_axis((4,))
-    (2, 0, 0)
-    """
-    return 2 if len(shape) == 3 and shape[2] < shape[0] else 0
-
-
 class FrameStacker:
     """Shapes, not worlds: how k frames of one encoded observation are laid out."""
 
     def __init__(self, spec: ObsSpec, frames: int):
         self.frames = frames
         self.frame_shape = (1, *spec.shape) if len(spec.shape) == 2 else spec.shape
-        self.axis = stack_axis(self.frame_shape)
-        self.width = self.frame_shape[self.axis]  # entries that one frame takes along the axis
-        shape = list(self.frame_shape)
-        shape[self.axis] *= frames
-        self.spec = ObsSpec("box", box_shape=tuple(shape), box_dtype=spec.dtype.name)
+        shape = (self.frame_shape[0] * frames, *self.frame_shape[1:])
+        self.spec = ObsSpec("box", box_shape=shape, box_dtype=spec.dtype.name)
 
     def first(self, obs: Array) -> Array:
         """[N, …] first observations → stacks of k equal frames."""
         frame = obs.reshape(len(obs), *self.frame_shape)
-        return np.concatenate([frame] * self.frames, axis=self.axis + 1)
+        return np.concatenate([frame] * self.frames, axis=1)
 
     def push(self, stack: Array, obs: Array) -> Array:
         """A new array: the oldest frame out, `obs` in."""
         frame = obs.reshape(len(obs), *self.frame_shape)
-        keep = [slice(None)] * stack.ndim
-        keep[self.axis + 1] = slice(self.width, None)
-        return np.concatenate([stack[tuple(keep)], frame], axis=self.axis + 1)
+        return np.concatenate([stack[:, self.frame_shape[0] :], frame], axis=1)
 
 
 @final

@@ -20,11 +20,13 @@ def obs_spec(space: gym.Space[Any]) -> ObsSpec:
     (7,)
     """
     if isinstance(space, spaces.Box):
-        return ObsSpec("box", box_shape=space.shape, box_dtype=np.dtype(space.dtype).name)
+        dtype = np.dtype(space.dtype).name
+        return ObsSpec("box", box_shape=space.shape, box_dtype=dtype, channels_last=_channels_last(space.shape, dtype))
     if isinstance(space, spaces.Discrete):
         return ObsSpec("discrete", sizes=(int(space.n),), starts=_starts(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return ObsSpec("multi_discrete", sizes=_ints(space.nvec), starts=_starts(space.start))
+        sizes, starts = _ints(space.nvec), _starts(space.start)
+        return ObsSpec("multi_discrete", box_shape=space.shape, sizes=sizes, starts=starts)
     if isinstance(space, spaces.MultiBinary):
         return ObsSpec("multi_binary", box_shape=space.shape)
     if isinstance(space, spaces.Dict):
@@ -85,6 +87,11 @@ def encode_fresh(spec: ObsSpec, batch: Any) -> Array:
     """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers."""
     # Of all kinds only a Box can come out of `encode` as the very array that went in.
     return spec.encode(np.array(batch) if spec.kind == "box" else batch)
+
+
+def _channels_last(shape: tuple[int, ...], dtype: str) -> bool:
+    """uint8 images (height, width, channels): the last axis is the smallest."""
+    return dtype == "uint8" and len(shape) == 3 and shape[2] < min(shape[:2])
 
 
 def _ints(values: Array) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class SyncWorld(OpenWorld):
         self._steps = [inner.step for inner in self._inner]
         self._limits = np.array([limit for _, limit in peeled])
         self._until_clock = 0  # no clock can ring in fewer steps than this; 0: look and count anew
-        self._is_box = self.obs_spec.kind == "box"
+        self._is_box = self.obs_spec.kind == "box" and not self.obs_spec.channels_last  # rows can be written as they come
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._always_valid = np.ones(self.num_envs, bool)
         self._closed = False
@@ -118,7 +118,7 @@ class SyncWorld(OpenWorld):
             obs, _ = self._inner[world].reset(seed=seed) if seed is not None else self._inner[world].reset()
         except Exception as error:
             raise self.book.failed(error, world) from error
-        if self._is_box and np.shape(obs) != self.obs_spec.box_shape:
+        if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
             # Assigning into a row would broadcast a wrong shape without a word.
             message = f"reset gave an observation of shape {np.shape(obs)}, its space says {self.obs_spec.box_shape}"
             raise self.book.failed(message, world)

@@ -10,9 +10,9 @@ from drl.engines.torch.build import build_learner
 from drl.envs.make import make_world
 from drl.memory.episodes import Episodes
 from drl.memory.rollout import Rollout
-from drl.trainer.trainer import Trainer
+from drl.trainer.trainer import Trainer, TrainerConfig
 
-FAST = {"learning_rate": 5e-3, "gamma": 0.9}
+FAST = {"learning_rate": 5e-3, "learning_rate_end": 0.0, "gamma": 0.9}
 CONFIGS = {
     "ppo": PPOConfig(rollout_length=16, minibatches=2, **FAST),
     "a2c": A2CConfig(rollout_length=5, optimizer="adam", **FAST),
@@ -28,7 +28,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
         seeds = Seeds(3)
         agent, learner = build_learner(algorithm, shapes[1:], (MODEL, config), seeds, **options)
         memory = Episodes(16, *shapes) if algorithm == "reinforce" else Rollout(config.rollout_length, *shapes)
-        trainer = Trainer(world, agent, learner, memory)
+        trainer = Trainer(world, agent, learner, memory, TrainerConfig(total_timesteps=steps))
         for log in trainer():
             if log.env_steps >= steps:
                 return trainer, log
@@ -40,7 +40,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
 )
 def test_learns_the_values_of_a_two_step_world(algorithm, env, values):
     """obs 0 → obs 1 → end, reward 1 at the end, γ = 0.9. A clock is not a death."""
-    trainer, _ = train(algorithm, env, {"ppo": 16_000, "a2c": 40_000, "reinforce": 60_000}[algorithm])
+    trainer, _ = train(algorithm, env, {"ppo": 8000, "a2c": 20_000, "reinforce": 20_000}[algorithm])
     learned = trainer.agent.value(np.array([[0.0], [1.0]], np.float32))
     np.testing.assert_allclose(learned, values, rtol=0.1)
 

@@ -16,12 +16,20 @@ from drl.engines.torch.on_policy import forward_in_chunks, successor_values
 
 
 def reinforce_loss(
-    params: Tensor, spec: ActionSpec, action: Tensor, advantage: Tensor, config: ReinforceConfig
+    model: nn.Module,
+    spec: ActionSpec,
+    rows: tuple[Tensor, Tensor, Tensor, Tensor],  # obs, action, advantage, return, each [B, …]
+    config: ReinforceConfig,
 ) -> tuple[Tensor, Tensor]:
-    """−A · log π(a|s) with an entropy bonus: the mean over all steps, and what to log of it."""
+    """−A · log π(a|s), an entropy bonus and, with a critic, its error. Pure: reads parameters, changes nothing."""
+    obs, action, advantage, returns = rows
+    answer = model(obs)
+    params, value = answer if config.baseline == "value" else (answer, returns)
     log_prob, entropy = ops.log_prob_and_entropy(spec, params, action)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
-    return policy_loss - config.entropy_coef * mean_entropy, torch.stack([policy_loss, mean_entropy]).detach()
+    value_loss = (value - returns).square().mean()
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    return loss, torch.stack([policy_loss, mean_entropy, value_loss]).detach()
 
 
 class Reinforce:
@@ -54,25 +62,20 @@ class Reinforce:
         advantage = torch.from_numpy((returns - baseline).reshape(-1).astype(np.float32)).to(device)
         if self.config.normalise_advantage and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        obs = torch.from_numpy(batch.obs[:, 0]).to(device)  # whole episodes come as one column
-        action = torch.from_numpy(batch.action[:, 0]).to(device)
+        # Whole episodes come as one column.
+        columns = (batch.obs[:, 0], batch.action[:, 0], returns[:, 0])
+        obs, action, target = (torch.from_numpy(column).to(device) for column in columns)
 
         self.optimizer.zero_grad()
-        numbers: dict[str, float] = {}
-        if self.config.baseline == "value":
-            params, value = self.model(obs)
-            target = torch.from_numpy(returns[:, 0]).to(device)
-            value_loss = (value - target).square().mean()
-            (self.config.value_coef * value_loss).backward(retain_graph=True)
-            numbers["value_loss"] = float(value_loss)
-            numbers["explained_variance"] = ops.explained_variance(baseline, returns)
-        else:
-            params = self.model(obs)
-        loss, logged = self.loss(params, self.spec, action, advantage, self.config)
+        loss, logged = self.loss(self.model, self.spec, (obs, action, advantage, target), self.config)
         loss.backward()
         norm = self.optimizer.step([rate])
-        names = ("policy_loss", "entropy", "grad_norm")
-        numbers |= dict(zip(names, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        names = ("policy_loss", "entropy", "value_loss", "grad_norm")
+        numbers = dict(zip(names, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        if self.config.baseline == "value":
+            numbers["explained_variance"] = ops.explained_variance(baseline, returns)
+        else:
+            del numbers["value_loss"]
         return numbers | {"learning_rate": rate, "gradient_steps": 1}
 
     def _returns_and_baseline(self, batch: RolloutBatch) -> tuple[Array, Array]:
