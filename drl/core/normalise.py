@@ -80,9 +80,9 @@ class ObsNormaliser:
 class RewardScaler:
     """reward / std of the running discounted return. The sign and the zero of a reward stay what they were."""
 
-    def __init__(self, num_envs: int, gamma: float, clip: float = 10.0):
+    def __init__(self, columns: int, gamma: float, clip: float = 10.0):
         self.moments = RunningMoments(())
-        self.returns = np.zeros(num_envs)  # discounted return so far, per world
+        self.returns = np.zeros(columns)  # discounted return so far, per column of the rollout
         self.gamma = gamma
         self.clip = clip
 

@@ -67,10 +67,11 @@ class SyncWorld(OpenWorld):
         reward64 = np.empty(count)
         infos: list[dict[str, Any]] = []
         ends: dict[int, bool] = {}  # world that ended → whether it terminated
+        actions = action.tolist() if action.ndim == 1 else action  # plain ints: environments check these much faster
         i = 0
         try:
             for i in range(count):
-                obs, reward, terminated, truncated, info = self._steps[i](action[i])
+                obs, reward, terminated, truncated, info = self._steps[i](actions[i])
                 if next_obs is None:
                     raw.append(obs)
                 else:

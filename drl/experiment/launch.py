@@ -60,11 +60,13 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
         compile_update=run.compile,
     )
     shapes = (world.num_envs, world.obs_spec, world.action_spec)
+    columns = world.num_envs
     if experiment.algorithm == "reinforce":
         memory: Any = Episodes(config.episodes_per_step, *shapes)
+        columns = 1  # whole episodes come one after another
     else:
         memory = Rollout(config.rollout_length, *shapes)
-    scaler = RewardScaler(world.num_envs, config.gamma) if run.normalise_reward else None
+    scaler = RewardScaler(columns, config.gamma) if run.normalise_reward else None
     total = None if run.num_episodes else run.budget
     trainer_config = TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window)
     return Trainer(world, agent, learner, memory, trainer_config, scaler)

@@ -1,5 +1,6 @@
 """Watching an agent: step by step in words, in a window, or as a film."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,9 @@ def film(agent: Any, env_id: str, path: Path, seed: int = 0, **options: Any) -> 
 
 def _open(env_id: str, mode: str, options: dict[str, Any]) -> Any:
     """One environment in the wanted render mode, or without one where it has none."""
+    if mode == "rgb_array":  # pygame wants a sound card and a screen even to draw into memory
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     env = make_single(env_id, **options)
     if mode in env.metadata.get("render_modes", []):
         env.close()

@@ -47,6 +47,7 @@ class PolicyAgent:
         self.rng = rng or np.random.default_rng()
         self.temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
         self.has_value = isinstance(model, PolicyValueModel) or hasattr(model, "critic")
+        self._first_parameter = next(model.parameters())
         self._numpy_net: tuple[int, list[Layer], Array | None] | None = None
 
     def act(self, obs: Any, explore: bool = False) -> Array:
@@ -90,7 +91,7 @@ class PolicyAgent:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return self._first_parameter.device
 
     def save(self, folder: str | Path, **notes: Any) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
@@ -160,7 +161,7 @@ class PolicyAgent:
 
     def _numpy_policy(self) -> tuple[int, list[Layer], Array | None] | None:
         """The policy as NumPy views of the torch parameters, found again whenever these have moved."""
-        where = next(self.model.parameters()).data_ptr()
+        where = self._first_parameter.data_ptr()
         if self._numpy_net is None or self._numpy_net[0] != where:
             self._numpy_net = (where, *(numpy_views(self.model) or ([], None)))
         return self._numpy_net if self._numpy_net[1] else None

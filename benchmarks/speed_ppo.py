@@ -1,0 +1,88 @@
+"""Speed of PPO against Stable-Baselines3: the same work, one process, alternating, pinned to one core, CPU time.
+
+    python benchmarks/speed_ppo.py [--rounds 5] [--compile]
+
+Work: CartPole-v1, 8 worlds × 128 steps per rollout, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and critic,
+Adam, float32. Each round lets every contestant train for 20 rollouts; the median round counts.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+ROLLOUTS, STEPS, WORLDS = 20, 128, 8
+
+
+def stable_baselines() -> Callable[[], None]:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", WORLDS, seed=0),
+        n_steps=STEPS,
+        batch_size=WORLDS * STEPS // 4,
+        n_epochs=4,
+        learning_rate=2.5e-4,
+        ent_coef=0.01,
+        device="cpu",
+        seed=0,
+    )
+    return lambda: model.learn(ROLLOUTS * STEPS * WORLDS, reset_num_timesteps=False) and None
+
+
+def ours(engine: str, compiled: bool) -> Callable[[], None]:
+    from drl.core.configs import ModelConfig, PPOConfig
+    from drl.core.seeding import Seeds
+    from drl.engines.torch.build import build_learner
+    from drl.envs.make import make_world
+    from drl.memory.rollout import Rollout
+    from drl.trainer.trainer import Trainer
+
+    world = make_world("CartPole-v1", WORLDS, seed=0, engine=engine)
+    specs = (world.obs_spec, world.action_spec)
+    config = PPOConfig(rollout_length=STEPS, epochs=4, minibatches=4, learning_rate=2.5e-4, entropy_coef=0.01)
+    agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(0), compile_update=compiled)
+    trainer = Trainer(world, agent, learner, Rollout(STEPS, WORLDS, *specs))
+
+    def train() -> None:
+        for _ in range(ROLLOUTS):
+            trainer.step()
+
+    return train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    import torch
+
+    torch.set_num_threads(1)
+    contestants = {"Stable-Baselines3": stable_baselines(), "drl": ours("sync", False), "drl, native": ours("native", False)}
+    if arguments.compile:
+        contestants["drl --compile"] = ours("sync", True)
+        contestants["drl --compile, native"] = ours("native", True)
+    speeds: dict[str, list[float]] = {name: [] for name in contestants}
+    for train in contestants.values():
+        train()  # warm up
+    for _ in range(arguments.rounds):
+        for name, train in contestants.items():
+            started = time.process_time()
+            train()
+            speeds[name].append(ROLLOUTS * STEPS * WORLDS / (time.process_time() - started))
+    peer = statistics.median(speeds["Stable-Baselines3"])
+    print("PPO, CartPole-v1, 8 × 128, 4 epochs × 4 minibatches; environment steps per CPU second")
+    for name, measured in speeds.items():
+        middle = statistics.median(measured)
+        spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
+        print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / peer:.2f} × Stable-Baselines3")
+
+
+if __name__ == "__main__":
+    main()

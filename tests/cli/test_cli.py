@@ -1,0 +1,154 @@
+"""The command as people type it: in a process of its own, with exit codes, and no traceback ever."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TINY = ["--total-timesteps", "256", "--num-envs", "2", "--rollout-length", "32", "--evaluation-episodes", "2"]
+LEAN = ["--no-plots", "--no-video", "--no-tensorboard"]
+
+
+def drl(*arguments, cwd, code=0):
+    result = subprocess.run(
+        [sys.executable, "-m", "drl.cli.entry", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    result = drl("train", "ppo", "--env", "CartPole-v1", *TINY, "--name", "first", cwd=folder)
+    return folder, result
+
+
+def test_train_shows_its_blocks_and_where_things_are(trained):
+    folder, result = trained
+    for words in ("preset ppo/CartPole-v1", "ROLLOUT STATISTICS", "RECENT", "TRAINER STATISTICS", "final agent:"):
+        assert words in result.stdout
+    for line in result.stdout.splitlines():
+        if line.strip().startswith(("agent ", "plot ", "video ")):
+            assert (folder / line.split()[1]).exists()
+    assert "video" in result.stdout
+
+
+def test_evaluate_measures_and_speaks_json(trained):
+    folder, _ = trained
+    result = drl("evaluate", "results/first", "--episodes", "3", "--json", cwd=folder)
+    summary = json.loads(result.stdout)
+    assert summary["episodes"] == 3
+    assert summary["env"] == "CartPole-v1"
+    words = drl("evaluate", "results/first", "--episodes", "3", cwd=folder).stdout
+    assert f"{summary['mean_return']:.2f}" in words
+    drl("evaluate", "results/first", "--sampled", "--temperature", "0.5", cwd=folder)
+
+
+def test_evaluate_step_by_step_shows_what_the_agent_thinks(trained):
+    folder, _ = trained
+    shown = drl("evaluate", "results/first", "--episodes", "1", "--step-by-step", cwd=folder).stdout
+    for word in ("episode 1", "obs [", "action", "policy [", "value", "reward 1", "mean return"):
+        assert word in shown
+
+
+def test_evaluate_films_without_overwriting(trained):
+    folder, _ = trained
+    first = drl("evaluate", "results/first", "--episodes", "1", "--video", cwd=folder).stdout.split("video: ")[1]
+    second = drl("evaluate", "results/first", "--episodes", "1", "--video", cwd=folder).stdout.split("video: ")[1]
+    assert first.split()[0] != second.split()[0]
+
+
+def test_plot_draws_one_run_and_several(trained):
+    folder, _ = trained
+    pictures = drl("plot", "results/first", cwd=folder).stdout.split()
+    assert all((folder / picture).exists() for picture in pictures)
+    run = next((folder / "results" / "first").iterdir())
+    arguments = ("plot", str(run), str(run), "--out", "both.png")
+    drl(*arguments, cwd=folder)
+    assert (folder / "both.png").exists()
+    assert "exists" in drl(*arguments, cwd=folder, code=2).stderr
+    assert "report.html" in drl("plot", str(run), "--report", cwd=folder).stdout
+
+
+def test_a_runs_config_starts_it_again(trained):
+    folder, _ = trained
+    run = next((folder / "results" / "first").iterdir())
+    arguments = ("--config", str(run / "config.yaml"), "--name", "second", "--quiet", *LEAN)
+    result = drl("train", "ppo", *arguments, cwd=folder)
+    assert len(result.stdout.strip().splitlines()) == 1
+    again = next((folder / "results" / "second").iterdir())
+    strip = lambda line: {k: v for k, v in json.loads(line).items() if not k.startswith("time/")}  # noqa: E731
+    lines = [[strip(x) for x in (r / "metrics.jsonl").read_text().splitlines()] for r in (run, again)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("trian",), "did you mean 'train'"),
+        (("train", "pp0"), "did you mean 'ppo'"),
+        (("train", "ppo", "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
+        (("train", "ppo", "--learning-rat", "1"), "--learning-rate"),
+        (("train", "ppo", "--learning-rate", "fast"), "learning-rate"),
+        (("train", "ppo", "--learning-rate", "-1"), "learning_rate is -1.0"),
+        (("train", "ppo", "--num-envs", "0"), "num_envs is 0"),
+        (("train", "ppo", "--device", "cuda"), "not available"),
+        (("train", "ppo", "--config", "nowhere.yaml"), "cannot read nowhere.yaml"),
+        (("train", "ppo", "--config"), "--config needs a value"),
+        (("train", "ppo", "--world-engine", "fast"), "unknown engine 'fast'"),
+        (("train", "ppo", "--backbone", "cnn"), "36 × 36"),
+        (("train", "ppo", "--total-timesteps", "10", "--num-episodes", "3"), "give one budget"),
+        (("evaluate", "nowhere"), "nowhere"),
+        (("plot", "nowhere"), "nowhere"),
+        (("list", "preset"), "did you mean 'presets'"),
+        ((), ""),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)
+def test_wrong_input_is_one_message_exit_2_and_nothing_written(tmp_path, arguments, hint):
+    result = drl(*arguments, cwd=tmp_path, code=2)
+    assert hint in result.stderr + result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_agent_is_exit_3(trained, tmp_path):
+    import shutil
+
+    run = next((trained[0] / "results" / "first").iterdir())
+    shutil.copytree(run, tmp_path / "run")
+    weights = next((tmp_path / "run" / "agent").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "damaged" in drl("evaluate", "run", cwd=tmp_path, code=3).stderr
+
+
+def test_help_version_and_list(tmp_path):
+    assert "train" in drl("--help", cwd=tmp_path).stdout
+    assert drl("--version", cwd=tmp_path).stdout.startswith("drl ")
+    assert "--clip-range" in drl("train", "ppo", "--help", cwd=tmp_path).stdout
+    listed = drl("list", cwd=tmp_path).stdout
+    for word in ("reinforce", "CartPole-v1", "drl/Match-v0"):
+        assert word in listed
+
+
+@pytest.mark.parametrize(("sent", "code", "status"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+def test_signals_save_and_say_so(tmp_path, sent, code, status):
+    command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--total-timesteps", "100000000", *LEAN]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not any(p.stat().st_size for p in tmp_path.rglob("metrics.jsonl")):
+        time.sleep(0.1)
+    os.kill(process.pid, sent)
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == code, output + errors
+    assert "Traceback" not in errors
+    record = json.loads(next(tmp_path.rglob("run.json")).read_text())
+    assert record["status"] == status
+    assert list(tmp_path.rglob("agent/card.json"))

@@ -1,0 +1,61 @@
+import pytest
+import yaml
+
+from drl.core.errors import BadInput
+from drl.experiment.config import Experiment, read_yaml
+from drl.experiment.presets import list_presets, load_preset
+
+
+def test_flat_settings_survive_yaml():
+    flat = {"algorithm": "ppo", "env": "Acrobot-v1", "learning_rate": "1e-3", "hidden": [32], "num_envs": 2.0}
+    experiment = Experiment.from_flat(flat, "here")
+    assert (experiment.learner.learning_rate, experiment.model.hidden, experiment.run.num_envs) == (1e-3, (32,), 2)
+    again = Experiment.from_flat(yaml.safe_load(yaml.safe_dump(experiment.to_flat())), "there")
+    assert again == experiment
+
+
+@pytest.mark.parametrize(
+    ("flat", "message"),
+    [
+        ({"learning_rat": 1}, "unknown setting 'learning_rat'.*'learning_rate'"),
+        ({"algorithm": "pppo"}, "unknown algorithm 'pppo'.*'ppo'"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'.*float"),
+        ({"learning_rate": -1}, "learning_rate is -1.0; expected a number above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"num_envs": 1.5}, "num_envs is 1.5.*int"),
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"num_envs": True}, "num_envs is True"),
+        ({"hidden": 64}, "hidden is 64.*list"),
+        ({"normalise_obs": "yes"}, "normalise_obs is 'yes'.*bool"),
+        ({"total_timesteps": 10, "num_episodes": 10}, "give one budget"),
+        ({"env_kwargs": ["gravity"]}, "NAME=VALUE"),
+        ({"name": "../escape"}, "plain folder name"),
+        ({"activation": "gelu"}, "activation is 'gelu'"),
+        ({"algorithm": "reinforce", "baseline": "median"}, "baseline is 'median'"),
+        ({"algorithm": "a2c", "optimizer": "sgd"}, "optimizer is 'sgd'"),
+    ],
+)
+def test_bad_settings_are_named(flat, message):
+    with pytest.raises(BadInput, match=message):
+        Experiment.from_flat(flat, "file.yaml")
+
+
+def test_environment_arguments_are_read_as_yaml():
+    run = Experiment.from_flat({"env_kwargs": ["gravity=-5.0", "name=a=b", "on=true"]}, "x").run
+    assert run.world_kwargs == {"gravity": -5.0, "name": "a=b", "on": True}
+
+
+@pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", "1: 2"])
+def test_files_that_hold_no_settings(tmp_path, content):
+    (tmp_path / "x.yaml").write_text(content)
+    with pytest.raises(BadInput, match=r"x\.yaml"):
+        read_yaml(tmp_path / "x.yaml")
+    with pytest.raises(BadInput, match="cannot read"):
+        read_yaml(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(("algorithm", "env"), list_presets())
+def test_presets_are_valid_and_say_their_budget(algorithm, env):
+    preset = load_preset(algorithm, env)
+    experiment = Experiment.from_flat(preset | {"algorithm": algorithm, "env": env}, env)
+    assert experiment.run.total_timesteps or experiment.run.num_episodes

@@ -1,0 +1,81 @@
+import itertools
+
+import pytest
+
+from drl.core.log import Log
+from drl.experiment import stages
+
+
+def logs(step=100, **groups):
+    for i in itertools.count(1):
+        yield Log(env_steps=step * i, episodes=2 * i, learning_steps=i, **{k: v(i) for k, v in groups.items()})
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [({"env_steps": 250}, 3), ({"episodes": 4}, 2), ({"learning_steps": 5}, 5), ({"minutes": 0.0}, 1)],
+)
+def test_stop_at_gives_the_log_that_reached_the_limit(limit, expected):
+    assert len(list(stages.stop_at(logs(), **limit))) == expected
+
+
+def test_a_return_counts_only_over_a_full_window():
+    recent = lambda i: {"mean_ep_return": 10.0 if i < 3 else float(i), "window": min(i, 4)}  # noqa: E731
+    found = list(stages.stop_at(logs(recent=recent), mean_return=5.0, window=4))
+    assert found[-1].learning_steps == 5  # steps 1 and 2 had the return but not the window
+
+
+def test_stopping_leaves_the_source_usable():
+    source = logs()
+    list(stages.stop_at(source, learning_steps=2))
+    assert next(source).learning_steps == 3
+
+
+def test_evaluations_come_at_the_first_log_after_each_multiple():
+    found = itertools.islice(stages.evaluate_every(logs(step=70), 100, lambda: {"mean_return": 1.0}), 7)
+    assert [log.env_steps for log in found if log.evaluation] == [140, 210, 350, 420]
+
+
+def test_checkpoints_skip_multiples_that_one_step_passed_together():
+    saved = []
+    list(itertools.islice(stages.checkpoint_every(logs(step=250), 100, lambda log: saved.append(log.env_steps)), 3))
+    assert saved == [250, 500, 750]
+
+
+class FakeAgent:
+    def save_policy_net(self, path):
+        path.write_text(str(path.name))
+
+
+def test_models_are_kept_at_every_best_and_at_equal_fractions(tmp_path):
+    returns = [1.0, 3.0, 2.0, 3.5, 0.0]
+    best_times = []
+
+    class Agent(FakeAgent):
+        def save_policy_net(self, path):
+            super().save_policy_net(path)
+            if path.name.startswith("best"):
+                best_times.append(current)
+
+    current = 0
+    source = logs(recent=lambda i: {"mean_ep_return": returns[i - 1]})
+    for log in itertools.islice(stages.keep_models(source, Agent(), tmp_path, 500, 2), 5):
+        current = log.learning_steps
+    assert best_times == [0, 1, 3]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best_return_pi_ckpt.pth", "pi_ckpt1.pth", "pi_ckpt2.pth"]
+
+
+def test_track_hands_every_log_to_every_tracker_and_progress_passes_them_on():
+    class Collector:
+        def __init__(self):
+            self.seen = []
+
+        def write(self, log):
+            self.seen.append(log.learning_steps)
+
+        def close(self):
+            pass
+
+    one, two = Collector(), Collector()
+    list(itertools.islice(stages.progress(stages.track(logs(), [one, two]), env_steps=300), 3))
+    assert one.seen == two.seen == [1, 2, 3]
