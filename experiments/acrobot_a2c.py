@@ -1,0 +1,51 @@
+"""A2C on Acrobot: a short rollout, one gradient step, observations normalised.
+
+    python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir results]
+"""
+
+from dataclasses import asdict, dataclass
+
+import tyro
+
+from drl.core.configs import A2CConfig, ModelConfig
+from drl.core.seeding import Seeds
+from drl.engines.torch.build import build_learner
+from drl.envs.make import make_world
+from drl.experiment.evaluation import evaluate
+from drl.experiment.run_folder import Run
+from drl.experiment.stages import progress, stop_at, track
+from drl.memory.rollout import Rollout
+from drl.tracking.files import JsonlTracker
+from drl.tracking.plots import plot_run
+from drl.trainer.trainer import Trainer, TrainerConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 500_000  # environment steps
+    seed: int = 1
+    results_dir: str = "results"
+
+
+def main(settings: Settings) -> None:
+    config = A2CConfig(rollout_length=8, learning_rate=7e-4, learning_rate_end=0.0)
+    with make_world("Acrobot-v1", num_envs=16, seed=settings.seed) as world:
+        specs = (world.obs_spec, world.action_spec)
+        agent, a2c = build_learner("a2c", specs, (ModelConfig(), config), Seeds(settings.seed), normalise_obs=True)
+        memory = Rollout(config.rollout_length, world.num_envs, *specs)
+        trainer = Trainer(world, agent, a2c, memory, TrainerConfig(total_timesteps=settings.steps))
+
+        run = Run.create("acrobot_a2c_by_hand", asdict(settings), settings.results_dir, settings.seed)
+        logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
+        for _ in stop_at(logs, env_steps=settings.steps, mean_return=-80.0):
+            pass
+
+    agent.save(run.folder / "agent", env="Acrobot-v1")
+    plot_run(run.folder)
+    run.note(status="finished")
+    summary = evaluate(agent, "Acrobot-v1", 20, seed=100).summary()
+    print(f"evaluation {summary['mean_return']:.1f} ± {summary['std_return']:.1f}; agent and plots: {run.folder}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

@@ -1,0 +1,70 @@
+"""PPO on CartPole, every part put together by hand.
+
+    python experiments/cartpole_ppo.py [--steps 50000] [--seed 1] [--results-dir results]
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+import tyro
+
+from drl.core.configs import PPOConfig
+from drl.core.seeding import Seeds
+from drl.engines.torch.agents import PolicyAgent
+from drl.engines.torch.algorithms.ppo import PPO
+from drl.engines.torch.backbones import MLP
+from drl.engines.torch.heads import LogitsHead, ValueHead
+from drl.engines.torch.models import Model, PolicyValueModel
+from drl.envs.make import make_world
+from drl.experiment.evaluation import evaluate
+from drl.experiment.run_folder import Run
+from drl.experiment.stages import evaluate_every, progress, stop_at, track
+from drl.experiment.watch import film
+from drl.memory.rollout import Rollout
+from drl.tracking.files import CsvTracker, JsonlTracker
+from drl.tracking.plots import plot_run
+from drl.trainer.trainer import Trainer, TrainerConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 50_000  # environment steps
+    seed: int = 1
+    results_dir: str = "results"
+
+
+def main(settings: Settings) -> None:
+    seeds = Seeds(settings.seed)
+    config = PPOConfig(
+        rollout_length=32, epochs=20, minibatches=1, gamma=0.98, gae_lambda=0.8, learning_rate=1e-3, learning_rate_end=0.0
+    )
+    with make_world("CartPole-v1", num_envs=8, seed=settings.seed) as world:  # the world
+        init = torch.Generator().manual_seed(seeds.integer("init"))
+        model = PolicyValueModel(  # the brain
+            actor=Model(MLP((4,), hidden=(64, 64), generator=init), LogitsHead(64, 2, init)),
+            critic=Model(MLP((4,), hidden=(64, 64), generator=init), ValueHead(64, init)),
+        )
+        agent = PolicyAgent(model, world.obs_spec, world.action_spec, rng=seeds.generator("exploration"))  # the student
+        ppo = PPO(model, world.action_spec, config, seeds.generator("learner"))  # the lesson
+        memory = Rollout(config.rollout_length, world.num_envs, world.obs_spec, world.action_spec)
+        trainer = Trainer(world, agent, ppo, memory, TrainerConfig(total_timesteps=settings.steps))  # the teacher
+
+        run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
+        trackers = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
+        logs = trainer()
+        logs = evaluate_every(logs, 10_000, lambda: evaluate(agent, "CartPole-v1", 10, settings.seed).summary())
+        logs = track(logs, trackers)
+        logs = progress(logs, settings.steps)
+        for log in stop_at(logs, env_steps=settings.steps):
+            if log.evaluation:
+                print(f"{log.env_steps:7,} steps: evaluation {log.evaluation['mean_return']:.1f}")
+
+    agent.save(run.folder / "agent", env="CartPole-v1")
+    plot_run(run.folder)
+    film(agent, "CartPole-v1", run.folder / "videos" / "final_agent.mp4", settings.seed)
+    run.note(status="finished")
+    print(f"agent, plots and video: {run.folder}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

@@ -1,0 +1,50 @@
+"""The scripts in `experiments/` and the commands and code of the README run, at a tiny size."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_experiments_run(script, tmp_path):
+    arguments = ["--steps", "600", "--results-dir", str(tmp_path)]
+    result = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert list(tmp_path.rglob("card.json"))
+    assert list(tmp_path.rglob("loss.png"))
+
+
+def test_the_readmes_python_runs(tmp_path):
+    """Every python block of the README, one after the other, in one process, with small budgets."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    code = "\n".join(blocks).replace("100_000", "2_000")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_readmes_commands_exist(tmp_path):
+    """Flags shown in the README are flags that the command knows."""
+    text = (ROOT / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("drl train") and "--config" not in line]
+    assert lines
+    from drl.cli.train import read_experiment
+
+    for line in lines:
+        words = line.split("#")[0].split()
+        read_experiment(words[2], words[3:])
+
+
+def test_every_room_has_a_readme():
+    rooms = [path for path in (ROOT / "drl").iterdir() if path.is_dir() and (path / "__init__.py").exists()]
+    rooms += [ROOT / "drl" / "engines" / "torch", ROOT / "experiments", ROOT / "benchmarks"]
+    missing = [str(room) for room in rooms if not (room / "README.md").exists()]
+    assert not missing
