@@ -15,9 +15,7 @@ from drl.experiment.run_folder import find_run, read_config
 
 @dataclass(frozen=True)
 class Flags:
-    agent: Annotated[
-        str, tyro.conf.Positional
-    ]  # a run, an experiment (its newest run) or an agent folder
+    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     env: str | None = None  # world to play in; default the one it was trained in
     episodes: int = 10
     seed: int = 1  # of the evaluation's own worlds and actions

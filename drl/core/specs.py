@@ -68,7 +68,9 @@ class ObsSpec:
             if self.starts:
                 values = values - np.asarray(self.starts)
             if values.min(initial=0) < 0 or (values >= np.asarray(self.sizes)).any():
-                raise BadInput(f"observation {obs!r} is outside its space of {self.sizes} values from {self.starts or 0}")
+                raise BadInput(
+                    f"observation {obs!r} is outside its space of {self.sizes} values from {self.starts or 0}"
+                )
             one_hots = [np.eye(size, dtype=np.float32)[values[:, i]] for i, size in enumerate(self.sizes)]
             return np.concatenate(one_hots, axis=1)
         children = [obs[key] for key in self.keys] if self.kind == "dict" else list(obs)
@@ -111,9 +113,9 @@ class ObsSpec:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ObsSpec":
         parts = tuple(cls.from_json(part) for part in plain["parts"])
-        tuples = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
-        names = ("kind", "box_dtype", "channels_last")
-        return cls(parts=parts, **{name: plain[name] for name in names}, **tuples)
+        values: dict[str, Any] = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
+        values |= {key: plain[key] for key in ("kind", "box_dtype", "channels_last")}
+        return cls(parts=parts, **values)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,9 @@ class SyncWorld(OpenWorld):
         self._steps = [inner.step for inner in self._inner]
         self._limits = np.array([limit for _, limit in peeled])
         self._until_clock = 0  # no clock can ring in fewer steps than this; 0: look and count anew
-        self._is_box = self.obs_spec.kind == "box" and not self.obs_spec.channels_last  # rows can be written as they come
+        self._is_box = (
+            self.obs_spec.kind == "box" and not self.obs_spec.channels_last
+        )  # rows can be written as they come
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._always_valid = np.ones(self.num_envs, bool)
         self._closed = False

@@ -138,7 +138,9 @@ def test_help_version_and_list(tmp_path):
         assert word in listed
 
 
-@pytest.mark.parametrize(("sent", "code", "status"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")])
+@pytest.mark.parametrize(
+    ("sent", "code", "status"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
 def test_signals_save_and_say_so(tmp_path, sent, code, status):
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--total-timesteps", "100000000", *LEAN]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

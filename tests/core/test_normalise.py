@@ -16,7 +16,9 @@ def test_moments_of_parts_equal_moments_of_the_whole():
 def test_normalised_observations_are_standard_and_survive_a_round_trip():
     data = np.random.default_rng(0).normal(-5.0, 3.0, (4096, 2)).astype(np.float32)
     normaliser = ObsNormaliser((2,))
-    np.testing.assert_array_equal(normaliser(data[:3]), np.clip(data[:3], -10, 10))  # before the first update: unchanged
+    np.testing.assert_array_equal(
+        normaliser(data[:3]), np.clip(data[:3], -10, 10)
+    )  # before the first update: unchanged
     normaliser.update(data)
     assert abs(normaliser(data).mean()) < 1e-3
     assert abs(normaliser(data).std() - 1) < 1e-3

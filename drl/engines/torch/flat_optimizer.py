@@ -1,89 +1,139 @@
-"""An optimizer over one flat tensor.
+"""Gradient descent on one flat tensor.
 
-All parameters (and all gradients) are laid out in one block of memory each; the model's own parameters become views
-of it. Zeroing, clipping and the fused Adam are then one kernel each instead of one per parameter.
+All parameters lie in one block of memory, all gradients in another; the model's own parameters are views of the first.
+Zeroing, clipping and each line of Adam are then one kernel, whatever the number of layers. And because the whole step
+is a function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimise, vector of numbers to log)
+
+BETAS = (0.9, 0.999)  # of Adam
+RMS_DECAY = 0.99  # of RMSprop
 
 
 class FlatOptimizer:
-    """Adam or RMSprop with global-norm clipping. Each group of parameters has a learning rate of its own."""
+    """Minimises `loss(model, *inputs)`, one `descend` at a time.
+
+    `groups` are pairs of parameters and a factor on the learning rate; a parameter belongs to the first that names it.
+    """
 
     def __init__(
         self,
-        groups: Sequence[Iterable[nn.Parameter]],
-        max_grad_norm: float | None = None,
-        kind: str = "adam",
+        model: nn.Module,
+        loss: Loss,
+        kind: str = "adam",  # adam · rmsprop
         eps: float = 1e-5,
+        max_grad_norm: float | None = None,  # of all gradients together
+        groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
+        compiled: bool = False,
     ):
-        seen: set[int] = set()
-        members = [_unseen(group, seen) for group in groups]
-        everything = [parameter for group in members for parameter in group]
-        self.values = torch.cat([p.detach().reshape(-1) for p in everything])
+        self.model, self.loss = model, loss
+        self.kind, self.eps, self.max_grad_norm = kind, eps, max_grad_norm
+        parameters = list(model.parameters())
+        # A shared parameter has several names and one place.
+        position = {id(p): i for i, p in enumerate(parameters)}
+        self.places = {name: position[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+        self.values = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradients = torch.zeros_like(self.values)
-        _point_into(everything, self.values, self.gradients)
-        sizes = [sum(p.numel() for p in group) for group in members]
-        leaves = [piece.detach() for piece in self.values.split(sizes)]
-        for leaf, gradient in zip(leaves, self.gradients.split(sizes), strict=True):
-            leaf.grad = gradient
-        param_groups = [{"params": [leaf], "lr": 0.0} for leaf in leaves if leaf.numel()]
-        self.max_grad_norm = max_grad_norm
-        self.inner: torch.optim.Optimizer
-        if kind == "adam":
-            self.inner = torch.optim.Adam(param_groups, eps=eps, fused=True)
-        else:
-            self.inner = torch.optim.RMSprop(param_groups, alpha=0.99, eps=eps)
+        self.factors = _factors(parameters, groups)  # None: the same rate for all
+        self.shapes = [p.shape for p in parameters]
+        for p, value, gradient in zip(parameters, self._views(self.values), self._views(self.gradients), strict=True):
+            p.data, p.grad = value, gradient
+        self.first = torch.zeros_like(self.values)  # running mean of gradients (Adam)
+        self.second = torch.zeros_like(self.values)  # running mean of squared gradients
+        self.count = 0  # steps taken
+        self._program = torch.compile(self._fused) if compiled else None
 
-    def zero_grad(self) -> None:
+    def descend(self, rate: float, *inputs: Any) -> Tensor:
+        """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
+        self.count += 1
+        step_size, correction = self._corrections(rate)
+        if self._program is not None:
+            # Tensors, not floats: a new number must not mean a new program.
+            scalars = torch.tensor([step_size, correction], device=self.values.device)
+            logged: Tensor = self._program(self.values, self.first, self.second, scalars, *inputs)
+            return logged
         self.gradients.zero_()
+        loss, logged = self.loss(self.model, *inputs)
+        loss.backward()
+        norm = self._move(self.values, self.gradients, self.first, self.second, step_size, correction)
+        return torch.cat([logged, norm[None]])
 
-    def step(self, learning_rates: Sequence[float]) -> Tensor:
-        """Clip, then step. Returns the gradient norm before clipping."""
-        norm = torch.linalg.vector_norm(self.gradients)
-        if self.max_grad_norm is not None:
-            self.gradients.mul_((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        for group, rate in zip(self.inner.param_groups, learning_rates, strict=False):
-            group["lr"] = rate
-        self.inner.step()
+    def _fused(self, values: Tensor, first: Tensor, second: Tensor, scalars: Tensor, *inputs: Any) -> Tensor:
+        """`descend` as one function of tensors, for the compiler."""
+
+        def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
+            views = self._views(flat)
+            parameters = {name: views[position] for name, position in self.places.items()}
+            return self.loss(lambda obs: functional_call(self.model, parameters, (obs,), tie_weights=False), *inputs)
+
+        gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(values)
+        norm = self._move(values, gradient, first, second, scalars[0], scalars[1])
+        return torch.cat([logged, norm[None]])
+
+    def _move(
+        self,
+        values: Tensor,
+        gradient: Tensor,
+        first: Tensor,
+        second: Tensor,
+        step_size: float | Tensor,
+        correction: float | Tensor,
+    ) -> Tensor:
+        """Clip, then step, in place. Returns the norm before clipping."""
+        with torch.no_grad():
+            norm = torch.linalg.vector_norm(gradient)
+            if self.max_grad_norm is not None:
+                gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            if self.kind == "adam":
+                first.lerp_(gradient, 1 - BETAS[0])
+                second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                direction = first / (second.sqrt() * correction + self.eps)
+            else:
+                second.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
+                direction = gradient / (second.sqrt() + self.eps)
+            if self.factors is not None:
+                direction = direction * self.factors
+            values.sub_(direction * step_size)
         return norm
 
+    def _corrections(self, rate: float) -> tuple[float, float]:
+        """Adam's bias corrections, folded into the rate and into the root of the second moment."""
+        if self.kind != "adam":
+            return rate, 1.0
+        return rate / (1 - BETAS[0] ** self.count), (1 - BETAS[1] ** self.count) ** -0.5
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        """`flat` cut into the model's parameters."""
+        sizes = [shape.numel() for shape in self.shapes]
+        return [piece.view(shape) for piece, shape in zip(flat.split(sizes), self.shapes, strict=True)]
+
     def state_dict(self) -> dict[str, Any]:
-        """Plain NumPy: the parameters and, per group, what the inner optimizer remembers."""
-        memory = [{k: _to_numpy(v) for k, v in self.inner.state[leaf].items()} for leaf in self._leaves()]
-        return {"values": _to_numpy(self.values), "memory": memory}
+        """Plain NumPy."""
+        tensors = {"values": self.values, "first": self.first, "second": self.second}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.values.copy_(torch.from_numpy(state["values"]))
-        for leaf, memory in zip(self._leaves(), state["memory"], strict=True):
-            # The step counter stays where the optimizer made it; moments live beside the parameters.
-            moved = {k: torch.from_numpy(np.array(v)) for k, v in memory.items()}
-            self.inner.state[leaf] = {k: v.to(leaf.device) for k, v in moved.items()}
-
-    def _leaves(self) -> list[Tensor]:
-        return [group["params"][0] for group in self.inner.param_groups]
+        for name in ("values", "first", "second"):
+            getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
+        self.count = int(state["count"])
 
 
-def _to_numpy(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().numpy().copy()
-
-
-def _unseen(parameters: Iterable[nn.Parameter], seen: set[int]) -> list[nn.Parameter]:
-    """Those not in an earlier group: a shared backbone belongs to the first group that names it."""
-    fresh = [p for p in parameters if id(p) not in seen]
-    seen.update(id(p) for p in fresh)
-    return fresh
-
-
-def _point_into(parameters: list[nn.Parameter], values: Tensor, gradients: Tensor) -> None:
-    offset = 0
-    for parameter in parameters:
-        window = slice(offset, offset + parameter.numel())
-        parameter.data = values[window].view_as(parameter)
-        parameter.grad = gradients[window].view_as(parameter)
-        offset += parameter.numel()
+def _factors(
+    parameters: Sequence[nn.Parameter], groups: Sequence[tuple[Iterable[nn.Parameter], float]]
+) -> Tensor | None:
+    if not groups:
+        return None
+    factor_of: dict[int, float] = {}
+    for members, factor in groups:
+        for parameter in members:
+            factor_of.setdefault(id(parameter), factor)
+    return torch.cat([torch.full((p.numel(),), factor_of.get(id(p), 1.0), device=p.device) for p in parameters])

@@ -108,9 +108,8 @@ def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     return log_prob, -(log_probs.exp() * log_probs).sum(-1)
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
-    """PPO's pessimistic objective per sample: min(ρ A, clip(ρ, 1 − ε, 1 + ε) A) with ρ = exp(log_ratio)."""
-    ratio = log_ratio.exp()
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
+    """PPO's pessimistic objective per sample: min(ρ A, clip(ρ, 1 − ε, 1 + ε) A), ρ the probability ratio."""
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + clip_range) * advantage)
 
 

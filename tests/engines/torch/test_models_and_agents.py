@@ -10,7 +10,13 @@ from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch.agents import PolicyAgent, numpy_views
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import LogitsHead, ValueHead
-from drl.engines.torch.models import Model, PolicyValueModel, make_policy_model, make_policy_value_model, make_q_value_model
+from drl.engines.torch.models import (
+    Model,
+    PolicyValueModel,
+    make_policy_model,
+    make_policy_value_model,
+    make_q_value_model,
+)
 from drl.experiment.agent_files import load_agent
 
 VECTOR = ObsSpec("box", (3,))

@@ -1,5 +1,6 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from drl.engines.torch.on_policy import Rows, evaluate_rollout
 LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
-def a2c_loss(model: nn.Module, spec: ActionSpec, rows: Rows, config: A2CConfig) -> tuple[Tensor, Tensor]:
+def a2c_loss(model: nn.Module, rows: Rows, spec: ActionSpec, config: A2CConfig) -> tuple[Tensor, Tensor]:
     """Policy gradient with a critic, on the whole rollout. Pure: reads parameters, changes nothing."""
     params, value = model(rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
@@ -45,19 +46,20 @@ class A2C:
     ):
         self.model, self.spec = model, action_spec
         self.config = config or A2CConfig()
-        self.loss = torch.compile(a2c_loss) if compile_update else a2c_loss
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
-        kind, eps = self.config.optimizer, self.config.optimizer_eps
-        self.optimizer = FlatOptimizer([model.parameters()], self.config.max_grad_norm, kind=kind, eps=eps)
+        self.optimizer = FlatOptimizer(
+            model,
+            partial(a2c_loss, spec=action_spec, config=self.config),
+            kind=self.config.optimizer,
+            eps=self.config.optimizer_eps,
+            max_grad_norm=self.config.max_grad_norm,
+            compiled=compile_update,
+        )
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate = self.learning_rate(progress)
         rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
-        self.optimizer.zero_grad()
-        loss, logged = self.loss(self.model, self.spec, rows, self.config)
-        loss.backward()
-        norm = self.optimizer.step([rate])
-        numbers = dict(zip(LOGGED, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        numbers = dict(zip(LOGGED, self.optimizer.descend(rate, rows).tolist(), strict=True))
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1}
 

@@ -1,6 +1,7 @@
 """PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ LOGGED = (
 
 
 def ppo_loss(
-    model: nn.Module, spec: ActionSpec, rows: Rows, clip_range: Tensor, config: PPOConfig
+    model: nn.Module, rows: Rows, clip_range: Tensor, spec: ActionSpec, config: PPOConfig
 ) -> tuple[Tensor, Tensor]:
     """The loss of one minibatch and, stacked, what to log of it. Pure: reads parameters, changes nothing."""
     params, value = model(rows.obs)
@@ -31,8 +32,9 @@ def ppo_loss(
     if config.normalise_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
-    log_ratio = log_prob - rows.log_prob  # log ρ, [B]
-    surrogate = ops.clipped_surrogate(log_ratio, advantage, clip_range)
+    log_ratio = log_prob - rows.log_prob  # [B]
+    ratio = log_ratio.exp()
+    surrogate = ops.clipped_surrogate(ratio, advantage, clip_range)
     if config.value_clip is None:
         value_error = (value - rows.target).square()
     else:
@@ -42,7 +44,6 @@ def ppo_loss(
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
 
     with torch.no_grad():
-        ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
         approx_kl = ((ratio - 1) - log_ratio).mean()  # the low-variance estimate of KL(old ‖ new)
         clip_fraction = (ratio != clipped).float().mean()
@@ -66,15 +67,20 @@ class PPO:
         self.model, self.spec = model, action_spec
         self.config = config or PPOConfig()
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
-        self.loss = torch.compile(ppo_loss) if compile_update else ppo_loss
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
-        groups = [model.parameters()]
-        self.critic_factor = 1.0  # critic's learning rate over the actor's
+        groups: list[tuple[Iterator[nn.Parameter], float]] = []
         if self.config.critic_learning_rate is not None:
-            groups = [model.actor.parameters(), model.critic.parameters()]  # type: ignore[union-attr]
-            self.critic_factor = self.config.critic_learning_rate / self.config.learning_rate
-        self.optimizer = FlatOptimizer(groups, self.config.max_grad_norm, eps=self.config.adam_eps)
+            factor = self.config.critic_learning_rate / self.config.learning_rate
+            groups = [(model.critic.parameters(), factor)]  # type: ignore[union-attr]
+        self.optimizer = FlatOptimizer(
+            model,
+            partial(ppo_loss, spec=action_spec, config=self.config),
+            eps=self.config.adam_eps,
+            max_grad_norm=self.config.max_grad_norm,
+            groups=groups,
+            compiled=compile_update,
+        )
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
@@ -88,11 +94,8 @@ class PPO:
         total, updates = torch.zeros(len(LOGGED), device=rows.obs.device), 0
         for _ in range(self.config.epochs):
             for minibatch in self._minibatches(rows):
-                self.optimizer.zero_grad()
-                loss, logged = self.loss(self.model, self.spec, minibatch, clip_range, self.config)
-                loss.backward()
-                norm = self.optimizer.step([rate, rate * self.critic_factor])
-                total += torch.cat([logged, norm[None]])
+                logged = self.optimizer.descend(rate, minibatch, clip_range)
+                total += logged
                 updates += 1
             if self._too_far(logged):
                 break

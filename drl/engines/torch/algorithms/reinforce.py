@@ -1,5 +1,6 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,19 @@ from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import forward_in_chunks, successor_values
 
+LOGGED = ("policy_loss", "entropy", "value_loss", "grad_norm")
+
 
 def reinforce_loss(
     model: nn.Module,
+    obs: Tensor,
+    action: Tensor,
+    advantage: Tensor,
+    returns: Tensor,
     spec: ActionSpec,
-    rows: tuple[Tensor, Tensor, Tensor, Tensor],  # obs, action, advantage, return, each [B, …]
     config: ReinforceConfig,
 ) -> tuple[Tensor, Tensor]:
     """−A · log π(a|s), an entropy bonus and, with a critic, its error. Pure: reads parameters, changes nothing."""
-    obs, action, advantage, returns = rows
     answer = model(obs)
     params, value = answer if config.baseline == "value" else (answer, returns)
     log_prob, entropy = ops.log_prob_and_entropy(spec, params, action)
@@ -49,11 +54,15 @@ class Reinforce:
     ):
         self.model, self.spec = model, action_spec
         self.config = config or ReinforceConfig()
-        self.loss = torch.compile(reinforce_loss) if compile_update else reinforce_loss
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
-        eps = self.config.adam_eps
-        self.optimizer = FlatOptimizer([model.parameters()], self.config.max_grad_norm, eps=eps)
+        self.optimizer = FlatOptimizer(
+            model,
+            partial(reinforce_loss, spec=action_spec, config=self.config),
+            eps=self.config.adam_eps,
+            max_grad_norm=self.config.max_grad_norm,
+            compiled=compile_update,
+        )
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         device = next(self.model.parameters()).device
@@ -66,12 +75,8 @@ class Reinforce:
         columns = (batch.obs[:, 0], batch.action[:, 0], returns[:, 0])
         obs, action, target = (torch.from_numpy(column).to(device) for column in columns)
 
-        self.optimizer.zero_grad()
-        loss, logged = self.loss(self.model, self.spec, (obs, action, advantage, target), self.config)
-        loss.backward()
-        norm = self.optimizer.step([rate])
-        names = ("policy_loss", "entropy", "value_loss", "grad_norm")
-        numbers = dict(zip(names, torch.cat([logged, norm[None]]).tolist(), strict=True))
+        logged = self.optimizer.descend(rate, obs, action, advantage, target)
+        numbers = dict(zip(LOGGED, logged.tolist(), strict=True))
         if self.config.baseline == "value":
             numbers["explained_variance"] = ops.explained_variance(baseline, returns)
         else:
