@@ -3,8 +3,8 @@
     python benchmarks/learning_control.py [--seeds 5] [--steps 500000] [--only drl-8,sb3-8]
 
 CartPole-v1 with CleanRL's settings: 128 steps a rollout, 4 epochs × 4 minibatches, learning rate 2.5e-4 annealed to
-zero, entropy 0.01, value clipping. `last 100` is the mean return of the last 100 training episodes; `average` is the mean
-return of all training episodes weighted by their steps, which shows how fast it got there.
+zero, entropy 0.01, value clipping. `last 100` is the mean return of the last 100 training episodes; `average` is the
+mean return of all training episodes weighted by their steps, which shows how fast it got there.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A2C on Acrobot: a short rollout, one gradient step, observations normalised.
 
-    python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir results]
+python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir results]
 """
 
 from dataclasses import asdict, dataclass

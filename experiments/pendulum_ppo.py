@@ -1,6 +1,6 @@
 """PPO on Pendulum: continuous actions, scaled rewards. The parts come from the builders, the loop is yours.
 
-    python experiments/pendulum_ppo.py [--steps 150000] [--seed 1] [--results-dir results]
+python experiments/pendulum_ppo.py [--steps 150000] [--seed 1] [--results-dir results]
 """
 
 from dataclasses import asdict, dataclass
@@ -43,7 +43,9 @@ def main(settings: Settings) -> None:
         logs = track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")])
         for log in stop_at(logs, env_steps=settings.steps):
             if log.learning_steps % 10 == 0 and log.recent:
-                print(f"{log.env_steps:7,} steps: return {log.recent['mean_ep_return']:8.1f}  {log.learn['entropy']:.2f} nats")
+                print(
+                    f"{log.env_steps:7,} steps: return {log.recent['mean_ep_return']:8.1f}  {log.learn['entropy']:.2f} nats"
+                )
 
     agent.save(run.folder / "agent", env="Pendulum-v1")
     plot_run(run.folder)

@@ -181,6 +181,10 @@ def _finish(experiment: Experiment, trainer: Trainer, run: Run, status: str) -> 
             agent.save_value_net(run.models / "final_critic.pth")
         if trainer.learning_steps:
             run.save_checkpoint(trainer.env_steps, trainer.state_dict(), config.keep_checkpoints)
+        if config.compile:
+            seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)
+            run.note(compile_seconds=seconds)
+            print(f"compiling the update took {seconds} s")
         run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
     except OSError as error:
         raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error

@@ -5,6 +5,7 @@ Zeroing, clipping and each line of Adam are then one kernel, whatever the number
 is a function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -38,9 +39,13 @@ class FlatOptimizer:
         self.model, self.loss = model, loss
         self.kind, self.eps, self.max_grad_norm = kind, eps, max_grad_norm
         parameters = list(model.parameters())
-        # A shared parameter has several names and one place.
         position = {id(p): i for i, p in enumerate(parameters)}
-        self.places = {name: position[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+        # Every parameter of every module once, by name: a tied one has several names and one position.
+        self.places = {
+            f"{prefix}.{name}" if prefix else name: position[id(p)]
+            for prefix, module in model.named_modules()
+            for name, p in module.named_parameters(recurse=False)
+        }
         self.values = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradients = torch.zeros_like(self.values)
         self.factors = _factors(parameters, groups)  # None: the same rate for all
@@ -50,6 +55,7 @@ class FlatOptimizer:
         self.first = torch.zeros_like(self.values)  # running mean of gradients (Adam)
         self.second = torch.zeros_like(self.values)  # running mean of squared gradients
         self.count = 0  # steps taken
+        self.compile_seconds = 0.0  # what the first compiled step took
         self._program = torch.compile(self._fused) if compiled else None
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
@@ -59,7 +65,9 @@ class FlatOptimizer:
         if self._program is not None:
             # Tensors, not floats: a new number must not mean a new program.
             scalars = torch.tensor([step_size, correction], device=self.values.device)
+            started = time.perf_counter()
             logged: Tensor = self._program(self.values, self.first, self.second, scalars, *inputs)
+            self.compile_seconds = self.compile_seconds or time.perf_counter() - started
             return logged
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)

@@ -101,3 +101,30 @@ def test_groups_have_their_own_learning_rate():
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("actor"))
     assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])
+
+
+def test_tied_parameters_survive_compilation():
+    """Two layers with one weight: its gradient is the sum of both uses, compiled or not."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.two.weight = self.one.weight
+
+        def forward(self, obs):
+            return self.two(torch.tanh(self.one(obs)))
+
+    def loss(model, obs):
+        value = model(obs).square().mean()
+        return value, value.detach()[None]
+
+    torch.manual_seed(0)
+    eager = Tied()
+    compiled = copy.deepcopy(eager)
+    obs = torch.randn(5, 3)
+    for _ in range(3):
+        one = FlatOptimizer(eager, loss).descend(0.01, obs)
+        two = FlatOptimizer(compiled, loss, compiled=True).descend(0.01, obs)
+        torch.testing.assert_close(one, two)
+    torch.testing.assert_close(eager.state_dict(), compiled.state_dict())
