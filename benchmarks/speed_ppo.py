@@ -64,11 +64,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    contestants = {
-        "Stable-Baselines3": stable_baselines(),
-        "drl": ours("sync", False),
-        "drl, native": ours("native", False),
-    }
+    contestants = {"Stable-Baselines3": stable_baselines()}
+    contestants |= {"drl": ours("sync", False), "drl, native": ours("native", False)}
     if arguments.compile:
         contestants["drl --compile"] = ours("sync", True)
         contestants["drl --compile, native"] = ours("native", True)

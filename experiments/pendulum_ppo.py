@@ -43,9 +43,7 @@ def main(settings: Settings) -> None:
         logs = track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")])
         for log in stop_at(logs, env_steps=settings.steps):
             if log.learning_steps % 10 == 0 and log.recent:
-                print(
-                    f"{log.env_steps:7,} steps: return {log.recent['mean_ep_return']:8.1f}  {log.learn['entropy']:.2f} nats"
-                )
+                print(f"{log.env_steps:7,} steps: mean return {log.recent['mean_ep_return']:8.1f}")
 
     agent.save(run.folder / "agent", env="Pendulum-v1")
     plot_run(run.folder)
