@@ -30,7 +30,11 @@ def stable_baselines() -> Callable[[], None]:
         device="cpu",
         seed=0,
     )
-    return lambda: model.learn(ROLLOUTS * STEPS * WORLDS, reset_num_timesteps=False) and None
+
+    def train() -> None:
+        model.learn(ROLLOUTS * STEPS * WORLDS, reset_num_timesteps=False)
+
+    return train
 
 
 def ours(engine: str, compiled: bool) -> Callable[[], None]:

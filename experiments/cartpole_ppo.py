@@ -9,6 +9,7 @@ import torch
 import tyro
 
 from drl.core.configs import PPOConfig
+from drl.core.contracts import Tracker
 from drl.core.seeding import Seeds
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO
@@ -48,7 +49,7 @@ def main(settings: Settings) -> None:
         trainer = Trainer(world, agent, ppo, memory, TrainerConfig(total_timesteps=settings.steps))  # the teacher
 
         run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
-        trackers = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
+        trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
         logs = trainer()
         logs = evaluate_every(logs, 10_000, lambda: evaluate(agent, "CartPole-v1", 10, settings.seed).summary())
         logs = track(logs, trackers)

@@ -182,7 +182,7 @@ def _finish(experiment: Experiment, trainer: Trainer, run: Run, status: str) -> 
         if trainer.learning_steps:
             run.save_checkpoint(trainer.env_steps, trainer.state_dict(), config.keep_checkpoints)
         if config.compile:
-            seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)
+            seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)  # type: ignore[attr-defined]
             run.note(compile_seconds=seconds)
             print(f"compiling the update took {seconds} s")
         run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
