@@ -11,11 +11,11 @@ import tyro
 from drl.core.configs import PPOConfig
 from drl.core.contracts import Tracker
 from drl.core.seeding import Seeds
-from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import LogitsHead, ValueHead
 from drl.engines.torch.models import Model, PolicyValueModel
+from drl.engines.torch.policy_agent import PolicyAgent
 from drl.envs.make import make_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run

@@ -18,7 +18,9 @@ def test_experiments_run(script, tmp_path):
         [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert list(tmp_path.rglob("card.json"))
+    run = next(tmp_path.rglob("card.json")).parents[1]
+    evaluation = [sys.executable, "-m", "drl.cli.entry", "evaluate", str(run), "--episodes", "1"]
+    subprocess.run(evaluation, check=True, timeout=60, cwd=tmp_path)
     assert list(tmp_path.rglob("loss.png"))
 
 

@@ -10,7 +10,7 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
 from drl.core.errors import BadInput
-from drl.experiment.run_folder import find_run, read_config
+from drl.experiment.run_folder import find_run
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,25 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(Flags, arguments, prog="drl evaluate", description="Measure or watch a trained agent.")
     if flags.episodes < 1 or flags.temperature <= 0:
         raise BadInput("episodes must be at least 1 and temperature above 0")
+    if flags.temperature != 1.0 and not flags.sampled:
+        raise BadInput("--temperature is for sampled actions; add --sampled")
     folder = _agent_folder(flags.agent)
     card, _ = read_agent(folder)
-    options, trained_in = _world_options(folder.parent)
-    env = flags.env or trained_in or card["notes"].get("env")
+    notes = card["notes"]
+    env = flags.env or notes.get("env")
+    options = {"frame_stack": notes.get("frame_stack", 1)}
+    if env == notes.get("env"):
+        options["env_kwargs"] = notes.get("env_kwargs") or {}
     if env is None:
         raise BadInput(f"{folder} does not say where it was trained; add --env ID")
 
     from drl.experiment.agent_files import load_agent
 
     agent = load_agent(folder)
-    agent.temperature = flags.temperature
+    if flags.sampled and flags.temperature != 1.0:
+        if not hasattr(agent, "temperature"):
+            raise BadInput("--temperature is for agents with a policy; this one acts by action values")
+        agent.temperature = flags.temperature
     summary = _play(agent, env, flags, folder, options)
     if flags.json:
         print(json.dumps({"env": env, "agent": str(folder)} | summary))
@@ -59,7 +67,14 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
     from drl.experiment.watch import film, watch
 
     if flags.video:
-        path = film(agent, env, _free_name(folder.parent / "videos", "evaluation", ".mp4"), flags.seed, **options)
+        path = film(
+            agent,
+            env,
+            _free_name(folder.parent / "videos", "evaluation", ".mp4"),
+            flags.seed,
+            explore=flags.sampled,
+            **options,
+        )
         if path is None:
             raise BadInput(f"{env} cannot be drawn: it has no render mode 'rgb_array'")
         if not flags.json:
@@ -68,7 +83,8 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
         if flags.json:
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")
         mode = "human" if flags.render else "ansi"
-        return Evaluation(watch(agent, env, mode, flags.episodes, flags.seed, **options)).summary()
+        episodes = watch(agent, env, mode, flags.episodes, flags.seed, explore=flags.sampled, **options)
+        return Evaluation(episodes).summary()
     return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options).summary()
 
 
@@ -77,16 +93,6 @@ def _agent_folder(given: str) -> Path:
     if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
         path = find_run(path)
     return find_agent(path)
-
-
-def _world_options(run: Path) -> tuple[dict[str, Any], str | None]:
-    """How the training world was made, from the run around the agent, where there is one."""
-    if not (run / "config.yaml").is_file():
-        return {}, None
-    from drl.experiment.config import Experiment
-
-    config = Experiment.from_flat(read_config(run), str(run / "config.yaml")).run
-    return {"frame_stack": config.frame_stack, "env_kwargs": config.world_kwargs}, config.env
 
 
 def _free_name(folder: Path, stem: str, suffix: str) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from typing import Any, TypeVar
 
 import tyro
@@ -15,6 +16,7 @@ def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str
     """`kind` filled from the command line, `default` (or its own defaults) where a flag is not given."""
     options: dict[str, Any] = {} if default is None else {"default": default}
     complaint = io.StringIO()
+    arguments = [_plain_integer(argument) for argument in arguments]
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.cli(
@@ -26,7 +28,13 @@ def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str
         raise BadInput(_readable(complaint.getvalue()) + f"\nSee `{prog} --help`.") from None
 
 
+def _plain_integer(text: str) -> str:
+    """1e5 → 100000, so that it will do where a whole number is wanted."""
+    return str(int(float(text))) if re.fullmatch(r"\d+(\.\d+)?[eE]\d{1,2}", text) and float(text).is_integer() else text
+
+
 def _readable(boxed: str) -> str:
     """tyro's message without the box drawn around it."""
     lines = [line.strip("│╭╮╰╯─ \n") for line in boxed.splitlines()]
-    return "\n".join(line for line in lines if line and "helptext" not in line)
+    wanted = [line for line in lines if line not in ("", "Value error", "Parsing error") and "helptext" not in line]
+    return "\n".join(re.sub(r"^Error parsing \w+: ", "", line) for line in wanted)

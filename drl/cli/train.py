@@ -25,13 +25,13 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
     experiment, source = read_experiment(algorithm, flags)
 
-    from drl.experiment.launch import train  # torch is loaded only when everything before it was right
+    from drl.experiment.launch import say, train  # torch is loaded only when everything before it was right
 
     if source and not experiment.run.quiet:
-        print(f"settings: {source}")
+        say(f"settings: {source}")
     finished = train(experiment)
     if not experiment.run.quiet:
-        _report(finished)
+        say(_report(finished))
     return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
 
 
@@ -47,6 +47,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
             f"{config_file} is for {from_file['algorithm']}; type: drl train {from_file['algorithm']} --config …"
         )
     env = _peek(flags, "--env") or from_file.get("env", RunConfig.env)
+    if not isinstance(env, str):
+        raise BadInput(f"{config_file}: env is {env!r}; expected the name of an environment, such as CartPole-v1")
     preset = (load_preset(algorithm, env) if use_preset else None) or {}
     _one_budget(preset, from_file, flags)
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
@@ -57,7 +59,9 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         dataclasses.make_dataclass("Flags", kinds, frozen=True),
         flags,
         prog=f"drl train {algorithm}",
-        description=f"Train {algorithm}. Shown defaults are those of {env}" + (" (preset)." if preset else "."),
+        description=f"Train {algorithm}. Shown defaults are those of {env}"
+        + (" (preset)." if preset else ".")
+        + " Also: --config FILE.yaml, settings that go on top of the preset; --no-preset, without it.",
     )
     experiment = Experiment(algorithm=algorithm, run=parsed.run, model=parsed.model, learner=parsed.learner)
     sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
@@ -77,13 +81,12 @@ def _one_budget(preset: dict[str, Any], from_file: dict[str, Any], flags: list[s
 
 def _peek(flags: list[str], name: str) -> str | None:
     """The value of `--flag value` or `--flag=value`, underscores allowed, left in place."""
+    value = None
     for position, flag in enumerate(flags):
         head, _, tail = flag.partition("=")
-        if head.replace("_", "-") == name:
-            if tail:
-                return tail
-            return flags[position + 1] if position + 1 < len(flags) else None
-    return None
+        if head.replace("_", "-") == name:  # the last one counts, as for the parser
+            value = tail or (flags[position + 1] if position + 1 < len(flags) else None)
+    return value
 
 
 def _take(flags: list[str], name: str) -> str | None:
@@ -98,19 +101,13 @@ def _take(flags: list[str], name: str) -> str | None:
     return value
 
 
-def _report(finished: Any) -> None:
-    folder = finished.folder
-    print(f"\n{finished.status}: {folder}")
-    if finished.evaluation:
-        summary = finished.evaluation
-        print(
-            f"final agent: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} "
-            f"over {summary['episodes']} episodes"
-        )
-    for name, path in (
-        ("agent", folder / "agent"),
-        ("plot", folder / "plots" / "return.png"),
-        ("video", folder / "videos" / "final_agent.mp4"),
-    ):
-        if path.exists():
-            print(f"  {name:6} {path}")
+def _report(finished: Any) -> str:
+    folder, summary = finished.folder, finished.evaluation
+    lines = ["", f"{finished.status}: {folder}"]
+    if summary:
+        score = f"mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f}"
+        lines.append(f"final agent: {score} over {summary['episodes']} episodes")
+    paths = {"agent": folder / "agent", "plot": folder / "plots" / "return.png"}
+    paths |= {"video": folder / "videos" / "final_agent.mp4"}
+    lines += [f"  {name:6} {path}" for name, path in paths.items() if path.exists()]
+    return "\n".join(lines)

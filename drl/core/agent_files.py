@@ -15,6 +15,17 @@ from drl.core.specs import Array
 from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
 
 AGENT_FORMAT = 1
+REQUIRED = (
+    "engine",
+    "variant",
+    "architecture",
+    "obs_spec",
+    "action_spec",
+    "normaliser",
+    "weights",
+    "checksum",
+    "notes",
+)
 
 
 def write_agent(folder: Path, card: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -49,7 +60,7 @@ def read_agent(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
         raise UnusableFile(
             f"{folder} is an agent of format {card['format']}, this drl reads format {AGENT_FORMAT}; upgrade drl"
         )
-    missing = [key for key in ("weights", "checksum", "obs_spec", "action_spec", "variant") if key not in card]
+    missing = [key for key in REQUIRED if key not in card]
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")
     return card, read_arrays(folder / card["weights"], card["checksum"])

@@ -2,7 +2,10 @@
 
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from drl.core.log import Episode, Log
+from drl.core.normalise import ObsNormaliser
 from drl.core.specs import ActionSpec, Array, ObsSpec
 
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
@@ -42,9 +45,17 @@ class Agent(Protocol):
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
+    normaliser: ObsNormaliser | None
+    rng: np.random.Generator  # explores; evaluation puts its own in its place meanwhile
+    has_value: bool
 
     def act(self, obs: Any, explore: bool = False) -> Array: ...
     def decide(self, obs: Array, explore: bool = False) -> Array: ...
+    def explain(self, obs: Array) -> dict[str, Array]: ...
+    def save(self, folder: Any, **notes: Any) -> None: ...
+    def save_policy_net(self, path: Any) -> None: ...
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class Algorithm(Protocol):
@@ -56,17 +67,20 @@ class Algorithm(Protocol):
 
 
 class Memory(Protocol):
-    """What the learner sees."""
+    """What the learner sees. `take` hands out the batch of one learning step, once `ready`."""
+
+    num_envs: int
 
     @property
     def ready(self) -> bool: ...
+    def take(self) -> Any: ...
     def add(self, obs: Array, action: Array, step: WorldStep) -> None: ...
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class Tracker(Protocol):
-    """Where logs go. `run` of the experiment makes sure that a failing tracker never stops training."""
+    """Where logs go. `drl.tracking.guarded` makes sure that a failing tracker never stops training."""
 
     def write(self, log: Log) -> None: ...
     def close(self) -> None: ...

@@ -21,9 +21,11 @@ def sample(spec: ActionSpec, params: Array, rng: np.random.Generator, temperatur
         return mean + temperature * np.exp(log_std) * noise
     scaled = params if temperature == 1.0 else params / temperature
     if spec.kind == "bernoulli":
-        return (rng.random(scaled.shape, np.float32) * (1.0 + np.exp(-scaled)) < 1.0).astype(np.int64)
+        odds = 1.0 + np.exp(np.minimum(-scaled, 80.0))  # 1 / probability; float32 ends at exp(88)
+        return (rng.random(scaled.shape, np.float32) * odds < 1.0).astype(np.int64)
     # argmax(logit − log E) with E ~ Exp(1) is an exact draw from softmax(logits): the Gumbel trick.
-    noisy = scaled - np.log(rng.standard_exponential(scaled.shape, np.float32))
+    exponential = np.maximum(rng.standard_exponential(scaled.shape, np.float32), 1e-30)  # float32 may draw a plain 0
+    noisy = scaled - np.log(exponential)
     return mode(spec, noisy)
 
 
@@ -43,6 +45,6 @@ def probabilities(spec: ActionSpec, params: Array) -> list[Array]:
     if spec.kind == "gaussian":
         return [np.stack([params[:, : spec.entries], np.exp(params[:, spec.entries :])], axis=-1)]
     if spec.kind == "bernoulli":
-        return [1.0 / (1.0 + np.exp(-params))]
+        return [1.0 / (1.0 + np.exp(np.minimum(-params, 80.0)))]
     shifted = [part - part.max(axis=-1, keepdims=True) for part in _split(spec, params)]
     return [np.exp(part) / np.exp(part).sum(axis=-1, keepdims=True) for part in shifted]

@@ -94,11 +94,10 @@ class ObsSpec:
             return self.parts[0].is_single(obs[self.keys[0]])
         if self.kind == "tuple":
             return self.parts[0].is_single(obs[0])
-        unbatched = len(self.box_shape)
-        if np.ndim(obs) not in (unbatched, unbatched + 1):
-            expected = self.box_shape or self.sizes
-            raise BadInput(f"got an observation of shape {np.shape(obs)}; expected {expected} or a batch of those")
-        return np.ndim(obs) == unbatched
+        shape, batch_axes = np.shape(obs), np.ndim(obs) - len(self.box_shape)
+        if batch_axes not in (0, 1) or shape[batch_axes:] != self.box_shape:
+            raise BadInput(f"got an observation of shape {shape}; expected {self.box_shape} or a batch of those")
+        return batch_axes == 0
 
     def to_json(self) -> dict[str, Any]:
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}

@@ -46,3 +46,17 @@ class RolloutBatch:
         next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
         rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
         return Transition(*(array[self.valid] for array in rows))
+
+
+@dataclass(frozen=True)
+class ReplayBatch:
+    """Transitions drawn from a replay memory, `[B, …]`. Its arrays hold until the next batch is drawn."""
+
+    obs: Array
+    action: Array
+    reward: Array  # discounted sum over the steps looked ahead
+    terminated: Array  # 1.0 where there is no future to value
+    discount: Array  # γ^k, k the steps looked ahead
+    next_obs: Array
+    weight: Array  # importance weights, at most 1; all 1 in uniform replay
+    index: Array  # where each row lies in the memory

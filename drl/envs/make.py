@@ -3,6 +3,7 @@
 import functools
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -101,10 +102,13 @@ def find_spec(env_id: str) -> EnvSpec:
     register_worlds()
     module, _, name = env_id.rpartition(":")
     if module:
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise BadInput(f"cannot import {module!r} for environment {env_id!r}: {error}") from error
+        except Exception as error:  # the module is the user's: anything may go wrong in it
+            message = f"cannot import {module!r} for environment {env_id!r}: {type(error).__name__}: {error}"
+            raise BadInput(message) from error
     if name.startswith("ALE/") and name not in gym.registry:
         try:
             gym.register_envs(importlib.import_module("ale_py"))

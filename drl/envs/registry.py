@@ -4,10 +4,15 @@ from typing import Any
 
 import gymnasium as gym
 
+MOVIE_REC = "drl.envs.movie_rec"
 PROBES = "drl.envs.probes"
 
 # One explicit table: id → arguments of gymnasium.register.
 WORLDS: dict[str, dict[str, Any]] = {
+    "MovieRec-v1": {
+        "entry_point": f"{MOVIE_REC}:MovieRecEnv",
+        "vector_entry_point": f"{MOVIE_REC}:MovieRecVectorEnv",
+    },
     "drl/Counting-v0": {
         "entry_point": f"{PROBES}:CountingEnv",
         "vector_entry_point": f"{PROBES}:CountingVectorEnv",
@@ -21,7 +26,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 
 def register_worlds() -> None:
-    """Make `drl/…` ids known to Gymnasium. Calling it again changes nothing."""
+    """Make the ids above known to Gymnasium. Calling it again changes nothing."""
     for env_id, arguments in WORLDS.items():
         if env_id not in gym.registry:
             gym.register(env_id, **arguments)

@@ -48,6 +48,7 @@ class SyncWorld(OpenWorld):
             self.obs_spec.kind == "box" and not self.obs_spec.channels_last
         )  # rows can be written as they come
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
+        self._raw_shape = self.obs_spec.box_shape
         self._always_valid = np.ones(self.num_envs, bool)
         self._closed = False
 
@@ -77,6 +78,8 @@ class SyncWorld(OpenWorld):
                 if next_obs is None:
                     raw.append(obs)
                 else:
+                    if getattr(obs, "shape", None) != self._raw_shape and np.shape(obs) != self._raw_shape:
+                        raise ValueError(f"step gave an observation of shape {np.shape(obs)}, not {self._raw_shape}")
                     next_obs[i] = obs  # copies and casts, so an environment may reuse its own buffer
                 reward64[i] = reward
                 infos.append(info)

@@ -12,6 +12,6 @@ def load_agent(path: str | Path, model: Any = None, device: str = "cpu") -> Any:
     card, _ = read_agent(path)
     if card["engine"] != "torch":
         raise UnusableFile(f"{path} was saved by the {card['engine']!r} engine, which this version cannot load")
-    from drl.engines.torch.agents import PolicyAgent
+    from drl.engines.torch.policy_agent import PolicyAgent
 
     return PolicyAgent.load(path, model, device)

@@ -1,6 +1,7 @@
 """Everything that describes one run, as flat names: the same in YAML files, on the command line and in presets."""
 
 import dataclasses
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from drl.core.configs import ALGORITHM_CONFIGS, ModelConfig, require
+from drl.core.configs import ALGORITHM_CONFIGS, MODEL_CONFIGS, require
 from drl.core.errors import BadInput, did_you_mean
 
 
@@ -29,9 +30,11 @@ class RunConfig:
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
     window: int = 100  # recent episodes that running statistics cover
-    evaluate_every: int | None = None  # environment steps; default a tenth of the budget; 0: never
+    # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
+    # budget, or 10 000 where the budget is in episodes.
+    evaluate_every: int | None = None
     evaluation_episodes: int = 10
-    checkpoint_every: int | None = None  # environment steps; default a fifth of the budget; 0: never
+    checkpoint_every: int | None = None
     keep_checkpoints: int = 2  # how many of the newest to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
@@ -48,15 +51,19 @@ class RunConfig:
         require(self, "a number above 0", "max_minutes", lambda x: x > 0)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
-        require(self, "a plain folder name", "name", lambda x: x.strip() and "/" not in x and x not in (".", ".."))
+        require(self, "a plain folder name", "name", lambda x: bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", x)))
         if self.total_timesteps and self.num_episodes:
             raise BadInput(
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
             )
         for pair in self.env_kwargs:
-            if "=" not in pair:
+            if "=" not in pair[1:]:
                 raise BadInput(f"env_kwargs has {pair!r}; expected NAME=VALUE, such as gravity=-5")
+        try:
+            self.world_kwargs  # noqa: B018 (reads every value once)
+        except yaml.YAMLError as error:
+            raise BadInput(f"env_kwargs has a value that is not YAML: {error}") from None
 
     @property
     def world_kwargs(self) -> dict[str, Any]:
@@ -75,14 +82,15 @@ class Experiment:
 
     algorithm: str = "ppo"
     run: RunConfig = field(default_factory=RunConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: Any = None  # the config of the algorithm's model
     learner: Any = None  # the algorithm's own config
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHM_CONFIGS:
             raise BadInput(f"unknown algorithm {self.algorithm!r}; {did_you_mean(self.algorithm, ALGORITHM_CONFIGS)}")
-        if self.learner is None:
-            object.__setattr__(self, "learner", ALGORITHM_CONFIGS[self.algorithm]())
+        for part, kinds in (("model", MODEL_CONFIGS), ("learner", ALGORITHM_CONFIGS)):
+            if getattr(self, part) is None:
+                object.__setattr__(self, part, kinds[self.algorithm]())
 
     @classmethod
     def from_flat(cls, flat: dict[str, Any], source: str) -> "Experiment":
@@ -91,7 +99,7 @@ class Experiment:
         algorithm = flat.pop("algorithm", "ppo")
         if algorithm not in ALGORITHM_CONFIGS:
             raise BadInput(f"{source}: unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
-        parts = {"run": RunConfig, "model": ModelConfig, "learner": ALGORITHM_CONFIGS[algorithm]}
+        parts = {"run": RunConfig, "model": MODEL_CONFIGS[algorithm], "learner": ALGORITHM_CONFIGS[algorithm]}
         names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
         sorted_values: dict[str, dict[str, Any]] = {part: {} for part in parts}
         for name, value in flat.items():
@@ -123,13 +131,18 @@ def _coerced(kind: type, name: str, value: Any, source: str) -> Any:
     try:
         if wanted is float and not isinstance(value, bool):
             return float(value)
-        if wanted is int and not isinstance(value, bool) and float(value) == int(float(value)):
-            return int(float(value))
+        if wanted is int and not isinstance(value, bool):
+            if isinstance(value, int):
+                return value
+            if float(value).is_integer():
+                return int(float(value))
         if wanted in (bool, str) and isinstance(value, wanted):
             return value
         if typing.get_origin(wanted) is tuple and isinstance(value, list | tuple):
-            return tuple(typing.get_args(wanted)[0](item) for item in value)
-    except (TypeError, ValueError):
+            item_type = typing.get_args(wanted)[0]
+            if all(type(item) is item_type for item in value):
+                return tuple(value)
+    except (TypeError, ValueError, OverflowError):
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
     raise BadInput(f"{source}: {name} is {value!r}; expected a value of type {expected}")

@@ -1,15 +1,20 @@
 """How good is an agent? Own worlds, own random stream, frozen normaliser: training never notices."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from drl.core.contracts import Agent, World
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, WorldFailed
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
+from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.make import make_world
+
+ENDLESS = 100_000  # vector steps without an episode's end after which an evaluation gives up
 
 
 @dataclass(frozen=True)
@@ -36,50 +41,56 @@ def run_episodes(agent: Agent, world: World, episodes: int, explore: bool = Fals
     quota = np.full(world.num_envs, episodes // world.num_envs)
     quota[: episodes % world.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(world.num_envs)]
-    obs = world.reset()
+    obs, quiet_steps = world.reset(), 0
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         step = world.step(agent.action_spec.to_env(agent.decide(obs, explore)))
         obs = step.obs
         for episode in step.episodes:
             if len(finished[episode.world]) < quota[episode.world]:
                 finished[episode.world].append(episode)
+        quiet_steps = 0 if step.episodes else quiet_steps + 1
+        if quiet_steps > ENDLESS:
+            raise WorldFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
     return Evaluation([episode for by_world in finished for episode in by_world])
 
 
+def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
+    """Raise unless the agent can live in a world with these specs."""
+    if (obs_spec, action_spec) != (agent.obs_spec, agent.action_spec):
+        raise BadInput(
+            f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
+            f"{agent.action_spec.kind} actions of {agent.action_spec.num_params} parameters, {env} has "
+            f"{obs_spec.shape} and {action_spec.kind} of {action_spec.num_params}"
+        )
+
+
+@contextlib.contextmanager
+def own_stream(agent: Agent, seed: int) -> Iterator[None]:
+    """The agent explores from a stream of its own meanwhile, so that training does not notice."""
+    training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
+    try:
+        yield
+    finally:
+        agent.rng = training_stream
+
+
 def evaluate(
-    agent: Any,
+    agent: Agent,
     env: str,
     episodes: int = 100,
     seed: int = 0,
     *,
     explore: bool = False,
     num_envs: int = 8,
+    engine: str = "sync",
     frame_stack: int = 1,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Play `episodes` episodes of `env` and return them. `explore=True` samples actions instead of taking the best.
-
-    The agent's own random stream is set aside meanwhile: exploring here does not change training.
-    """
+    """Play `episodes` episodes of `env` and return them. `explore=True` acts as in training, with its randomness."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
-    with make_world(
-        env,
-        min(num_envs, episodes),
-        seed,
-        engine="sync",
-        frame_stack=frame_stack,
-        env_kwargs=env_kwargs,
-        seeds_stream="evaluation",
-    ) as world:
-        if (world.obs_spec, world.action_spec) != (agent.obs_spec, agent.action_spec):
-            raise BadInput(
-                f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
-                f"{agent.action_spec.kind} actions of {agent.action_spec.num_params} parameters, {env} has "
-                f"{world.obs_spec.shape} and {world.action_spec.kind} of {world.action_spec.num_params}"
-            )
-        training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
-        try:
+    options: dict[str, Any] = {"engine": engine, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
+    with make_world(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as world:
+        check_fit(agent, world.obs_spec, world.action_spec, env)
+        with own_stream(agent, seed):
             return run_episodes(agent, world, episodes, explore)
-        finally:
-            agent.rng = training_stream

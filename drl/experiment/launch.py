@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from drl.core.contracts import Tracker, World
-from drl.core.errors import DrlError, SaveFailed
+from drl.core.errors import BadInput, DrlError, NonFinite, SaveFailed
 from drl.core.log import Log
 from drl.core.normalise import RewardScaler
 from drl.core.seeding import Seeds
@@ -41,8 +41,33 @@ class Finished:
     evaluation: dict[str, float] | None  # of the final agent
 
 
-class Terminated(BaseException):
-    """SIGTERM, turned into something that unwinds."""
+class StopSignals:
+    """SIGINT and SIGTERM while it is entered: the first is noted and heeded between two learning steps, so that
+    nothing is caught half-way; a second one interrupts at once. Outside the main thread signals are not ours."""
+
+    def __init__(self) -> None:
+        self.seen: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        with contextlib.suppress(ValueError):
+            self._previous = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.seen is not None:
+            raise KeyboardInterrupt
+        self.seen = number
+
+    @property
+    def status(self) -> str:
+        if self.seen is None:
+            return "finished"
+        return "interrupted" if self.seen == signal.SIGINT else "terminated"
 
 
 def build_trainer(experiment: Experiment, world: World) -> Trainer:
@@ -65,6 +90,9 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
         memory: Any = Episodes(config.episodes_per_step, *shapes)
         columns = 1  # whole episodes come one after another
     else:
+        rows = config.rollout_length * columns
+        if getattr(config, "minibatches", 1) > rows:
+            raise BadInput(f"minibatches is {config.minibatches}, but a rollout has only {rows} rows")
         memory = Rollout(config.rollout_length, *shapes)
     scaler = RewardScaler(columns, config.gamma) if run.normalise_reward else None
     total = None if run.num_episodes else run.budget
@@ -75,50 +103,59 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
 def train(experiment: Experiment, trackers: list[Tracker] | None = None) -> Finished:
     """Train, tracking everything into a new run folder. Bad input raises before anything is written."""
     run_config = experiment.run
-    with make_world(
-        run_config.env,
-        run_config.num_envs,
-        run_config.seed,
-        engine=run_config.world_engine,
-        frame_stack=run_config.frame_stack,
-        env_kwargs=run_config.world_kwargs,
-    ) as world:
+    with (
+        StopSignals() as signals,
+        make_world(
+            run_config.env,
+            run_config.num_envs,
+            run_config.seed,
+            engine=run_config.world_engine,
+            frame_stack=run_config.frame_stack,
+            env_kwargs=run_config.world_kwargs,
+        ) as world,
+    ):
         _set_threads(run_config.threads, world)
         trainer = build_trainer(experiment, world)
         name = run_config.name or f"{run_config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
         run = Run.create(name, experiment.to_flat(), run_config.results_dir, run_config.seed)
         run.note(world_engine=world.engine)
         if not run_config.quiet:
-            print(
-                f"{experiment.algorithm} on {run_config.env}: {world.num_envs} worlds ({world.engine}) → {run.folder}"
-            )
-        return _drive(experiment, trainer, run, trackers or [])
+            say(f"{experiment.algorithm} on {run_config.env}, {world.num_envs} worlds ({world.engine}): {run.folder}")
+        return _drive(experiment, trainer, run, trackers or [], signals)
 
 
-def _drive(experiment: Experiment, trainer: Trainer, run: Run, extra: list[Tracker]) -> Finished:
-    """Pull the logs through the stages until the budget is used, then save. Ctrl-C and SIGTERM save too."""
-    status, log = "finished", None
+def say(text: str) -> None:
+    """Print; a reader that went away (`| head`) must not end a training run."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+def _drive(experiment: Experiment, trainer: Trainer, run: Run, extra: list[Tracker], signals: StopSignals) -> Finished:
+    """Pull the logs through the stages until the budget is used or a signal came, then save."""
+    log, interrupted = None, False
     watchers: list[Tracker] = [guard(tracker) for tracker in [*_trackers(experiment, run), *extra]]
     try:
-        with _sigterm_raises():
-            for log in _pipeline(experiment, trainer, run, watchers):  # noqa: B007 (the last log is used below)
-                pass
+        for log in _pipeline(experiment, trainer, run, watchers, signals):  # noqa: B007 (the last log is used below)
+            pass
     except KeyboardInterrupt:
-        status = "interrupted"
-    except Terminated:
-        status = "terminated"
+        interrupted = True
     except BaseException as error:
         with contextlib.suppress(Exception):
             run.note(status="failed", error=f"{type(error).__name__}: {error}")
+            if not isinstance(error, NonFinite):  # a broken world does not spoil what the agent has learned
+                _save_agent(experiment, trainer, run)
         raise
     finally:
         for tracker in watchers:
             tracker.close()
+    status = "interrupted" if interrupted else signals.status
     evaluation = _finish(experiment, trainer, run, status)
     return Finished(run.folder, trainer.agent, log, status, evaluation)
 
 
-def _pipeline(experiment: Experiment, trainer: Trainer, run: Run, trackers: list[Tracker]) -> Iterator[Log]:
+def _pipeline(
+    experiment: Experiment, trainer: Trainer, run: Run, trackers: list[Tracker], signals: StopSignals
+) -> Iterator[Log]:
     config, agent = experiment.run, trainer.agent
     steps_budget = None if config.num_episodes else config.budget
     logs: Iterator[Log] = trainer()
@@ -126,11 +163,18 @@ def _pipeline(experiment: Experiment, trainer: Trainer, run: Run, trackers: list
     if every:
         logs = stages.evaluate_every(logs, every, lambda: _evaluate(experiment, agent, config.evaluation_episodes))
     logs = stages.keep_models(
-        logs, agent, run.models, config.budget, config.num_checkpoints, in_episodes=bool(config.num_episodes)
+        logs,
+        agent,
+        run.models,
+        config.budget,
+        config.num_checkpoints,
+        window=config.window,
+        in_episodes=bool(config.num_episodes),
+        **_notes(experiment),
     )
     every = _default(config.checkpoint_every, steps_budget, 5)
-    if every:
-        keep = config.keep_checkpoints
+    keep = config.keep_checkpoints
+    if every and keep:
         logs = stages.checkpoint_every(
             logs, every, lambda log: run.save_checkpoint(log.env_steps, trainer.state_dict(), keep)
         )
@@ -142,6 +186,7 @@ def _pipeline(experiment: Experiment, trainer: Trainer, run: Run, trackers: list
         minutes=config.max_minutes,
         mean_return=config.stop_at_return,
         window=config.window,
+        when=lambda: signals.seen is not None,
     )
 
 
@@ -168,6 +213,8 @@ def _trackers(experiment: Experiment, run: Run) -> list[Tracker]:
 def _evaluate(experiment: Experiment, agent: Any, episodes: int) -> dict[str, float]:
     run = experiment.run
     options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    if run.world_engine == "envpool":  # EnvPool has worlds that Gymnasium does not know
+        options["engine"] = "envpool"
     return evaluate(agent, run.env, episodes, run.seed, **options).summary()
 
 
@@ -175,25 +222,38 @@ def _finish(experiment: Experiment, trainer: Trainer, run: Run, status: str) -> 
     """Save the agent first, then what is nice to have: a failing plot must not cost a trained agent."""
     config, agent = experiment.run, trainer.agent
     try:
-        agent.save(run.folder / "agent", env=config.env, env_steps=trainer.env_steps, algorithm=experiment.algorithm)
-        agent.save_policy_net(run.models / "final_actor.pth")
-        if agent.has_value:
-            agent.save_value_net(run.models / "final_critic.pth")
-        if trainer.learning_steps:
+        _save_agent(experiment, trainer, run)
+        if config.keep_checkpoints and trainer.learning_steps:
             run.save_checkpoint(trainer.env_steps, trainer.state_dict(), config.keep_checkpoints)
-        if config.compile:
-            seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)  # type: ignore[attr-defined]
-            run.note(compile_seconds=seconds)
-            print(f"compiling the update took {seconds} s")
         run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
     except OSError as error:
         raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
+    if config.compile:
+        seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)  # type: ignore[attr-defined]
+        run.note(compile_seconds=seconds)
+        if not config.quiet:
+            say(f"compiling the update took {seconds} s")
     evaluation = None
     if status == "finished":
-        evaluation = _evaluate(experiment, agent, max(config.evaluation_episodes, 1))
+        evaluation = _evaluate(experiment, agent, config.evaluation_episodes)
         run.note(final_evaluation=evaluation)
     _illustrate(experiment, agent, run, film_it=config.video and status == "finished")
     return evaluation
+
+
+def _notes(experiment: Experiment) -> dict[str, Any]:
+    """What an agent's card says of the world it comes from, so that it can be evaluated anywhere."""
+    run = experiment.run
+    world = {"env": run.env, "env_kwargs": run.world_kwargs, "frame_stack": run.frame_stack}
+    return world | {"algorithm": experiment.algorithm}
+
+
+def _save_agent(experiment: Experiment, trainer: Trainer, run: Run) -> None:
+    agent = trainer.agent
+    agent.save(run.folder / "agent", env_steps=trainer.env_steps, **_notes(experiment))
+    agent.save_policy_net(run.models / "final_actor.pth")
+    if agent.has_value:
+        agent.save_value_net(run.models / "final_critic.pth")  # type: ignore[attr-defined]
 
 
 def _illustrate(experiment: Experiment, agent: Any, run: Run, film_it: bool) -> None:
@@ -214,19 +274,3 @@ def _set_threads(threads: int | None, world: World) -> None:
 
     images = len(world.obs_spec.shape) == 3
     torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    def raise_it(signum: int, frame: Any) -> None:
-        raise Terminated
-
-    try:
-        previous = signal.signal(signal.SIGTERM, raise_it)
-    except ValueError:  # not in the main thread: signals are not ours to handle
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

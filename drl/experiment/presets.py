@@ -1,5 +1,6 @@
 """Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, flat names as everywhere."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ def preset_path(algorithm: str, env: str) -> Path:
 def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
     """The preset's settings, or None when there is none for this pair."""
     path = preset_path(algorithm, env)
+    if not path.is_file() and not re.search(r"-v\d+$", env):  # Gymnasium takes the newest version, and so do we
+        path = max(path.parent.glob(f"{path.stem}-v*.yaml"), default=path)
     return read_yaml(path) if path.is_file() else None
 
 

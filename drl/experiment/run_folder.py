@@ -12,7 +12,7 @@ import yaml
 
 import drl
 from drl.core.errors import BadInput
-from drl.core.state_files import read_json, write_atomically, write_json, write_state
+from drl.core.state_files import write_atomically, write_json, write_state
 
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions decide a run's numbers
 
@@ -97,15 +97,3 @@ def find_run(path: str | Path) -> Path:
     if runs:
         return runs[-1].parent
     raise BadInput(f"{given} is not a run folder: expected {given}/run.json; see `ls results/`")
-
-
-def read_config(run: Path) -> dict[str, Any]:
-    content = yaml.safe_load((run / "config.yaml").read_text())
-    assert isinstance(content, dict)
-    return content
-
-
-def read_record(run: Path) -> dict[str, Any]:
-    record = read_json(run / "run.json")
-    assert isinstance(record, dict)
-    return record

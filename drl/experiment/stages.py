@@ -24,8 +24,10 @@ def stop_at(
     minutes: float | None = None,
     mean_return: float | None = None,
     window: int = 100,
+    when: Callable[[], bool] | None = None,
 ) -> Iterator[Log]:
-    """End after the first log that reaches any of the limits. `mean_return` must hold over `window` episodes."""
+    """End after the first log that reaches any of the limits. `mean_return` must hold over `window` episodes; `when`
+    is asked after every log."""
     started = time.monotonic()
     for log in logs:
         yield log
@@ -38,43 +40,56 @@ def stop_at(
             return
         if minutes is not None and time.monotonic() - started >= 60 * minutes:
             return
+        if when is not None and when():
+            return
         if mean_return is not None and full and log.recent["mean_ep_return"] >= mean_return:
             return
 
 
 def evaluate_every(logs: Iterable[Log], every: int, evaluate: Callable[[], dict[str, float]]) -> Iterator[Log]:
     """Add `evaluate()` to the first log at or after each multiple of `every` environment steps."""
-    crossed = _Crossings(every)
     for log in logs:
-        if crossed(log.env_steps):
+        if _passed(log, every):
             log.evaluation = evaluate()
         yield log
 
 
 def checkpoint_every(logs: Iterable[Log], every: int, save: Callable[[Log], None]) -> Iterator[Log]:
     """Call `save(log)` at the first log at or after each multiple of `every` environment steps."""
-    crossed = _Crossings(every)
     for log in logs:
-        if crossed(log.env_steps):
+        if _passed(log, every):
             save(log)
         yield log
 
 
 def keep_models(
-    logs: Iterable[Log], agent: Any, folder: Path, budget: int, num_checkpoints: int, in_episodes: bool = False
+    logs: Iterable[Log],
+    agent: Any,
+    folder: Path,
+    budget: int,
+    num_checkpoints: int,
+    window: int = 100,
+    in_episodes: bool = False,
+    **notes: Any,
 ) -> Iterator[Log]:
-    """`best_return_pi_ckpt.pth` at every new best of the window's mean return, `pi_ckpt1.pth` … at equal fractions."""
-    best = float("-inf")
-    written = 0
+    """`pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a plain
+    state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`.
+
+    Until `window` episodes are finished the best is provisional: few episodes can be lucky. `notes` go on its card.
+    """
+    best, full = float("-inf"), False
     for log in logs:
-        mean_return = log.recent.get("mean_ep_return", float("-inf"))
-        if mean_return > best:
-            best = mean_return
+        if not full and log.recent.get("window", 0) >= window:
+            best, full = float("-inf"), True
+        if log.recent.get("mean_ep_return", float("-inf")) > best:
+            best = log.recent["mean_ep_return"]
             agent.save_policy_net(folder / "best_return_pi_ckpt.pth")
-        used = (log.episodes if in_episodes else log.env_steps) / budget
-        while written < num_checkpoints and used >= (written + 1) / num_checkpoints:
-            written += 1
-            agent.save_policy_net(folder / f"pi_ckpt{written}.pth")
+            agent.save(folder / "best_agent", **notes, env_steps=log.env_steps, mean_return=best)
+        now = log.episodes if in_episodes else log.env_steps
+        before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
+        for number in range(1, num_checkpoints + 1):
+            if before < number * budget / num_checkpoints <= now:
+                agent.save_policy_net(folder / f"pi_ckpt{number}.pth")
         yield log
 
 
@@ -101,14 +116,7 @@ def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:
             yield log
 
 
-class _Crossings:
-    """True once for each multiple of `every` that the count passes."""
-
-    def __init__(self, every: int):
-        self.every, self.next = every, every
-
-    def __call__(self, count: int) -> bool:
-        if count < self.next:
-            return False
-        self.next = (count // self.every + 1) * self.every
-        return True
+def _passed(log: Log, every: int) -> bool:
+    """Whether this learning step passed a multiple of `every` environment steps."""
+    before = log.env_steps - int(log.rollout["rollout_len"])
+    return log.env_steps // every > before // every

@@ -1,5 +1,6 @@
 """Watching an agent: step by step in words, in a window, or as a film."""
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -8,10 +9,13 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from drl.core.contracts import Agent
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
 from drl.envs.make import make_single
+from drl.envs.spaces import action_spec, obs_spec
+from drl.experiment.evaluation import check_fit, own_stream
 from drl.tracking.video import write_video
 
 MAX_FRAMES = 3000  # of one film: a world that never ends is cut here
@@ -41,18 +45,26 @@ def play(agent: Any, env: Any, seed: int, explore: bool = False) -> Iterator[Ste
 
 
 def watch(
-    agent: Any, env_id: str, mode: str, episodes: int, seed: int, stream: TextIO | None = None, **options: Any
+    agent: Agent,
+    env_id: str,
+    mode: str,
+    episodes: int,
+    seed: int,
+    *,
+    explore: bool = False,
+    stream: TextIO | None = None,
+    **options: Any,
 ) -> list[Episode]:
     """Play episodes in the world's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
     thinks, does and gets, one line a step on `stream`."""
     finished = []
     stream = stream or sys.stdout
-    with _open(env_id, mode, options) as env:
+    with _open(agent, env_id, mode, options) as env, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
                 print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
             total, length = 0.0, 0
-            for step in play(agent, env, Seeds(seed).integer("watch", index)):
+            for step in play(agent, env, Seeds(seed).integer("watch", index), explore):
                 total, length, last = total + step.reward, length + 1, step
                 if mode == "ansi":
                     print(_line(agent, length, step), file=stream)
@@ -65,25 +77,24 @@ def watch(
     return finished
 
 
-def film(agent: Any, env_id: str, path: Path, seed: int = 0, **options: Any) -> Path | None:
+def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool = False, **options: Any) -> Path | None:
     """One episode as an mp4; None where the world cannot be drawn."""
-    with _open(env_id, "rgb_array", options) as env:
+    with _open(agent, env_id, "rgb_array", options) as env, own_stream(agent, seed):
         if env.render_mode != "rgb_array":
             return None
-        frames = []
-        for _ in play(agent, env, Seeds(seed).integer("film")):
-            frames.append(np.asarray(env.render()))
-            if len(frames) >= MAX_FRAMES:
-                break
+        steps = play(agent, env, Seeds(seed).integer("film"), explore)
+        frames = (np.asarray(env.render()) for _ in itertools.islice(steps, MAX_FRAMES))
         return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
 
 
-def _open(env_id: str, mode: str, options: dict[str, Any]) -> Any:
-    """One environment in the wanted render mode, or without one where it has none."""
-    if mode == "rgb_array":  # pygame wants a sound card and a screen even to draw into memory
-        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
+    """One environment in the wanted render mode, or without one where it has none; checked to fit the agent."""
+    # pygame wants a sound card always, and a screen even to draw into memory.
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     env = make_single(env_id, **options)
+    check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
     if mode in env.metadata.get("render_modes", []):
         env.close()
         env = make_single(env_id, render_mode=mode, **options)
@@ -93,9 +104,7 @@ def _open(env_id: str, mode: str, options: dict[str, Any]) -> Any:
 def _line(agent: Any, count: int, step: Step) -> str:
     encoded = agent.obs_spec.encode_one(step.obs)[None]
     parts = [f"{count:4d}", f"obs {_short(encoded[0])}", f"action {_short(step.action)}"]
-    parts.append("policy " + " ".join(_short(part[0]) for part in agent.probabilities(encoded)))
-    if agent.has_value:
-        parts.append(f"value {float(agent.value(encoded)[0]):.2f}")
+    parts += [f"{name} {_short(thought[0])}" for name, thought in agent.explain(encoded).items()]
     parts.append(f"reward {step.reward:g}")
     plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
     return "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])

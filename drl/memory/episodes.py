@@ -19,7 +19,7 @@ class Episodes:
     """
 
     def __init__(self, num_episodes: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
-        self.num_episodes = num_episodes
+        self.num_episodes, self.num_envs = num_episodes, num_envs
         self.obs_shape, self.obs_dtype = obs_spec.shape, obs_spec.dtype
         self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(num_envs)]
         self.complete: list[dict[str, Array]] = []  # stacked rows of an episode, and its final observation

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drl.core.contracts import Algorithm, Memory, World
+from drl.core.contracts import Agent, Algorithm, Memory, World
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import Episode, Log
 from drl.core.normalise import RewardScaler
@@ -38,12 +38,14 @@ class Trainer:
     def __init__(
         self,
         world: World,
-        agent: Any,
+        agent: Agent,
         algorithm: Algorithm,
         memory: Memory,
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
+        if memory.num_envs != world.num_envs:
+            raise BadInput(f"the memory is for {memory.num_envs} worlds, but there are {world.num_envs}")
         self.world, self.agent, self.algorithm, self.memory = world, agent, algorithm, memory
         self.config = config or TrainerConfig()
         self.reward_scaler = reward_scaler
@@ -64,7 +66,7 @@ class Trainer:
         progress = self.progress
         while not self.memory.ready:
             self._collect()
-        batch = self.memory.take()  # type: ignore[attr-defined]
+        batch = self.memory.take()
         logged = self.algorithm.learn(self._prepared(batch), progress)
         if self.agent.normaliser is not None:
             self.agent.normaliser.update(batch.obs[batch.valid])
@@ -116,7 +118,7 @@ class Trainer:
         }
         if self.config.total_timesteps:
             counters["total_timesteps"] = self.config.total_timesteps
-        shown = {name: logged.pop(name) for name in ("learning_rate", "clip_range") if name in logged}
+        shown = {name: logged.pop(name) for name in SETTINGS if name in logged}
         return Log(
             env_steps=self.env_steps,
             episodes=self.episodes,
@@ -158,6 +160,7 @@ class Trainer:
             self.reward_scaler.load_state_dict(state["reward_scaler"])
 
 
+SETTINGS = ("learning_rate", "clip_range", "gradient_steps")  # logged beside the counters, not as results
 MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
 
 

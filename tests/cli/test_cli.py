@@ -101,6 +101,11 @@ def test_a_runs_config_starts_it_again(trained):
         (("train", "ppo", "--device", "cuda"), "not available"),
         (("train", "ppo", "--config", "nowhere.yaml"), "cannot read nowhere.yaml"),
         (("train", "ppo", "--config"), "--config needs a value"),
+        (("train", "ppo", "--env-kwargs", "a=["), "not YAML"),
+        (("train", "ppo", "--minibatches", "100000"), "only"),
+        (("train", "ppo", "--learning-rate", "inf"), "finite"),
+        (("train", "ppo", "--critic-learning-rate", "1e-3", "--shared"), "critic of its own"),
+        (("train", "ppo", "--env", "nomodule:Id-v0"), "cannot import"),
         (("train", "ppo", "--world-engine", "fast"), "unknown engine 'fast'"),
         (("train", "ppo", "--backbone", "cnn"), "36 × 36"),
         (("train", "ppo", "--total-timesteps", "10", "--num-episodes", "3"), "give one budget"),
@@ -138,6 +143,35 @@ def test_help_version_and_list(tmp_path):
         assert word in listed
 
 
+def test_an_agent_copied_out_of_its_run_knows_its_world(tmp_path):
+    import shutil
+
+    flags = ("--env", "CartPole-v1", *TINY, "--frame-stack", "2", "--name", "stacked", "--quiet", *LEAN)
+    drl("train", "ppo", *flags, cwd=tmp_path)
+    agent = next(tmp_path.rglob("card.json")).parent
+    run = next((tmp_path / "results" / "stacked").iterdir())
+    shutil.copytree(run / "agent", tmp_path / "alone")
+    assert agent.exists()
+    for given in ("alone", str(run / "models" / "best_agent")):
+        drl("evaluate", given, "--episodes", "1", cwd=tmp_path)
+    message = drl("evaluate", "alone", "--env", "Pendulum-v1", "--step-by-step", cwd=tmp_path, code=2).stderr
+    assert "does not fit" in message
+    assert "--sampled" in drl("evaluate", "alone", "--temperature", "2", cwd=tmp_path, code=2).stderr
+
+
+def test_a_reader_that_goes_away_does_not_end_training(tmp_path):
+    command = f"{sys.executable} -m drl.cli.entry train ppo {' '.join([*TINY, *LEAN])} | head -1"
+    subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, timeout=120, check=True)
+    assert json.loads(next(tmp_path.rglob("run.json")).read_text())["status"] == "finished"
+
+
+def test_a_world_in_a_module_of_the_current_folder(tmp_path):
+    (tmp_path / "my_worlds.py").write_text(
+        "import gymnasium as gym\nfrom drl.envs.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"
+    )
+    drl("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("sent", "code", "status"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
@@ -154,3 +188,26 @@ def test_signals_save_and_say_so(tmp_path, sent, code, status):
     record = json.loads(next(tmp_path.rglob("run.json")).read_text())
     assert record["status"] == status
     assert list(tmp_path.rglob("agent/card.json"))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_final_save_loses_nothing(tmp_path, sent):
+    """The signal arrives while the agent is being written."""
+    code = f"""
+import os, signal, sys
+from drl.core import agent_files
+from drl.engines.torch import agents
+from drl.cli.entry import main
+write = agent_files.write_agent
+def slow(folder, card, arrays):
+    if folder.name == "agent":
+        os.kill(os.getpid(), {int(sent)})
+    write(folder, card, arrays)
+agents.write_agent = slow
+sys.exit(main(["train", "ppo", {", ".join(map(repr, [*TINY, *LEAN]))}]))
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=120)
+    record = json.loads(next(tmp_path.rglob("run.json")).read_text())
+    assert record["status"] == "finished"
+    assert list(tmp_path.rglob("agent/card.json"))
+    assert not list(tmp_path.rglob("*.part"))

@@ -8,7 +8,8 @@ from drl.experiment import stages
 
 def logs(step=100, **groups):
     for i in itertools.count(1):
-        yield Log(env_steps=step * i, episodes=2 * i, learning_steps=i, **{k: v(i) for k, v in groups.items()})
+        made = {k: v(i) for k, v in groups.items()}
+        yield Log(env_steps=step * i, episodes=2 * i, learning_steps=i, rollout={"rollout_len": step}, **made)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +47,25 @@ class FakeAgent:
     def save_policy_net(self, path):
         path.write_text(str(path.name))
 
+    def save(self, folder, **notes):
+        (folder.parent / "best_agent.txt").write_text(str(notes))
 
-def test_models_are_kept_at_every_best_and_at_equal_fractions(tmp_path):
-    returns = [1.0, 3.0, 2.0, 3.5, 0.0]
-    best_times = []
+
+@pytest.mark.parametrize(("window", "expected"), [(1, [1, 2, 4]), (3, [1, 2, 3, 4])])
+def test_models_are_kept_at_every_best_and_at_equal_fractions(tmp_path, window, expected):
+    """Returns 1, 3, 2, 3.5, 0: with a window of 3 episodes the first two are provisional, so the third counts anew."""
+    returns, bests = [1.0, 3.0, 2.0, 3.5, 0.0], []
 
     class Agent(FakeAgent):
-        def save_policy_net(self, path):
-            super().save_policy_net(path)
-            if path.name.startswith("best"):
-                best_times.append(current)
+        def save(self, folder, **notes):
+            super().save(folder, **notes)
+            bests.append(notes["env_steps"] // 100)
 
-    current = 0
-    source = logs(recent=lambda i: {"mean_ep_return": returns[i - 1]})
-    for log in itertools.islice(stages.keep_models(source, Agent(), tmp_path, 500, 2), 5):
-        current = log.learning_steps
-    assert best_times == [0, 1, 3]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["best_return_pi_ckpt.pth", "pi_ckpt1.pth", "pi_ckpt2.pth"]
+    source = logs(recent=lambda i: {"mean_ep_return": returns[i - 1], "window": i})
+    list(itertools.islice(stages.keep_models(source, Agent(), tmp_path, 500, 2, window=window), 5))
+    assert bests == expected
+    names = ["best_agent.txt", "best_return_pi_ckpt.pth", "pi_ckpt1.pth", "pi_ckpt2.pth"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 def test_track_hands_every_log_to_every_tracker_and_progress_passes_them_on():

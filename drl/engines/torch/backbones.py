@@ -7,19 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import ObsSpec
+from drl.engines.torch.layers import make_linear, orthogonal
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-
-
-def orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
-    """Orthogonal weights, zero bias; drawn from `generator`, never from the global stream."""
-    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class MLP(nn.Sequential):
@@ -35,13 +28,14 @@ class MLP(nn.Sequential):
         hidden: Sequence[int] = (64, 64),
         activation: str = "tanh",
         generator: torch.Generator | None = None,
+        noisy: bool = False,
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
         for wide, narrow in itertools.pairwise(widths):
-            layers += [orthogonal(nn.Linear(wide, narrow), math.sqrt(2), generator), ACTIVATIONS[activation]()]
+            layers += [make_linear(wide, narrow, math.sqrt(2), noisy, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
@@ -50,7 +44,13 @@ class MLP(nn.Sequential):
 class NatureCNN(nn.Sequential):
     """The convolutional network of the 2015 DQN paper, for channel-first images of at least 36 × 36."""
 
-    def __init__(self, obs_shape: tuple[int, ...], features: int = 512, generator: torch.Generator | None = None):
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        features: int = 512,
+        generator: torch.Generator | None = None,
+        noisy: bool = False,
+    ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
                 f"the Nature CNN needs images (channels, height, width) of at least 36 × 36, got {obs_shape}; "
@@ -67,7 +67,7 @@ class NatureCNN(nn.Sequential):
             nn.Flatten(),
         ]
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in obs_shape[1:])
-        super().__init__(*convolutions, orthogonal(nn.Linear(64 * height * width, features), gain, generator), relu())
+        super().__init__(*convolutions, make_linear(64 * height * width, features, gain, noisy, generator), relu())
         self.features = features
 
 
@@ -81,6 +81,7 @@ class Conv1d(nn.Module):
         kernel: int = 3,
         features: int = 64,
         generator: torch.Generator | None = None,
+        noisy: bool = False,
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -94,7 +95,7 @@ class Conv1d(nn.Module):
             layers += [orthogonal(nn.Conv1d(wide, narrow, kernel), math.sqrt(2), generator), nn.ReLU()]
             wide = narrow
         length = obs_shape[0] - len(channels) * (kernel - 1)
-        flat = orthogonal(nn.Linear(wide * length, features), math.sqrt(2), generator)
+        flat = make_linear(wide * length, features, math.sqrt(2), noisy, generator)
         self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
 
@@ -117,18 +118,18 @@ class Pixels(nn.Module):
 
 
 def make_backbone(
-    name: str, obs_spec: ObsSpec, hidden: Sequence[int], activation: str, generator: torch.Generator | None = None
+    config: ModelConfig | QModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """A backbone by name; `auto` looks at the observation: images → cnn, everything else → mlp."""
-    shape = obs_spec.shape
+    """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
+    shape, name = obs_spec.shape, config.backbone
+    noisy = isinstance(config, QModelConfig) and config.noisy
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
+    backbone: nn.Module
     if name == "mlp":
-        backbone: nn.Module = MLP(shape, hidden, activation, generator)
+        backbone = MLP(shape, config.hidden, config.activation, generator, noisy)
     elif name == "cnn":
-        backbone = NatureCNN(shape, hidden[-1] if hidden else 512, generator)
-    elif name == "conv1d":
-        backbone = Conv1d(shape, features=hidden[-1] if hidden else 64, generator=generator)
+        backbone = NatureCNN(shape, config.cnn_features, generator, noisy)
     else:
-        raise BadInput(f"unknown backbone {name!r}; {did_you_mean(name, ['auto', 'mlp', 'cnn', 'conv1d'])}")
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, noisy=noisy)
     return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

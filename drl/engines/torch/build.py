@@ -5,15 +5,15 @@ from typing import Any
 import torch
 
 from drl.core.configs import ModelConfig
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, did_you_mean
 from drl.core.normalise import ObsNormaliser
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.a2c import A2C
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.algorithms.reinforce import Reinforce
 from drl.engines.torch.models import MODEL_VARIANTS
+from drl.engines.torch.policy_agent import PolicyAgent
 
 # The one place where an algorithm's name becomes its class.
 ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
@@ -47,6 +47,10 @@ def build_learner(
 ) -> tuple[PolicyAgent, Any]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
+    if algorithm not in ALGORITHMS:
+        raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHMS)}")
+    if normalise_obs and obs_spec.dtype == "uint8":
+        raise BadInput("normalise_obs is for vectors; images of uint8 are divided by 255 by the model")
     generator = torch.Generator().manual_seed(seeds.integer("init"))
     model = MODEL_VARIANTS[variant_of(algorithm, config)](obs_spec, action_spec, model_config, generator)
     model = model.to(pick_device(device))

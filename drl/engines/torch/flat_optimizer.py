@@ -38,20 +38,20 @@ class FlatOptimizer:
     ):
         self.model, self.loss = model, loss
         self.kind, self.eps, self.max_grad_norm = kind, eps, max_grad_norm
-        parameters = list(model.parameters())
-        position = {id(p): i for i, p in enumerate(parameters)}
-        # Every parameter of every module once, by name: a tied one has several names and one position.
+        self.parameters = [p for p in model.parameters() if p.requires_grad]  # frozen ones stay as they are
+        position = {id(p): i for i, p in enumerate(self.parameters)}
+        # Every trained parameter of every module once, by name: a tied one has several names and one position.
         self.places = {
             f"{prefix}.{name}" if prefix else name: position[id(p)]
             for prefix, module in model.named_modules()
             for name, p in module.named_parameters(recurse=False)
+            if p.requires_grad
         }
-        self.values = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.shapes = [p.shape for p in self.parameters]
+        self.values = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.gradients = torch.zeros_like(self.values)
-        self.factors = _factors(parameters, groups)  # None: the same rate for all
-        self.shapes = [p.shape for p in parameters]
-        for p, value, gradient in zip(parameters, self._views(self.values), self._views(self.gradients), strict=True):
-            p.data, p.grad = value, gradient
+        self.factors = _factors(self.parameters, groups)  # None: the same rate for all
+        self._bind()
         self.first = torch.zeros_like(self.values)  # running mean of gradients (Adam)
         self.second = torch.zeros_like(self.values)  # running mean of squared gradients
         self.count = 0  # steps taken
@@ -62,6 +62,9 @@ class FlatOptimizer:
         """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
         self.count += 1
         step_size, correction = self._corrections(rate)
+        first = self.parameters[0]
+        if first.data_ptr() != self.values.data_ptr() or first.grad is None:
+            self._bind()  # someone moved the model, or cleared its gradients, since
         if self._program is not None:
             # Tensors, not floats: a new number must not mean a new program.
             scalars = torch.tensor([step_size, correction], device=self.values.device)
@@ -118,6 +121,13 @@ class FlatOptimizer:
         if self.kind != "adam":
             return rate, 1.0
         return rate / (1 - BETAS[0] ** self.count), (1 - BETAS[1] ** self.count) ** -0.5
+
+    def _bind(self) -> None:
+        """Make the model's parameters views of `values`, keeping what they hold."""
+        self.values.copy_(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
+        views = zip(self._views(self.values), self._views(self.gradients), strict=True)
+        for parameter, (value, gradient) in zip(self.parameters, views, strict=True):
+            parameter.data, parameter.grad = value, gradient
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         """`flat` cut into the model's parameters."""

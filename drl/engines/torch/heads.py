@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from drl.core.configs import QModelConfig
 from drl.core.specs import ActionSpec
-from drl.engines.torch.backbones import orthogonal
+from drl.engines.torch.layers import make_linear, orthogonal
 
 
 class LogitsHead(nn.Linear):
@@ -45,13 +46,33 @@ class ValueHead(nn.Linear):
         return super().forward(features).squeeze(-1)
 
 
-class QValueHead(nn.Linear):
-    """One number per action."""
+class QHead(nn.Module):
+    """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
-    def __init__(self, features: int, num_actions: int, generator: torch.Generator | None = None):
-        super().__init__(features, num_actions)
-        orthogonal(self, 1.0, generator)
-        self.features = features
+    `forward` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` reduces
+    either to `[B, A]`. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    """
+
+    def __init__(self, features: int, num_actions: int, config: QModelConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        self.features, self.num_actions, self.kind = features, num_actions, config.distributional
+        self.atoms = 1 if self.kind == "none" else config.num_atoms
+        self.advantage = make_linear(features, num_actions * self.atoms, 1.0, config.noisy, generator)
+        self.state_value = make_linear(features, self.atoms, 1.0, config.noisy, generator) if config.dueling else None
+        self.support: Tensor
+        self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        answer = self.advantage(features).view(-1, self.num_actions, self.atoms)
+        if self.state_value is not None:
+            answer = answer - answer.mean(dim=1, keepdim=True) + self.state_value(features).unsqueeze(1)
+        return answer.squeeze(-1) if self.kind == "none" else answer
+
+    def q_values(self, answer: Tensor) -> Tensor:
+        """Expected returns `[B, A]` from what `forward` gave."""
+        if self.kind == "c51":
+            return (answer.softmax(dim=-1) * self.support).sum(dim=-1)
+        return answer.mean(dim=-1) if self.kind == "qr" else answer
 
 
 def make_policy_head(

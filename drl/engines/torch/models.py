@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ModelConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.engines.torch.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
-from drl.engines.torch.heads import QValueHead, ValueHead, make_policy_head
+from drl.engines.torch.heads import QHead, ValueHead, make_policy_head
+from drl.engines.torch.layers import NoisyLinear
 
 
 class Model(nn.Module):
@@ -48,7 +49,7 @@ class PolicyValueModel(nn.Module):
         self.shared = actor.backbone is critic.backbone
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        if self.shared:
+        if self.shared and type(self.actor) is type(self.critic) is Model:  # a subclass may do more than these lines
             features = self.actor.backbone(obs)
             return self.actor.head(features), self.critic.head(features)
         return self.actor(obs), self.critic(obs)
@@ -58,31 +59,29 @@ def make_policy_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config, generator)
-    backbone = actor.backbone
-    if not config.shared:
-        backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
+    backbone = actor.backbone if config.shared else make_backbone(config, obs_spec, generator)
     return PolicyValueModel(actor, Model(backbone, ValueHead(backbone.features, generator)))  # type: ignore[arg-type]
 
 
 def make_policy_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> Model:
-    backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
+    backbone = make_backbone(config, obs_spec, generator)
     head = make_policy_head(action_spec, backbone.features, config.log_std_init, generator)  # type: ignore[arg-type]
     return Model(backbone, head)
 
 
 def make_q_value_model(
-    obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
+    obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig, generator: torch.Generator | None = None
 ) -> Model:
     if action_spec.kind != "categorical":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
-    backbone = make_backbone(config.backbone, obs_spec, config.hidden, config.activation, generator)
-    return Model(backbone, QValueHead(backbone.features, action_spec.sizes[0], generator))  # type: ignore[arg-type]
+    backbone = make_backbone(config, obs_spec, generator)
+    return Model(backbone, QHead(backbone.features, action_spec.sizes[0], config, generator))  # type: ignore[arg-type]
 
 
 # The one place where a variant's name becomes a model.
-MODEL_VARIANTS = {
+MODEL_VARIANTS: dict[str, Any] = {
     "policy_value": make_policy_value_model,
     "policy_only": make_policy_model,
     "q_value": make_q_value_model,
@@ -90,8 +89,9 @@ MODEL_VARIANTS = {
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer once, also where two parts share a backbone."""
-    return dict(model.named_parameters()) | dict(model.named_buffers())
+    """Every parameter and lasting buffer once, also where two parts share a backbone."""
+    lasting = model.state_dict().keys()
+    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in lasting}
 
 
 def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> None:
@@ -108,22 +108,29 @@ def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> 
 
 def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, Any] | None:
     """The `ModelConfig` that rebuilds this model, as plain data; None for a model of the user's own."""
-    actor = model.actor if isinstance(model, PolicyValueModel) else model
-    if not isinstance(actor, Model):
+    actor = model.actor if type(model) is PolicyValueModel else model
+    if type(actor) is not Model:
         return None
     backbone = actor.backbone.backbone if isinstance(actor.backbone, Pixels) else actor.backbone
     kinds = {MLP: "mlp", NatureCNN: "cnn", Conv1d: "conv1d"}
     if type(backbone) not in kinds:
         return None
-    hidden = [layer.out_features for layer in backbone.modules() if isinstance(layer, nn.Linear)]
-    config = ModelConfig(
-        backbone=kinds[type(backbone)],
-        hidden=tuple(hidden),
-        activation=getattr(backbone, "activation", "relu"),
-        shared=isinstance(model, PolicyValueModel) and model.shared,
-    )
-    variant = "policy_value" if isinstance(model, PolicyValueModel) else "policy_only"
-    if isinstance(actor.head, QValueHead):
-        variant = "q_value"
-    rebuilt = MODEL_VARIANTS[variant](obs_spec, action_spec, config)
+    widths = [x.out_features for x in backbone.modules() if isinstance(x, nn.Linear | NoisyLinear)]
+    kind: type[ModelConfig | QModelConfig]
+    shape: dict[str, Any] = {"backbone": kinds[type(backbone)], "activation": getattr(backbone, "activation", "relu")}
+    shape |= {"cnn_features": widths[-1]} if isinstance(backbone, NatureCNN) else {"hidden": tuple(widths)}
+    head = actor.head
+    if isinstance(head, QHead):
+        variant, kind = "q_value", QModelConfig
+        shape |= {"distributional": head.kind, "dueling": head.state_value is not None}
+        shape |= {"noisy": isinstance(head.advantage, NoisyLinear)}
+        shape |= {"num_atoms": head.atoms} if head.kind != "none" else {}
+        shape |= {"v_min": float(head.support[0]), "v_max": float(head.support[-1])} if head.kind == "c51" else {}
+    elif isinstance(model, PolicyValueModel):
+        variant, kind, shape["shared"] = "policy_value", ModelConfig, model.shared
+    else:
+        variant, kind = "policy_only", ModelConfig
+    config = kind(**shape)
+    with torch.random.fork_rng(devices=[]):  # torch's layers draw from the global stream when they are made
+        rebuilt = MODEL_VARIANTS[variant](obs_spec, action_spec, config)
     return asdict(config) if str(rebuilt) == str(model) else None

@@ -3,11 +3,10 @@ import pytest
 import torch
 from torch import nn
 
-from drl.core.configs import ModelConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.torch.agents import PolicyAgent, numpy_views
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import LogitsHead, ValueHead
 from drl.engines.torch.models import (
@@ -17,6 +16,7 @@ from drl.engines.torch.models import (
     make_policy_value_model,
     make_q_value_model,
 )
+from drl.engines.torch.policy_agent import PolicyAgent, policy_views
 from drl.experiment.agent_files import load_agent
 
 VECTOR = ObsSpec("box", (3,))
@@ -54,7 +54,7 @@ def make_agent(obs_spec, action_spec, seed=0, normaliser=None, **config):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
     agent = make_agent(obs_spec, action_spec, activation=activation)
-    assert numpy_views(agent.model) is not None
+    assert policy_views(agent.model) is not None
     encoded = obs_spec.encode(observations(obs_spec, 7))
     with torch.no_grad():
         expected = agent.model(torch.from_numpy(encoded))[0].numpy()
@@ -78,7 +78,7 @@ def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
         (VECTOR, {}),
         (VECTOR, {"shared": True, "hidden": (16,), "activation": "relu"}),
         (TREE, {"hidden": ()}),
-        (IMAGE, {"hidden": (32,)}),
+        (IMAGE, {"cnn_features": 32}),
         (IMAGE, {"hidden": (32,), "backbone": "mlp"}),
         (SEQUENCE, {"backbone": "conv1d"}),
     ],
@@ -128,9 +128,9 @@ def test_a_cnn_wants_images(obs_spec):
 
 
 def test_q_values_want_discrete_actions():
-    assert make_q_value_model(VECTOR, ACTIONS[0], ModelConfig())(torch.zeros(2, 3)).shape == (2, 4)
+    assert make_q_value_model(VECTOR, ACTIONS[0], QModelConfig())(torch.zeros(2, 3)).shape == (2, 4)
     with pytest.raises(BadInput, match="Discrete"):
-        make_q_value_model(VECTOR, ACTIONS[3], ModelConfig())
+        make_q_value_model(VECTOR, ACTIONS[3], QModelConfig())
 
 
 def test_initialisation_comes_from_the_generator_alone():
@@ -192,3 +192,79 @@ def test_a_policy_only_agent_has_no_value(tmp_path):
             call()
     agent.save(tmp_path)
     assert not load_agent(tmp_path).has_value
+
+
+class Shifted(Model):
+    """A user's own forward on top of our parts."""
+
+    def forward(self, obs):
+        return super().forward(obs) + torch.tensor([100.0, 0, 0, 0])
+
+
+def spoiled_models():
+    normed = make_policy_model(VECTOR, ACTIONS[0], ModelConfig())
+    normed.backbone.insert(1, nn.LayerNorm(64))
+    backbone = MLP((3,), hidden=(8,))
+    yield "LayerNorm in the MLP", normed
+    yield "subclassed Model", Shifted(backbone, LogitsHead(8, 4))
+    yield "subclassed actor", PolicyValueModel(Shifted(backbone, LogitsHead(8, 4)), Model(backbone, ValueHead(8)))
+
+
+@pytest.mark.parametrize(("name", "model"), spoiled_models(), ids=lambda x: x if isinstance(x, str) else "")
+def test_the_numpy_path_never_ignores_a_users_own_code(name, model):
+    agent = PolicyAgent(model, VECTOR, ACTIONS[0])
+    obs = observations(VECTOR, 5)
+    with torch.no_grad():
+        answer = model(torch.from_numpy(obs))
+    expected = answer[0] if isinstance(answer, tuple) else answer
+    np.testing.assert_allclose(agent.policy_params(obs), expected.numpy(), atol=1e-5)
+
+
+def test_a_part_put_in_later_is_seen():
+    agent = make_agent(VECTOR, ACTIONS[0])
+    obs = observations(VECTOR, 5)
+    agent.policy_params(obs)
+    agent.model.actor.head = LogitsHead(64, 4)
+    agent.model.actor.backbone[0] = nn.Linear(3, 64)
+    with torch.no_grad():
+        expected = agent.model(torch.from_numpy(obs))[0].numpy()
+    np.testing.assert_allclose(agent.policy_params(obs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(64)])
+def test_layers_that_depend_on_the_mode_are_refused(layer):
+    model = make_policy_model(VECTOR, ACTIONS[0], ModelConfig())
+    model.backbone.append(layer)
+    with pytest.raises(BadInput, match="LayerNorm"):
+        PolicyAgent(model, VECTOR, ACTIONS[0])
+
+
+def test_a_users_value_is_found_by_looking():
+    agent = PolicyAgent(Own(), VECTOR, ACTIONS[0])
+    assert agent.has_value
+    assert agent.value(observations(VECTOR, 3)).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("variant", "foo"), ("obs_spec", {}), ("architecture", {"hidden": [4], "depth": 3})]
+)
+def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
+    import json
+
+    make_agent(VECTOR, ACTIONS[0]).save(tmp_path)
+    card = json.loads((tmp_path / "card.json").read_text())
+    (tmp_path / "card.json").write_text(json.dumps(card | {key: value}))
+    with pytest.raises(UnusableFile):
+        load_agent(tmp_path)
+
+
+def test_saving_leaves_the_global_stream_alone(tmp_path):
+    agent = make_agent(VECTOR, ACTIONS[0])
+    before = torch.random.get_rng_state()
+    agent.save(tmp_path)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_an_observation_of_the_wrong_shape_is_named():
+    with pytest.raises(BadInput, match=r"shape \(4,\); expected \(3,\)"):
+        make_agent(VECTOR, ACTIONS[0]).act(np.zeros(4, np.float32))

@@ -123,8 +123,43 @@ def test_tied_parameters_survive_compilation():
     eager = Tied()
     compiled = copy.deepcopy(eager)
     obs = torch.randn(5, 3)
+    optimizers = FlatOptimizer(eager, loss), FlatOptimizer(compiled, loss, compiled=True)
     for _ in range(3):
-        one = FlatOptimizer(eager, loss).descend(0.01, obs)
-        two = FlatOptimizer(compiled, loss, compiled=True).descend(0.01, obs)
+        one, two = (optimizer.descend(0.01, obs) for optimizer in optimizers)
         torch.testing.assert_close(one, two)
     torch.testing.assert_close(eager.state_dict(), compiled.state_dict())
+
+
+def squares(model, obs):
+    value = model(obs).square().mean()
+    return value, value.detach()[None]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_frozen_parameters_stay(compiled):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    FlatOptimizer(model, squares, compiled=compiled).descend(0.1, torch.randn(5, 3))
+    assert torch.equal(before["0.weight"], model[0].weight)
+    assert not torch.equal(before["1.weight"], model[1].weight)
+
+
+def test_a_model_that_moved_goes_on_learning():
+    model = torch.nn.Linear(3, 1)
+    optimizer = FlatOptimizer(model, squares)
+    optimizer.descend(0.1, torch.randn(5, 3))
+    model.double().float()
+    model.zero_grad()
+    before = model.weight.detach().clone()
+    optimizer.descend(0.1, torch.randn(5, 3))
+    assert not torch.equal(before, model.weight)
+
+
+def test_a_critic_rate_needs_a_critic_of_its_own():
+    from drl.core.errors import BadInput
+    from drl.engines.torch.algorithms.ppo import PPO
+
+    model = make_policy_value_model(OBS, ACTIONS["categorical"], ModelConfig(shared=True))
+    with pytest.raises(BadInput, match="critic of its own"):
+        PPO(model, ACTIONS["categorical"], PPOConfig(critic_learning_rate=1e-3))

@@ -108,7 +108,7 @@ def test_compiled_update_is_the_same_update(algorithm):
 def test_target_kl_stops_the_epochs():
     config = PPOConfig(rollout_length=16, epochs=50, target_kl=1e-4, minibatches=1, learning_rate=0.01)
     _, log = train("ppo", "drl/Match-v0", 60, config)
-    assert log.learn["gradient_steps"] < 50
+    assert log.trainer["gradient_steps"] < 50
 
 
 def test_separate_learning_rates_change_only_their_own_network():

@@ -34,8 +34,6 @@ def a2c_loss(model: nn.Module, rows: Rows, spec: ActionSpec, config: A2CConfig) 
 class A2C:
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
-    variant = "policy_value"
-
     def __init__(
         self,
         model: nn.Module,

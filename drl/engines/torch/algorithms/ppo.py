@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.configs import PPOConfig
+from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.models import PolicyValueModel
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
 
 LOGGED = (
@@ -54,8 +56,6 @@ def ppo_loss(
 class PPO:
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
-    variant = "policy_value"
-
     def __init__(
         self,
         model: nn.Module,
@@ -71,8 +71,10 @@ class PPO:
         self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
         groups: list[tuple[Iterator[nn.Parameter], float]] = []
         if self.config.critic_learning_rate is not None:
+            if not isinstance(model, PolicyValueModel) or model.shared:
+                raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
             factor = self.config.critic_learning_rate / self.config.learning_rate
-            groups = [(model.critic.parameters(), factor)]  # type: ignore[union-attr]
+            groups = [(model.critic.parameters(), factor)]
         self.optimizer = FlatOptimizer(
             model,
             partial(ppo_loss, spec=action_spec, config=self.config),

@@ -1,0 +1,60 @@
+"""Layers that backbones and heads are made of: orthogonal ones, and noisy ones in their place."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def orthogonal(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float, generator: torch.Generator | None) -> nn.Module:
+    """Orthogonal weights, zero bias; drawn from `generator`, never from the global stream."""
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class NoisyLinear(nn.Module):
+    """Weights that are a mean plus learned noise, so that the network explores by itself (Fortunato et al., 2018).
+
+    y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
+
+    The noise stays the same until `resample`; with `quiet` the layer is its mean, as in evaluation.
+    """
+
+    def __init__(self, wide: int, narrow: int, sigma: float = 0.5, generator: torch.Generator | None = None):
+        super().__init__()
+        self.in_features, self.out_features = wide, narrow
+        bound = 1 / math.sqrt(wide)
+        self.weight = nn.Parameter(torch.empty(narrow, wide).uniform_(-bound, bound, generator=generator))
+        self.bias = nn.Parameter(torch.empty(narrow).uniform_(-bound, bound, generator=generator))
+        self.weight_sigma = nn.Parameter(torch.full((narrow, wide), sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full((narrow,), sigma * bound))
+        self.noise_in: Tensor
+        self.noise_out: Tensor
+        self.register_buffer("noise_in", torch.zeros(wide), persistent=False)
+        self.register_buffer("noise_out", torch.zeros(narrow), persistent=False)
+        self.quiet = False
+
+    def resample(self, generator: torch.Generator) -> None:
+        for noise in (self.noise_in, self.noise_out):
+            raw = torch.randn(noise.shape, generator=generator)
+            noise.copy_(raw.sign() * raw.abs().sqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.quiet:
+            return F.linear(x, self.weight, self.bias)
+        weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
+        return F.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
+
+
+def noisy_layers(model: nn.Module) -> list[NoisyLinear]:
+    return [module for module in model.modules() if isinstance(module, NoisyLinear)]
+
+
+def make_linear(wide: int, narrow: int, gain: float, noisy: bool, generator: torch.Generator | None) -> nn.Module:
+    """A linear layer with orthogonal weights, or a noisy one in its place."""
+    if noisy:
+        return NoisyLinear(wide, narrow, generator=generator)
+    return orthogonal(nn.Linear(wide, narrow), gain, generator)

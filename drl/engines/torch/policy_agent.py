@@ -1,0 +1,77 @@
+"""An agent that acts by a policy: a policy-value or a policy-only model."""
+
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from torch import nn
+
+from drl.core import distributions
+from drl.core.errors import BadInput
+from drl.core.mlp_forward import mlp_forward
+from drl.core.specs import Array
+from drl.engines.torch.agents import TorchAgent, write_state_dict
+from drl.engines.torch.heads import GaussianHead, LogitsHead
+from drl.engines.torch.models import Model, PolicyValueModel
+from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
+
+
+@final
+class PolicyAgent(TorchAgent):
+    """Samples from its policy when it explores, takes the most likely action when it does not."""
+
+    def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
+        super().__init__(model, *arguments, **options)
+        self.temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
+        self.has_value = isinstance(self._probe(), tuple)
+        self.variant = "policy_value" if self.has_value else "policy_only"
+        self._numpy_net = NumpyNet(model, policy_views)
+
+    def decide(self, obs: Array, explore: bool = False) -> Array:
+        params = self.policy_params(obs)
+        if explore:
+            return distributions.sample(self.action_spec, params, self.rng, self.temperature)
+        return distributions.mode(self.action_spec, params)
+
+    def policy_params(self, obs: Array) -> Array:
+        """Logits, or means and log deviations `[N, P]`, of encoded observations."""
+        views = self._numpy_net.views()
+        if views is not None:
+            layers, log_std = views
+            answer = mlp_forward(layers, self.normalise(obs))
+            return answer if log_std is None else np.concatenate([answer, np.broadcast_to(log_std, answer.shape)], 1)
+        policy = self.model.actor if type(self.model) is PolicyValueModel else self.model
+        answer = self.forward(obs, policy)
+        params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
+        return params
+
+    def explain(self, obs: Array) -> dict[str, Array]:
+        parts = distributions.probabilities(self.action_spec, self.policy_params(obs))
+        thoughts = {"policy": np.concatenate([part.reshape(len(obs), -1) for part in parts], axis=1)}
+        return thoughts | ({"value": self.value(obs)} if self.has_value else {})
+
+    def value(self, obs: Array) -> Array:
+        """The critic's estimate for encoded observations `[N]`."""
+        if not self.has_value:
+            raise BadInput("this agent has a policy-only model; value() needs a policy-value model")
+        answer: Array = self.forward(obs)[1].cpu().numpy()
+        return answer
+
+    def save_value_net(self, path: str | Path) -> None:
+        """The critic as a plain state dict."""
+        if not self.has_value:
+            raise BadInput("this agent has a policy-only model; there is no value net to save")
+        write_state_dict(getattr(self.model, "critic", self.model), path)
+
+
+def policy_views(model: nn.Module) -> Any:
+    """An MLP policy's layers, and its log deviations where it has any; None for other models."""
+    actor = model.actor if type(model) is PolicyValueModel else model
+    if type(actor) is not Model or type(actor.head) not in (LogitsHead, GaussianHead):
+        return None
+    layers, head = backbone_views(actor.backbone), actor.head
+    if layers is None:
+        return None
+    if isinstance(head, GaussianHead):
+        return [*layers, linear_view(head.mean)], head.log_std.detach().numpy()
+    return [*layers, linear_view(head)], None

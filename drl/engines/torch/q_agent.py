@@ -1,0 +1,83 @@
+"""An agent that acts by action values: a q-value model."""
+
+from typing import Any, final
+
+import numpy as np
+from torch import nn
+
+from drl.core.mlp_forward import mlp_forward
+from drl.core.specs import Array
+from drl.engines.torch.agents import TorchAgent
+from drl.engines.torch.heads import QHead
+from drl.engines.torch.layers import noisy_layers
+from drl.engines.torch.models import Model
+from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
+
+
+@final
+class QAgent(TorchAgent):
+    """Takes the action of the highest value. When it explores, each world tosses a coin of `epsilon` for a random one.
+
+    Noisy networks explore with their current noise and decide with their mean.
+    """
+
+    variant = "q_value"
+
+    def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
+        super().__init__(model, *arguments, **options)
+        self.epsilon = 0.0  # share of random actions while exploring
+        self._noisy = noisy_layers(model)
+        self._numpy_net = NumpyNet(model, q_views)
+
+    def decide(self, obs: Array, explore: bool = False) -> Array:
+        best = self.q_values(obs, noisy=explore).argmax(axis=-1)
+        if not explore or self.epsilon <= 0.0:
+            return best
+        coin = self.rng.random(len(best)) < self.epsilon
+        random_action = self.rng.integers(self.action_spec.sizes[0], size=len(best))
+        return np.where(coin, random_action, best)
+
+    def q_values(self, obs: Array, noisy: bool = False) -> Array:
+        """Expected returns `[N, A]` of encoded observations."""
+        views = None if noisy and self._noisy else self._numpy_net.views()
+        if views is not None:
+            return q_forward(views, self.normalise(obs))
+        for layer in self._noisy:
+            layer.quiet = not noisy
+        answer = self.forward(obs)
+        for layer in self._noisy:
+            layer.quiet = False
+        head = getattr(self.model, "head", None)
+        values: Array = (head.q_values(answer) if isinstance(head, QHead) else answer).cpu().numpy()
+        return values
+
+    def explain(self, obs: Array) -> dict[str, Array]:
+        return {"q": self.q_values(obs)}
+
+
+def q_views(model: nn.Module) -> Any:
+    """An MLP's layers and its q head's; None for other models."""
+    if type(model) is not Model or type(model.head) is not QHead:
+        return None
+    layers = backbone_views(model.backbone)
+    if layers is None:
+        return None
+    head = model.head
+    value = None if head.state_value is None else linear_view(head.state_value)
+    return layers, linear_view(head.advantage), value, head.kind, head.support.numpy()
+
+
+def q_forward(views: Any, obs: Array) -> Array:
+    """`QHead.q_values(model(obs))` in NumPy."""
+    layers, advantage, value, kind, support = views
+    features = mlp_forward(layers, obs)
+    answer = mlp_forward([advantage], features)
+    if kind != "none":
+        answer = answer.reshape(len(obs), -1, len(support))
+    if value is not None:
+        state = mlp_forward([value], features)
+        answer = answer - answer.mean(axis=1, keepdims=True) + (state if kind == "none" else state[:, None])
+    if kind == "c51":
+        weights = np.exp(answer - answer.max(axis=-1, keepdims=True))
+        return (weights * support).sum(axis=-1) / weights.sum(axis=-1)
+    return answer.mean(axis=-1) if kind == "qr" else answer

@@ -1,0 +1,192 @@
+"""A session as a line of text and as a picture.
+
+Pygame draws: it comes with `gymnasium[classic-control]`, needs no window, and a card takes it about 10 ms. It is
+imported with the first picture. Shapes are drawn at twice the size and scaled down: pygame's own edges are jagged.
+"""
+
+import colorsys
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drl.core.specs import Array
+from drl.envs.movie_rec.rules import CHURN_TENTHS, Rules
+
+WIDTH, HEIGHT = 640, 400  # multiples of 16, which video encoders like
+FINER = 2  # drawn this many times larger
+MOST_CELLS = 60  # a session longer than this gets a plain bar
+
+Colour = tuple[int, int, int]
+NIGHT, PANEL, GROOVE = (17, 19, 28), (28, 31, 44), (48, 53, 72)
+WHITE, GREY = (238, 240, 247), (148, 155, 178)
+GREEN, AMBER, RED = (72, 199, 132), (240, 176, 72), (232, 84, 92)
+
+
+class Moment(NamedTuple):
+    """What one step did."""
+
+    movie: int
+    clicked: bool
+    click_prob: float
+    fatigue: int  # tenths, after the step
+    reward: float
+
+    @property
+    def churned(self) -> bool:
+        return self.fatigue >= CHURN_TENTHS
+
+
+def describe(rules: Rules, persona: str, moments: Sequence[Moment]) -> str:
+    """The last step in one line; columns are as wide as the widest entry of these rules, so lines align."""
+    width = len(str(rules.max_session_length))
+    head = f"step {len(moments):{width}}/{rules.max_session_length}  "
+    head += f"{persona:{max(len(p.name) for p in rules.personas)}}  "
+    if not moments:
+        return head + "the session begins"
+    last = moments[-1]
+    genres = ", ".join(rules.catalogue[last.movie])
+    widest = max(len(", ".join(movie)) for movie in rules.catalogue)
+    verdict = "churned" if last.churned else "click" if last.clicked else "no click"
+    return (
+        f"{head}movie {last.movie:{len(str(len(rules.catalogue) - 1))}}  {genres:{widest}}  {verdict:8}  "
+        f"p {last.click_prob:.2f}  fatigue {last.fatigue / CHURN_TENTHS:.1f}  reward {last.reward:+5.1f}"
+    )
+
+
+def draw_card(rules: Rules, persona: str, moments: Sequence[Moment]) -> Array:
+    """The last step and the session so far as a picture: uint8 [HEIGHT, WIDTH, 3]."""
+    pen = _Pen()
+    pen.box((0, 0, WIDTH, HEIGHT), NIGHT, 0)
+    pen.text((24, 18), "MovieRec", 22, WHITE)
+    pen.text((WIDTH - 24, 20), f"viewer  {persona}", 17, GREY, right=True)
+    pen.box((24, 56, WIDTH - 48, 200), PANEL, 14)
+    if moments:
+        _draw_movie(pen, rules, moments[-1])
+    else:
+        pen.text((WIDTH // 2, 142), "The session begins", 26, WHITE, centre=True)
+    _draw_fatigue(pen, moments[-1].fatigue if moments else 0)
+    _draw_session(pen, rules, moments)
+    return pen.pixels()
+
+
+def _draw_movie(pen: "_Pen", rules: Rules, last: Moment) -> None:
+    genres = rules.catalogue[last.movie]
+    colours = [_genre_colour(rules, genre) for genre in genres]
+    pen.poster((44, 76, 116, 160), colours[0], colours[-1])
+    pen.text((102, 134), str(last.movie), 52, WHITE, centre=True)
+    pen.text((186, 78), f"Movie {last.movie}", 28, WHITE)
+    left = 186.0
+    for genre, colour in zip(genres, colours, strict=True):
+        wide = pen.measure(genre, 15) + 22
+        if left + wide > WIDTH - 40:
+            break  # a custom movie may have more genres than fit
+        pen.box((left, 120, wide, 28), colour, 14)
+        pen.text((left + 11, 127), genre, 15, NIGHT)
+        left += wide + 8
+    verdict, colour = _verdict(last)
+    wide = pen.measure(verdict, 22) + 36
+    pen.box((186, 176, wide, 46), colour, 12)
+    pen.text((186 + wide // 2, 190), verdict, 22, NIGHT, centre=True)
+    pen.text((186 + wide + 18, 181), f"reward {last.reward:+.1f}", 17, WHITE)
+    pen.text((186 + wide + 18, 203), f"click chance {last.click_prob:.0%}", 15, GREY)
+
+
+def _verdict(moment: Moment) -> tuple[str, Colour]:
+    if moment.churned:
+        return "VIEWER LEFT", RED
+    return ("CLICKED", GREEN) if moment.clicked else ("NO CLICK", AMBER)
+
+
+def _draw_fatigue(pen: "_Pen", tenths: int) -> None:
+    pen.text((24, 280), "Fatigue", 17, GREY)
+    pen.text((WIDTH - 24, 280), f"{tenths / CHURN_TENTHS:.1f}", 17, WHITE, right=True)
+    full, share = WIDTH - 194, min(tenths / CHURN_TENTHS, 1.0)
+    pen.box((120, 278, full, 20), GROOVE, 10)
+    if tenths:
+        pen.box(
+            (120, 278, max(20, round(share * full)), 20), GREEN if share < 0.4 else AMBER if share < 0.7 else RED, 10
+        )
+
+
+def _draw_session(pen: "_Pen", rules: Rules, moments: Sequence[Moment]) -> None:
+    length, taken = rules.max_session_length, len(moments)
+    pen.text((24, 320), "Session", 17, GREY)
+    pen.text((WIDTH - 24, 320), f"{taken}/{length}", 17, WHITE, right=True)
+    full = WIDTH - 194
+    if length > MOST_CELLS:
+        pen.box((120, 318, full, 20), GROOVE, 10)
+        if taken:
+            pen.box((120, 318, max(20, round(full * taken / length)), 20), GREEN, 10)
+    else:
+        edges = np.linspace(120, 120 + full + 3, length + 1)
+        for i, (left, right) in enumerate(itertools.pairwise(edges)):
+            colour = _verdict(moments[i])[1] if i < taken else GROOVE
+            pen.box((left, 318, right - left - 3, 20), colour, 4)
+    total = sum(moment.reward for moment in moments)
+    clicks = sum(moment.clicked for moment in moments)
+    pen.text((120, 356), f"{clicks} click{'' if clicks == 1 else 's'}", 17, GREY)
+    pen.text((WIDTH - 24, 356), f"return {total:+.1f}", 17, WHITE, right=True)
+
+
+def _genre_colour(rules: Rules, genre: str) -> Colour:
+    """Light colours, evenly around the wheel, so that no two genres of a catalogue share one."""
+    hue = rules.genres.index(genre) / len(rules.genres)
+    red, green, blue = colorsys.hls_to_rgb(hue, 0.70, 0.62)
+    return int(255 * red), int(255 * green), int(255 * blue)
+
+
+class _Pen:
+    """Draws in points of the finished picture."""
+
+    def __init__(self) -> None:
+        import pygame
+
+        self._pygame = pygame
+        self._surface = pygame.Surface((WIDTH * FINER, HEIGHT * FINER), 0, 32)
+
+    def box(self, at: tuple[float, float, float, float], colour: Colour, radius: int) -> None:
+        rect = self._pygame.Rect(*(round(FINER * x) for x in at))
+        self._pygame.draw.rect(self._surface, colour, rect, border_radius=FINER * radius)
+
+    def poster(self, at: tuple[int, int, int, int], top: Colour, bottom: Colour) -> None:
+        """A panel whose colour runs from `top` to `bottom`, darkened so that white text stands on it."""
+        pygame = self._pygame
+        rect = pygame.Rect(*(FINER * x for x in at))
+        strip = pygame.Surface((1, 2), pygame.SRCALPHA, 32)
+        strip.set_at((0, 0), _darker(top))
+        strip.set_at((0, 1), _darker(bottom))
+        colours = pygame.transform.smoothscale(strip, rect.size)
+        mask = pygame.Surface(rect.size, pygame.SRCALPHA, 32)
+        pygame.draw.rect(mask, (255, 255, 255, 255), mask.get_rect(), border_radius=FINER * 12)
+        colours.blit(mask, (0, 0), special_flags=pygame.BLEND_RGBA_MULT)
+        self._surface.blit(colours, rect)
+
+    def measure(self, words: str, size: int) -> float:
+        return float(_font(size).size(words)[0]) / FINER
+
+    def text(
+        self, at: tuple[float, float], words: str, size: int, colour: Colour, right: bool = False, centre: bool = False
+    ) -> None:
+        """`at` is the upper left corner, or the upper end of the side or middle that is asked for."""
+        picture = _font(size).render(words, True, colour)
+        left = FINER * at[0] - (picture.get_width() if right else picture.get_width() / 2 if centre else 0)
+        self._surface.blit(picture, (round(left), round(FINER * at[1])))
+
+    def pixels(self) -> Array:
+        small = self._pygame.transform.smoothscale(self._surface, (WIDTH, HEIGHT))
+        return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
+
+
+@cache
+def _font(size: int) -> Any:
+    import pygame
+
+    pygame.font.init()
+    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines
+
+
+def _darker(colour: Colour) -> Colour:
+    return colour[0] * 6 // 10, colour[1] * 6 // 10, colour[2] * 6 // 10

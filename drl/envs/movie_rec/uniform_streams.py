@@ -1,0 +1,51 @@
+"""Random numbers for N worlds at the price of one array, while each world keeps a stream of its own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from drl.core.specs import Array
+
+BLOCK = 256  # draws fetched from a generator at once; calls into Python cost more than unused draws
+
+
+class UniformStreams:
+    """World i sees, one by one, what `generators[i].random()` would give it, whatever the others do.
+
+    >>> streams = UniformStreams([np.random.default_rng(0), np.random.default_rng(1)])
+    >>> first, other = streams.draw_all(), streams.draw(np.array([1]))
+    >>> [first[1], other[0]] == np.random.default_rng(1).random(2).tolist()
+    True
+    """
+
+    def __init__(self, generators: Sequence[np.random.Generator]):
+        self._generators = generators
+        self._draws = np.empty((len(generators), BLOCK))
+        self._first = np.arange(len(generators)) * BLOCK  # where a world's draws begin, counted through all of them
+        self._used = np.full(len(generators), BLOCK)
+        self._sure = 0  # draws that every world has left for certain
+
+    def draw_all(self) -> Array:
+        """The next number of every world."""
+        self._spend()
+        draws = self._draws.take(self._first + self._used)
+        self._used += 1
+        return draws
+
+    def draw(self, worlds: Array) -> Array:
+        """The next number of each of these worlds (indices, none twice)."""
+        self._spend()
+        used = self._used[worlds]
+        self._used[worlds] = used + 1
+        return self._draws[worlds, used]
+
+    def _spend(self) -> None:
+        if not self._sure:
+            self._refill()
+        self._sure -= 1
+
+    def _refill(self) -> None:
+        for world in np.flatnonzero(self._used == BLOCK).tolist():
+            self._generators[world].random(out=self._draws[world])
+            self._used[world] = 0
+        self._sure = BLOCK - int(self._used.max())

@@ -1,0 +1,148 @@
+"""MovieRec for N worlds in one NumPy program."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from drl.core.errors import BadInput
+from drl.core.specs import Array
+from drl.envs.movie_rec.rules import CATALOGUE, CHURN_TENTHS, PERSONAS, Persona, Rules, as_personas, observe
+from drl.envs.movie_rec.uniform_streams import UniformStreams
+
+
+class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
+    """N sessions at once, each starting anew in the step that ends it (SAME_STEP).
+
+    World i is `MovieRecEnv` seeded with `seed + i` (or with `seed[i]` of a list), row by row, whatever N is.
+    Where an episode ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info.
+
+    >>> env = MovieRecVectorEnv(num_envs=2)
+    >>> obs, infos = env.reset(seed=1)
+    >>> obs.shape, infos["user_persona"].tolist()
+    ((2, 17), ['romance_lover', 'action_fan'])
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        catalogue: Sequence[Sequence[str]] = CATALOGUE,
+        personas: Sequence[Persona] | Mapping[str, Mapping[str, Sequence[str]]] = PERSONAS,
+        reward_click: float = 1.0,
+        reward_no_click: float = -0.2,
+        reward_churn: float = -10.0,
+        max_session_length: int = 20,
+        render_mode: str | None = None,
+    ):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
+        if render_mode is not None:
+            raise BadInput(f"the vector form draws nothing (render_mode = {render_mode!r}); use MovieRecEnv to render")
+        self.rules = rules = Rules(
+            catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
+        )
+        self.num_envs, self.render_mode = num_envs, None
+        self.single_observation_space = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
+        self.single_action_space = spaces.Discrete(len(rules.catalogue))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._names = np.array([persona.name for persona in rules.personas], object)
+        # What a step adds to the counts of a world: the genres of the movie clicked, one step; last row: a miss.
+        movies, genres = rules.membership.shape
+        self._gain = np.zeros((movies + 1, genres + 2), np.int32)
+        self._gain[:movies, :genres], self._gain[:, -1] = rules.membership, 1
+        self._streams: UniformStreams | None = None
+        self._everywhere = np.ones(num_envs, bool)
+        self._everywhere.flags.writeable = False  # handed out as a mask at every step
+        # One row per world, since NumPy is several times faster on equal shapes than on a short row stretched to many.
+        self._scale = np.tile(rules.scale, (num_envs, 1))
+        self._counts = np.zeros_like(self._scale)  # fifths per genre, tenths of fatigue, steps
+        self._fatigue = np.zeros(num_envs, np.int64)  # tenths, once more: it selects from the tables
+        self._persona = np.zeros(num_envs, np.int64)
+        self._viewer = np.full(num_envs, None, object)  # names; replaced, never changed: it has been handed out
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if seed is not None or self._streams is None:
+            self._streams = UniformStreams([seeding.np_random(one)[0] for one in self._seeds(seed)])
+        self._begin(np.arange(self.num_envs))
+        return observe(self._counts, self._scale), self._masked(self._first_info(), self._everywhere)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        rules, movies = self.rules, len(self.rules.catalogue)
+        movie = self._checked(actions)
+        assert self._streams is not None
+        # Tables are read through their flat index, which `take` does much faster than indexing by several arrays.
+        click_prob = rules.click_prob.take((self._persona * movies + movie) * CHURN_TENTHS + self._fatigue)
+        clicked = self._streams.draw_all() < click_prob
+        outcome = clicked * CHURN_TENTHS + self._fatigue
+        reward = rules.reward.take(outcome)
+        self._fatigue = rules.fatigue_after.take(outcome)
+        self._counts += self._gain.take(np.where(clicked, movie, movies), axis=0)
+        self._counts[:, -2] = self._fatigue
+        churned = self._fatigue >= CHURN_TENTHS
+        truncated = (self._counts[:, -1] >= rules.max_session_length) & ~churned
+        ended = churned | truncated
+        obs = observe(self._counts, self._scale)
+        info = {
+            "user_persona": self._viewer,
+            "is_clicked": clicked,
+            "click_prob": click_prob,
+            "fatigue": self._fatigue / CHURN_TENTHS,
+            "recommended_movie": movie,
+            "churned": churned,
+        }
+        if not ended.any():
+            return obs, reward, churned, truncated, self._masked(info, self._everywhere)
+        final_info = self._masked(info | {"is_success": truncated}, ended)
+        infos = self._masked({"final_obs": obs, "final_info": final_info}, ended) | self._masked(info, ~ended)
+        worlds = np.flatnonzero(ended)
+        self._begin(worlds)
+        first_obs = obs.copy()
+        first_obs[worlds] = 0.0
+        return first_obs, reward, churned, truncated, infos | self._masked(self._first_info(), self._everywhere)
+
+    def _begin(self, worlds: Array) -> None:
+        assert self._streams is not None
+        persona = self.rules.persona_of(self._streams.draw(worlds))
+        self._persona[worlds], self._fatigue[worlds], self._counts[worlds] = persona, 0, 0
+        self._viewer = self._viewer.copy()
+        self._viewer[worlds] = self._names[persona]
+
+    def _first_info(self) -> dict[str, Any]:
+        return {"user_persona": self._viewer, "fatigue": self._fatigue / CHURN_TENTHS}
+
+    @staticmethod
+    def _masked(info: dict[str, Any], mask: Array) -> dict[str, Any]:
+        """Gymnasium's layout: beside each array a mask of the worlds it speaks of."""
+        return info | {f"_{key}": mask for key in info}
+
+    def _seeds(self, seed: int | Sequence[int] | None) -> Sequence[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        seeds: list[Any] = list(seed) if isinstance(seed, list | tuple | np.ndarray) else [seed]
+        if isinstance(seed, int | np.integer):
+            seeds = [seed + i for i in range(self.num_envs)]
+        if len(seeds) != self.num_envs or not all(isinstance(s, int | np.integer) and s >= 0 for s in seeds):
+            raise BadInput(
+                f"seed = {seed!r}; expected a whole number, 0 or more, or one for each of {self.num_envs} worlds"
+            )
+        return [int(s) for s in seeds]
+
+    def _checked(self, actions: Any) -> Array:
+        if self._streams is None:
+            raise BadInput("step() before the first reset(); call reset() once")
+        movie = np.array(actions)  # a copy: the infos hold on to it
+        movies = len(self.rules.catalogue)
+        if movie.shape != (self.num_envs,) or movie.dtype.kind not in "iu":
+            raise BadInput(f"actions = {actions!r}; expected {self.num_envs} whole numbers 0–{movies - 1}")
+        if (movie.astype(np.uint64) >= movies).any():  # a negative number becomes a huge one
+            raise BadInput(f"actions = {actions!r}; expected only whole numbers 0–{movies - 1}")
+        return movie.astype(np.int64, copy=False)
