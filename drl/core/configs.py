@@ -150,6 +150,7 @@ class DQNConfig:
     warmup: int = 1000  # environment steps before the first update
     train_every: int = 1  # environment steps per round of updates, whatever the number of worlds
     gradient_steps: int = 1  # updates per round
+    updates_per_log: int = 100  # updates that make up one learning step, one line in the log
     double: bool = False  # the online network chooses the action that the target network values
     n_step: int = 1  # steps looked ahead
     prioritised: bool = False  # draw transitions in proportion to their last error
@@ -172,7 +173,7 @@ class DQNConfig:
     max_grad_value: float | None = None  # of each entry; None: no clipping
 
     def __post_init__(self) -> None:
-        whole = "batch_size capacity train_every gradient_steps n_step target_every"
+        whole = "batch_size capacity train_every gradient_steps updates_per_log n_step target_every"
         require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
         shares = "gamma priority_alpha priority_beta tau epsilon_start epsilon_end"
         require(self, "a number from 0 to 1", shares, lambda x: 0 <= x <= 1)

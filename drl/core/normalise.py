@@ -1,7 +1,8 @@
 """Running statistics that scale observations and rewards.
 
-They change only when the trainer says so, once per learning step, after the learner has used the batch. So every
-action of a rollout and every value computed from it saw the same numbers, and evaluation sees frozen ones.
+They change only when the trainer says so, once per learning step: observations after the learner has used the batch,
+so that every action of a rollout and every value computed from it saw the same numbers; rewards before, since only
+the learner sees them. Evaluation sees frozen ones.
 """
 
 from typing import Any

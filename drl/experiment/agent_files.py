@@ -12,6 +12,8 @@ def load_agent(path: str | Path, model: Any = None, device: str = "cpu") -> Any:
     card, _ = read_agent(path)
     if card["engine"] != "torch":
         raise UnusableFile(f"{path} was saved by the {card['engine']!r} engine, which this version cannot load")
-    from drl.engines.torch.policy_agent import PolicyAgent
+    from drl.engines.torch.build import AGENTS
 
-    return PolicyAgent.load(path, model, device)
+    if card["variant"] not in AGENTS:
+        raise UnusableFile(f"{path} is an agent of an unknown kind, {card['variant']!r}")
+    return AGENTS[card["variant"]].load(path, model, device)

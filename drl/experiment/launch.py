@@ -13,6 +13,7 @@ from drl.core.contracts import Tracker, World
 from drl.core.errors import BadInput, DrlError, NonFinite, SaveFailed
 from drl.core.log import Log
 from drl.core.normalise import RewardScaler
+from drl.core.schedules import Exponential, Linear, Schedule
 from drl.core.seeding import Seeds
 from drl.envs.make import make_world
 from drl.experiment import stages
@@ -21,6 +22,7 @@ from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.watch import film
 from drl.memory.episodes import Episodes
+from drl.memory.replay import Replay
 from drl.memory.rollout import Rollout
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import CsvTracker, JsonlTracker
@@ -85,9 +87,14 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
         compile_update=run.compile,
     )
     shapes = (world.num_envs, world.obs_spec, world.action_spec)
-    columns = world.num_envs
-    if experiment.algorithm == "reinforce":
-        memory: Any = Episodes(config.episodes_per_step, *shapes)
+    columns, extra = world.num_envs, {}
+    if experiment.algorithm == "dqn":
+        if run.normalise_reward:
+            raise BadInput("normalise_reward is for on-policy algorithms; dqn replays rewards as they were")
+        memory: Any = Replay(config, *shapes, rng=Seeds(run.seed).generator("replay"), frame_stack=run.frame_stack)
+        extra = {"updates_per_log": config.updates_per_log, "exploration": exploration(experiment)}
+    elif experiment.algorithm == "reinforce":
+        memory = Episodes(config.episodes_per_step, *shapes)
         columns = 1  # whole episodes come one after another
     else:
         rows = config.rollout_length * columns
@@ -96,8 +103,17 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
         memory = Rollout(config.rollout_length, *shapes)
     scaler = RewardScaler(columns, config.gamma) if run.normalise_reward else None
     total = None if run.num_episodes else run.budget
-    trainer_config = TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window)
+    trainer_config = TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window, **extra)
     return Trainer(world, agent, learner, memory, trainer_config, scaler)
+
+
+def exploration(experiment: Experiment) -> Schedule | None:
+    """The share of random actions over environment steps; noisy networks need none."""
+    config = experiment.learner
+    if experiment.model.noisy:
+        return None
+    shape = Exponential if config.epsilon_schedule == "exponential" else Linear
+    return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
 
 
 def train(experiment: Experiment, trackers: list[Tracker] | None = None) -> Finished:

@@ -264,7 +264,7 @@ class QuietConsole:
         parts += [f"{name} {value}" for name, value in _shown(log.recent, ("mean_ep_return", "success_rate")).items()]
         if "window" in log.recent and len(parts) > 2:
             parts[-1] += f" over the last {int(log.recent['window'])}"
-        parts += [f"evaluation {name} {value}" for name, value in _shown(log.evaluation, tuple(log.evaluation)).items()]
+        parts += [f"evaluation {value}" for value in _shown(log.evaluation, ("mean_return",)).values()]
         parts += _shown({"time_elapsed": self._seconds}, ("time_elapsed",)).values()
         self.stream.write(" · ".join(parts) + "\n")
         self.stream.flush()

@@ -120,5 +120,5 @@ def across(curves: list[tuple[Array, Array]], points: int = 300) -> Band:
         return Band(empty, empty, empty)
     grid = np.linspace(low, high, points if high > low else 1)
     table = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, points]
-    flat = grouped(np.repeat(grid, len(curves)), table.T.ravel(), np.arange(len(grid)) * len(curves))
+    flat = grouped(np.repeat(grid, len(curves)), table.T.ravel(), np.arange(len(grid)) * len(curves), least=3)
     return Band(grid, flat.mean, flat.half)

@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from drl.core.contracts import Agent, Algorithm, Memory, World
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import Episode, Log
 from drl.core.normalise import RewardScaler
+from drl.core.schedules import Schedule
 from drl.core.specs import Array
 
 
@@ -21,9 +22,11 @@ class TrainerConfig:
     total_timesteps: int | None = None  # the budget in environment steps that schedules run over
     num_episodes: int | None = None  # or the budget in episodes
     window: int = 100  # how many recent episodes the running statistics cover
+    updates_per_log: int = 1  # rounds of collecting and learning that make up one learning step
+    exploration: Schedule | None = None  # of the agent's epsilon, over environment steps
 
     def __post_init__(self) -> None:
-        for name in ("total_timesteps", "num_episodes", "window"):
+        for name in ("total_timesteps", "num_episodes", "window", "updates_per_log"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise BadInput(f"{name} is {value}; expected at least 1")
 
@@ -55,6 +58,8 @@ class Trainer:
         self.episodes = 0
         self.recent: deque[Episode] = deque(maxlen=self.config.window)
         self.finished: list[Episode] = []  # since the last learning step
+        self.seen: list[Array] = []  # observations since then, for the normaliser
+        self.reward_sum = 0.0  # of all worlds since then
         self.seconds = 0.0  # spent in `step`
 
     def __call__(self) -> Iterator[Log]:
@@ -62,30 +67,42 @@ class Trainer:
             yield self.step()
 
     def step(self) -> Log:
-        started, steps_before = time.perf_counter(), self.env_steps
-        progress = self.progress
+        started, steps_before, progress = time.perf_counter(), self.env_steps, self.progress
+        rounds = [self._round(progress) for _ in range(self.config.updates_per_log)]
+        if self.agent.normaliser is not None:
+            self.agent.normaliser.update(np.concatenate(self.seen))
+        self.learning_steps += 1
+        elapsed = time.perf_counter() - started
+        self.seconds += elapsed
+        log = self._log(_means(rounds), elapsed, self.env_steps - steps_before)
+        self.finished, self.seen, self.reward_sum = [], [], 0.0
+        _check_finite(log)
+        return log
+
+    def _round(self, progress: float) -> dict[str, float]:
+        """Collect until the memory is ready, learn once, and give what the algorithm reports."""
         while not self.memory.ready:
             self._collect()
         batch = self.memory.take()
         logged = self.algorithm.learn(self._prepared(batch), progress)
-        if self.agent.normaliser is not None:
-            self.agent.normaliser.update(batch.obs[batch.valid])
-        self.learning_steps += 1
-        elapsed = time.perf_counter() - started
-        self.seconds += elapsed
-        log = self._log(batch, logged, elapsed, self.env_steps - steps_before)
-        self.finished = []
-        _check_finite(log)
-        return log
+        priority: Any = logged.pop("priority", None)
+        if priority is not None and hasattr(self.memory, "reprioritise"):
+            self.memory.reprioritise(batch.index, priority)
+        return logged
 
     def _collect(self) -> None:
         """One step of every world."""
         if self.obs is None:
             self.obs = self.world.reset()
+        if self.config.exploration is not None:
+            self.agent.epsilon = self.config.exploration(self.env_steps)  # type: ignore[attr-defined]
         action = self.agent.decide(self.obs, explore=True)
         step = self.world.step(self.agent.action_spec.to_env(action))
         self.memory.add(self.obs, action, step)
+        if self.agent.normaliser is not None:
+            self.seen.append(self.obs[step.valid])
         self.obs = step.obs
+        self.reward_sum += float(step.reward.sum())
         self.env_steps += int(np.count_nonzero(step.valid))
         if step.episodes:
             self.episodes += len(step.episodes)
@@ -102,15 +119,15 @@ class Trainer:
     def _prepared(self, batch: Any) -> Any:
         """The batch as the learner sees it: observations normalised as they were when acting, rewards scaled."""
         if self.agent.normaliser is not None:
-            names = ("obs", "last_obs", "final_obs")
+            names = {"obs", "next_obs", "last_obs", "final_obs"} & {field.name for field in fields(batch)}
             batch = replace(batch, **{name: self.agent.normaliser(getattr(batch, name)) for name in names})
         if self.reward_scaler is not None:
             self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
             batch = replace(batch, reward=self.reward_scaler(batch.reward))
         return batch
 
-    def _log(self, batch: Any, logged: dict[str, float], elapsed: float, new_steps: int) -> Log:
-        rollout = {"rollout_len": float(new_steps), "mean_reward": float(batch.reward[batch.valid].mean())}
+    def _log(self, logged: dict[str, float], elapsed: float, new_steps: int) -> Log:
+        rollout = {"rollout_len": float(new_steps), "mean_reward": self.reward_sum / new_steps if new_steps else 0.0}
         counters: dict[str, float] = {
             "episodes_count": self.episodes,
             "timesteps_count": self.env_steps,
@@ -118,6 +135,8 @@ class Trainer:
         }
         if self.config.total_timesteps:
             counters["total_timesteps"] = self.config.total_timesteps
+        if self.config.exploration is not None:
+            counters["epsilon"] = self.config.exploration(self.env_steps)
         shown = {name: logged.pop(name) for name in SETTINGS if name in logged}
         return Log(
             env_steps=self.env_steps,
@@ -139,6 +158,8 @@ class Trainer:
             "seconds": self.seconds,
             "recent": [list(episode) for episode in self.recent],
             "finished": [list(episode) for episode in self.finished],
+            "seen": [array.copy() for array in self.seen],
+            "reward_sum": self.reward_sum,
             "world": self.world.state_dict(),
             "memory": self.memory.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -152,6 +173,7 @@ class Trainer:
         self.seconds = float(state["seconds"])
         self.recent = deque((Episode(*e) for e in state["recent"]), maxlen=self.config.window)
         self.finished = [Episode(*e) for e in state["finished"]]
+        self.seen, self.reward_sum = [np.array(array) for array in state["seen"]], float(state["reward_sum"])
         self.world.load_state_dict(state["world"])
         self.memory.load_state_dict(state["memory"])
         self.algorithm.load_state_dict(state["algorithm"])
@@ -162,6 +184,12 @@ class Trainer:
 
 SETTINGS = ("learning_rate", "clip_range", "gradient_steps")  # logged beside the counters, not as results
 MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
+
+
+def _means(rounds: list[dict[str, float]]) -> dict[str, float]:
+    if len(rounds) == 1:
+        return rounds[0]
+    return {name: float(np.mean([numbers[name] for numbers in rounds])) for name in rounds[0]}
 
 
 def _episode_means(episodes: list[Episode]) -> dict[str, float]:

@@ -4,19 +4,24 @@ from typing import Any
 
 import torch
 
-from drl.core.configs import ModelConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.normalise import ObsNormaliser
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.algorithms.a2c import A2C
+from drl.engines.torch.algorithms.dqn import DQN
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.algorithms.reinforce import Reinforce
 from drl.engines.torch.models import MODEL_VARIANTS
 from drl.engines.torch.policy_agent import PolicyAgent
+from drl.engines.torch.q_agent import QAgent
 
 # The one place where an algorithm's name becomes its class.
-ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
+ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce, "dqn": DQN}
+# … and a model variant's name the agent that acts with it.
+AGENTS: dict[str, type[TorchAgent]] = {"policy_value": PolicyAgent, "policy_only": PolicyAgent, "q_value": QAgent}
 
 
 def pick_device(name: str) -> torch.device:
@@ -33,18 +38,20 @@ def pick_device(name: str) -> torch.device:
 
 def variant_of(algorithm: str, config: Any) -> str:
     """Which model variant an algorithm needs."""
+    if algorithm == "dqn":
+        return "q_value"
     return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"
 
 
 def build_learner(
     algorithm: str,
     specs: tuple[ObsSpec, ActionSpec],
-    configs: tuple[ModelConfig, Any],
+    configs: tuple[ModelConfig | QModelConfig, Any],
     seeds: Seeds,
     normalise_obs: bool = False,
     device: str = "cpu",
     compile_update: bool = False,
-) -> tuple[PolicyAgent, Any]:
+) -> tuple[Any, Any]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
     if algorithm not in ALGORITHMS:
@@ -52,9 +59,10 @@ def build_learner(
     if normalise_obs and obs_spec.dtype == "uint8":
         raise BadInput("normalise_obs is for vectors; images of uint8 are divided by 255 by the model")
     generator = torch.Generator().manual_seed(seeds.integer("init"))
-    model = MODEL_VARIANTS[variant_of(algorithm, config)](obs_spec, action_spec, model_config, generator)
+    variant = variant_of(algorithm, config)
+    model = MODEL_VARIANTS[variant](obs_spec, action_spec, model_config, generator)
     model = model.to(pick_device(device))
     normaliser = ObsNormaliser(obs_spec.shape) if normalise_obs else None
-    agent = PolicyAgent(model, obs_spec, action_spec, normaliser, seeds.generator("exploration"))
+    agent = AGENTS[variant](model, obs_spec, action_spec, normaliser, seeds.generator("exploration"))
     learner = ALGORITHMS[algorithm](model, action_spec, config, seeds.generator("learner"), compile_update)
     return agent, learner

@@ -18,6 +18,7 @@ Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to m
 
 BETAS = (0.9, 0.999)  # of Adam
 RMS_DECAY = 0.99  # of RMSprop
+MEMORY = ("values", "first", "second", "peak")  # tensors that make up the optimizer's state
 
 
 class FlatOptimizer:
@@ -30,14 +31,18 @@ class FlatOptimizer:
         self,
         model: nn.Module,
         loss: Loss,
-        kind: str = "adam",  # adam · rmsprop
+        kind: str = "adam",  # adam · adamw · rmsprop
         eps: float = 1e-5,
         max_grad_norm: float | None = None,  # of all gradients together
+        max_grad_value: float | None = None,  # of each gradient
+        amsgrad: bool = False,  # divide by the largest second moment so far
+        weight_decay: float = 0.0,  # of adamw: share of each parameter that fades per unit of learning rate
         groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
         compiled: bool = False,
     ):
         self.model, self.loss = model, loss
-        self.kind, self.eps, self.max_grad_norm = kind, eps, max_grad_norm
+        self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
+        self.amsgrad, self.weight_decay = amsgrad, weight_decay if kind == "adamw" else 0.0
         self.parameters = [p for p in model.parameters() if p.requires_grad]  # frozen ones stay as they are
         position = {id(p): i for i, p in enumerate(self.parameters)}
         # Every trained parameter of every module once, by name: a tied one has several names and one position.
@@ -54,6 +59,7 @@ class FlatOptimizer:
         self._bind()
         self.first = torch.zeros_like(self.values)  # running mean of gradients (Adam)
         self.second = torch.zeros_like(self.values)  # running mean of squared gradients
+        self.peak = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self.compile_seconds = 0.0  # what the first compiled step took
         self._program = torch.compile(self._fused) if compiled else None
@@ -61,86 +67,87 @@ class FlatOptimizer:
     def descend(self, rate: float, *inputs: Any) -> Tensor:
         """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
         self.count += 1
-        step_size, correction = self._corrections(rate)
+        numbers = self._corrections(rate)
         first = self.parameters[0]
         if first.data_ptr() != self.values.data_ptr() or first.grad is None:
             self._bind()  # someone moved the model, or cleared its gradients, since
+        state = (self.values, self.first, self.second, self.peak)
         if self._program is not None:
-            # Tensors, not floats: a new number must not mean a new program.
-            scalars = torch.tensor([step_size, correction], device=self.values.device)
             started = time.perf_counter()
-            logged: Tensor = self._program(self.values, self.first, self.second, scalars, *inputs)
+            # A tensor, not floats: a new number must not mean a new program.
+            logged: Tensor = self._program(state, torch.tensor(numbers, device=self.values.device), *inputs)
             self.compile_seconds = self.compile_seconds or time.perf_counter() - started
             return logged
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)
         loss.backward()
-        norm = self._move(self.values, self.gradients, self.first, self.second, step_size, correction)
+        norm = self._move(state, self.gradients, numbers)
         return torch.cat([logged, norm[None]])
 
-    def _fused(self, values: Tensor, first: Tensor, second: Tensor, scalars: Tensor, *inputs: Any) -> Tensor:
+    def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
         """`descend` as one function of tensors, for the compiler."""
 
         def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
-            views = self._views(flat)
+            views = self.views(flat)
             parameters = {name: views[position] for name, position in self.places.items()}
             return self.loss(lambda obs: functional_call(self.model, parameters, (obs,), tie_weights=False), *inputs)
 
-        gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(values)
-        norm = self._move(values, gradient, first, second, scalars[0], scalars[1])
+        gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(state[0])
+        norm = self._move(state, gradient, numbers)
         return torch.cat([logged, norm[None]])
 
-    def _move(
-        self,
-        values: Tensor,
-        gradient: Tensor,
-        first: Tensor,
-        second: Tensor,
-        step_size: float | Tensor,
-        correction: float | Tensor,
-    ) -> Tensor:
+    def _move(self, state: tuple[Tensor, ...], gradient: Tensor, numbers: Sequence[float] | Tensor) -> Tensor:
         """Clip, then step, in place. Returns the norm before clipping."""
+        values, first, second, peak = state
+        step_size, correction, fade = numbers[0], numbers[1], numbers[2]
         with torch.no_grad():
             norm = torch.linalg.vector_norm(gradient)
             if self.max_grad_norm is not None:
                 gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            if self.kind == "adam":
-                first.lerp_(gradient, 1 - BETAS[0])
-                second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-                direction = first / (second.sqrt() * correction + self.eps)
-            else:
+            if self.max_grad_value is not None:
+                gradient = gradient.clamp(-self.max_grad_value, self.max_grad_value)
+            if self.kind == "rmsprop":
                 second.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
                 direction = gradient / (second.sqrt() + self.eps)
+            else:
+                first.lerp_(gradient, 1 - BETAS[0])
+                second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                largest = torch.maximum(peak, second, out=peak) if self.amsgrad else second
+                direction = first / (largest.sqrt() * correction + self.eps)
             if self.factors is not None:
                 direction = direction * self.factors
+            if self.weight_decay:
+                values.mul_(fade)
             values.sub_(direction * step_size)
         return norm
 
-    def _corrections(self, rate: float) -> tuple[float, float]:
-        """Adam's bias corrections, folded into the rate and into the root of the second moment."""
-        if self.kind != "adam":
-            return rate, 1.0
-        return rate / (1 - BETAS[0] ** self.count), (1 - BETAS[1] ** self.count) ** -0.5
+    def _corrections(self, rate: float) -> tuple[float, float, float]:
+        """The step size, the factor on the root of the second moment (Adam's bias corrections in both), and what is
+        left of each parameter after its decay."""
+        if self.kind == "rmsprop":
+            return rate, 1.0, 1.0
+        step_size, correction = rate / (1 - BETAS[0] ** self.count), (1 - BETAS[1] ** self.count) ** -0.5
+        return step_size, correction, 1.0 - rate * self.weight_decay
 
     def _bind(self) -> None:
         """Make the model's parameters views of `values`, keeping what they hold."""
         self.values.copy_(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
-        views = zip(self._views(self.values), self._views(self.gradients), strict=True)
+        views = zip(self.views(self.values), self.views(self.gradients), strict=True)
         for parameter, (value, gradient) in zip(self.parameters, views, strict=True):
             parameter.data, parameter.grad = value, gradient
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
+    def views(self, flat: Tensor) -> list[Tensor]:
         """`flat` cut into the model's parameters."""
         sizes = [shape.numel() for shape in self.shapes]
         return [piece.view(shape) for piece, shape in zip(flat.split(sizes), self.shapes, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain NumPy."""
-        tensors = {"values": self.values, "first": self.first, "second": self.second}
+        tensors = {name: getattr(self, name) for name in MEMORY}
         return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("values", "first", "second"):
+        for name in MEMORY:
             getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
         self.count = int(state["count"])
 

@@ -5,6 +5,7 @@ torch. What gradients flow through is torch. `drl.testing.oracles` has the slow 
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -117,3 +118,43 @@ def clipped_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
     """Squared error, or that of the value kept within `clip_range` of the old one: the larger of the two."""
     clipped = old_value + (value - old_value).clamp(-clip_range, clip_range)
     return torch.maximum((value - target).square(), (clipped - target).square())
+
+
+# ── action values, torch ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def huber(error: Tensor) -> Tensor:
+    """½ x² near zero, |x| − ½ beyond 1."""
+    size = error.abs()
+    return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+
+
+def q_target(reward: Tensor, continues: Tensor, next_q: Tensor) -> Tensor:
+    """r + γ^k Q(s', a'), `continues` being γ^k, or 0 where the episode terminated."""
+    return reward + continues * next_q
+
+
+def project_distribution(probs: Tensor, reward: Tensor, continues: Tensor, support: Tensor) -> Tensor:
+    """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
+
+    Each moved atom shares its mass between its two neighbours by nearness. One that lands on an atom leaves all of its
+    mass there: its share for the upper neighbour is 0.
+    """
+    last = len(support) - 1
+    step = (support[-1] - support[0]) / last
+    moved = reward.unsqueeze(-1) + continues.unsqueeze(-1) * support  # [B, atoms]
+    position = ((moved - support[0]) / step).clamp(0, last)
+    lower = position.floor()
+    upper_share = position - lower
+    index = lower.long()
+    target = torch.zeros_like(probs).scatter_add(-1, index, probs * (1 - upper_share))
+    return target.scatter_add(-1, (index + 1).clamp(max=last), probs * upper_share)
+
+
+def quantile_loss(quantiles: Tensor, target: Tensor, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+    """QR-DQN's loss `[B]`: asymmetric `penalty` between every quantile `[B, n]` and every target sample `[B, m]`."""
+    count = quantiles.shape[-1]
+    levels = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count  # τ̂, [n]
+    error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, n, m]
+    weight = (levels.view(1, -1, 1) - (error < 0).to(error.dtype)).abs()
+    return (weight * penalty(error)).mean(dim=2).sum(dim=1)

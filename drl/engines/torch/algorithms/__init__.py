@@ -1,1 +1,1 @@
-"""One algorithm, one file: its config, its pure loss, its class."""
+"""One algorithm, one file: its pure loss, its class. The configs, which all engines share, are in `core/configs.py`."""

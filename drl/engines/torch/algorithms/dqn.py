@@ -1,0 +1,141 @@
+"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritised, noisy.
+
+The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
+memory's and reach the loss as `discount` and `weight`; double is here.
+"""
+
+import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl.core.configs import DQNConfig
+from drl.core.schedules import schedule
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec
+from drl.core.transition import ReplayBatch
+from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.heads import QHead
+from drl.engines.torch.layers import noisy_layers
+
+
+class QRows(NamedTuple):
+    """A replay batch as tensors `[B, …]`."""
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    continues: Tensor  # γ^k, or 0 where the episode terminated
+    next_obs: Tensor
+    weight: Tensor
+
+
+LOGGED = ("loss", "mean_q", "mean_target_error")
+
+
+def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config: DQNConfig) -> tuple[Tensor, Tensor]:
+    """Importance-weighted error of the chosen actions' values. Pure: reads parameters, changes nothing.
+
+    The second result holds the numbers of `LOGGED`, then every row's error: its priority.
+    """
+    with torch.no_grad():
+        next_answer = target(rows.next_obs)
+        selector = model(rows.next_obs) if config.double else next_answer
+        next_chosen = _of_action(next_answer, _q_values(head, selector).argmax(dim=-1))  # [B] or [B, atoms]
+    answer = model(rows.obs)
+    chosen = _of_action(answer, rows.action)
+    penalty = ops.huber if config.loss == "huber" else torch.square
+    kind = head.kind if head is not None else "none"
+    if kind == "c51":
+        goal = ops.project_distribution(next_chosen.softmax(dim=-1), rows.reward, rows.continues, head.support)
+        per_sample = -(goal * chosen.log_softmax(dim=-1)).sum(dim=-1)  # cross-entropy
+        error = per_sample
+    elif kind == "qr":
+        goal = ops.q_target(rows.reward.unsqueeze(-1), rows.continues.unsqueeze(-1), next_chosen)
+        per_sample = ops.quantile_loss(chosen, goal, penalty)
+        error = per_sample
+    else:
+        error = ops.q_target(rows.reward, rows.continues, next_chosen) - chosen
+        per_sample = penalty(error)
+    loss = (rows.weight * per_sample).mean()
+    with torch.no_grad():
+        mean_q = _q_values(head, answer).mean()
+        logged = torch.cat([torch.stack([loss, mean_q, error.abs().mean()]), error.abs()])
+    return loss, logged
+
+
+def _of_action(answer: Tensor, action: Tensor) -> Tensor:
+    """The rows of `answer` that belong to the actions: `[B, A, …]` → `[B, …]`."""
+    return answer[torch.arange(len(action), device=action.device), action]
+
+
+def _q_values(head: Any, answer: Tensor) -> Tensor:
+    return head.q_values(answer) if head is not None else answer  # type: ignore[no-any-return]
+
+
+class DQN:
+    """Learns action values from replayed transitions. Needs a q-value model and Discrete actions."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        action_spec: ActionSpec,
+        config: DQNConfig | None = None,
+        rng: np.random.Generator | None = None,
+        compile_update: bool = False,
+    ):
+        self.model, self.spec = model, action_spec
+        self.config = config or DQNConfig()
+        self.rng = rng or np.random.default_rng(0)  # seeds the noise of noisy layers
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.target = copy.deepcopy(model).requires_grad_(False)
+        self.device = next(model.parameters()).device
+        head = getattr(model, "head", None)
+        self.optimizer = FlatOptimizer(
+            model,
+            partial(dqn_loss, target=self.target, head=head if isinstance(head, QHead) else None, config=self.config),
+            kind=self.config.optimizer,
+            eps=self.config.adam_eps,
+            max_grad_norm=self.config.max_grad_norm,
+            max_grad_value=self.config.max_grad_value,
+            amsgrad=self.config.amsgrad,
+            weight_decay=self.config.weight_decay,
+            compiled=compile_update,
+        )
+        self.target_values = torch.cat([p.reshape(-1) for p in self.target.parameters()])
+        for parameter, view in zip(self.target.parameters(), self.optimizer.views(self.target_values), strict=True):
+            parameter.data = view
+        self.noisy = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
+        self._resample()
+
+    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> dict[str, Any]:
+        """One update. Besides numbers to log it gives `priority`, the error of each row."""
+        rate = self.learning_rate(progress)
+        continues = batch.discount * (1.0 - batch.terminated)
+        arrays = (batch.obs, batch.action, batch.reward, continues, batch.next_obs, batch.weight)
+        rows = QRows(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        if self.noisy:
+            self._resample()
+        logged = self.optimizer.descend(rate, rows).cpu().numpy()
+        if self.optimizer.count % self.config.target_every == 0:
+            self.target_values.lerp_(self.optimizer.values, self.config.tau)
+        numbers = dict(zip(LOGGED, logged.tolist(), strict=False))
+        return numbers | {"grad_norm": float(logged[-1]), "learning_rate": rate, "priority": logged[len(LOGGED) : -1]}
+
+    def _resample(self) -> None:
+        generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
+        for layer in self.noisy:
+            layer.resample(generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        target = self.target_values.cpu().numpy().copy()
+        return {"optimizer": self.optimizer.state_dict(), "target": target, "rng": generator_state(self.rng)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.target_values.copy_(torch.from_numpy(np.array(state["target"])))
+        restore_generator(self.rng, state["rng"])
