@@ -81,3 +81,36 @@ def ppo_loss_terms(
         clipped_sum += clipped
     count = len(advantage)
     return -objective / count, clipped_count / count, kl / count, clipped_sum / count
+
+
+def c51_projection(probs: Array, reward: float, continues: float, support: Array) -> Array:
+    """Where the mass of r + γ^k Z goes, atom by atom, for one sample."""
+    target = np.zeros(len(support), np.float64)
+    step = (float(support[-1]) - float(support[0])) / (len(support) - 1)
+    for mass, atom in zip(probs, support, strict=True):
+        moved = min(max(float(reward) + float(continues) * float(atom), float(support[0])), float(support[-1]))
+        for i, place in enumerate(support):  # a tent of width Δz over each atom
+            target[i] += float(mass) * max(0.0, 1.0 - abs(moved - float(place)) / step)
+    return target
+
+
+def huber(error: float) -> float:
+    return 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
+
+
+def quantile_huber(quantiles: Array, target: Array) -> float:
+    """QR-DQN's loss of one sample: mean over targets, sum over quantiles."""
+    total = 0.0
+    for i, quantile in enumerate(quantiles):
+        level = (i + 0.5) / len(quantiles)
+        for sample in target:
+            error = float(sample) - float(quantile)
+            total += abs(level - (error < 0)) * huber(error) / len(target)
+    return total
+
+
+def prioritised_sampling(errors: Array, alpha: float, beta: float, eps: float) -> tuple[Array, Array]:
+    """Probabilities of all transitions, and importance weights before they are divided by the largest."""
+    priorities = np.array([(abs(float(error)) + eps) ** alpha for error in errors])
+    probabilities = priorities / priorities.sum()
+    return probabilities, (len(errors) * probabilities) ** -beta
