@@ -6,6 +6,7 @@ Nothing heavy is imported here: `drl --help` answers at once.
 import importlib
 import sys
 import warnings
+from collections.abc import Callable
 
 from drl import __version__
 from drl.core.errors import BadInput, DrlError, did_you_mean
@@ -14,6 +15,8 @@ from drl.core.errors import BadInput, DrlError, did_you_mean
 COMMANDS = {
     "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
+    "ablate": ("drl.cli.ablate", "which part of DQN helps: drl ablate dqn --env CartPole-v1"),
+    "search": ("drl.cli.search", "look for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and worlds"),
 }
@@ -30,11 +33,16 @@ HELP += "\n\n`drl COMMAND --help` explains a command; `drl --version` says which
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code (see `drl.core.errors` for what each means)."""
     arguments = sys.argv[1:] if argv is None else argv
+    return report_errors(lambda: _dispatch(arguments), name="drl")
+
+
+def report_errors(run: Callable[[], int], name: str) -> int:
+    """The exit code of `run`; an error of ours becomes one message and its own code."""
     warnings.showwarning = _one_line_warning
     try:
-        return _dispatch(arguments)
+        return run()
     except DrlError as error:
-        print(f"drl: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

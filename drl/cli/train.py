@@ -31,14 +31,14 @@ def main(arguments: list[str]) -> int:
         say(f"settings: {source}")
     finished = train(experiment)
     if not experiment.run.quiet:
-        say(_report(finished))
+        say(report(finished))
     return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     """The experiment, and in words where its numbers come from."""
     flags = list(flags)
-    config_file = _take(flags, "--config")
+    config_file = take_flag(flags, "--config")
     use_preset = "--no-preset" not in flags
     flags = [flag for flag in flags if flag != "--no-preset"]
     from_file = read_yaml(config_file) if config_file else {}
@@ -89,7 +89,7 @@ def _peek(flags: list[str], name: str) -> str | None:
     return value
 
 
-def _take(flags: list[str], name: str) -> str | None:
+def take_flag(flags: list[str], name: str) -> str | None:
     """Like `_peek`, but removes the flag and its value."""
     value = _peek(flags, name)
     for position, flag in enumerate(flags):
@@ -101,7 +101,8 @@ def _take(flags: list[str], name: str) -> str | None:
     return value
 
 
-def _report(finished: Any) -> str:
+def report(finished: Any) -> str:
+    """Where a run left what."""
     folder, summary = finished.folder, finished.evaluation
     lines = ["", f"{finished.status}: {folder}"]
     if summary:

@@ -160,7 +160,7 @@ class DQNConfig:
     priority_eps: float = 0.01  # added to every error, so that none is forgotten
     tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
     target_every: int = 1  # updates between two such moves
-    loss: str = "huber"  # huber · squared; of the TD error, or within the quantile loss
+    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
     epsilon_start: float = 0.9  # share of random actions; noisy networks need none
     epsilon_end: float = 0.05
     epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (linear)

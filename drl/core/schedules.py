@@ -1,7 +1,7 @@
 """Numbers that change during training. A schedule is a plain function of time.
 
 What "time" is, the caller says: the share of the budget used for learning rates and clip ranges (`Linear`), or
-environment steps for exploration (`Exponential`).
+environment steps for exploration.
 """
 
 import math

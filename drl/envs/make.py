@@ -11,8 +11,10 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.vector import VectorEnv
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.envs import atari
 from drl.envs.async_world import AsyncWorld
 from drl.envs.envpool_world import EnvPoolWorld, make_pool
 from drl.envs.frame_stack import StackedEnv, StackedWorld
@@ -81,6 +83,8 @@ def make_world(
     spec = _unchecked_spec(env_id) if engine == "envpool" else find_spec(env_id)
     order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
     world = _auto(order) if engine == "auto" else ENGINES[engine](order)
+    if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
+        world = atari.SignRewards(world)
     return world if frame_stack == 1 else StackedWorld(world, frame_stack)
 
 
@@ -138,13 +142,20 @@ def _latest_version(name: str) -> EnvSpec | None:
 
 def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        # The passive checker costs time at every step and knows less than our own `check_environment`.
-        env: gym.Env[Any, Any] = gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
+        make = atari.make_atari if atari.is_atari(spec) else _make_plain
+        env = make(spec, render_mode, env_kwargs)
+    except BadInput:
+        raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
     except Exception as error:
         raise _cannot_make(spec.id, env_kwargs, error) from error
     return env
+
+
+def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    # The passive checker costs time at every step and knows less than our own `check_environment`.
+    return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
 
 
 def _missing(env_id: str, error: Exception) -> BadInput:
@@ -174,12 +185,19 @@ def _native(order: Order) -> OpenWorld:
         raise BadInput(f"environment {spec.id!r} has no vector form of its own; use engine='sync' or 'async'")
     kwargs = order.env_kwargs | ({} if order.render_mode is None else {"render_mode": order.render_mode})
     try:
-        vector_env = gym.make_vec(spec, order.num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        make = atari.make_atari_vector if atari.is_atari(spec) else _make_plain_vector
+        vector_env = make(spec, order.num_envs, kwargs)
+    except BadInput:
+        raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
     except Exception as error:
         raise _cannot_make(spec.id, kwargs, error) from error
     return NativeWorld(vector_env, order.seed, spec.id, order.stream)
+
+
+def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
 
 
 def _envpool(order: Order) -> OpenWorld:
@@ -203,7 +221,8 @@ def _auto(order: Order) -> OpenWorld:
     """The fastest engine that is sound. EnvPool is never chosen: it simulates other physics."""
     spec = order.spec
     has_native = spec.vector_entry_point is not None and not spec.additional_wrappers
-    if has_native and order.render_mode is None and order.num_envs >= NATIVE_FROM:
+    native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
+    if has_native and order.render_mode is None and order.num_envs >= native_from:
         try:
             return _native(order)
         except BadInput:

@@ -30,10 +30,12 @@ class RunConfig:
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
     window: int = 100  # recent episodes that running statistics cover
+    best_after: int = 0  # finished episodes before a best model is saved
+    wandb_project: str | None = None  # track with Weights & Biases under this project; None: not
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
     # budget, or 10 000 where the budget is in episodes.
     evaluate_every: int | None = None
-    evaluation_episodes: int = 10
+    evaluation_episodes: int = 10  # per evaluation
     checkpoint_every: int | None = None
     keep_checkpoints: int = 2  # how many of the newest to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
@@ -49,7 +51,7 @@ class RunConfig:
         positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "a number above 0", "max_minutes", lambda x: x > 0)
-        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed"
+        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name", "name", lambda x: bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", x)))
         if self.total_timesteps and self.num_episodes:

@@ -1,6 +1,7 @@
 """`train`: from an `Experiment` to a finished run folder."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import warnings
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drl.core.contracts import Tracker, World
-from drl.core.errors import BadInput, DrlError, NonFinite, SaveFailed
+from drl.core.errors import BadInput, DrlError, MissingExtra, NonFinite, SaveFailed
 from drl.core.log import Log
 from drl.core.normalise import RewardScaler
 from drl.core.schedules import Exponential, Linear, Schedule
@@ -29,6 +30,7 @@ from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.guarded import guard
 from drl.tracking.plots import plot_run
 from drl.tracking.tensorboard_events import TensorBoardTracker
+from drl.tracking.wandb_runs import WandbTracker
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 
@@ -116,9 +118,14 @@ def exploration(experiment: Experiment) -> Schedule | None:
     return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
 
 
-def train(experiment: Experiment, trackers: list[Tracker] | None = None) -> Finished:
-    """Train, tracking everything into a new run folder. Bad input raises before anything is written."""
+def train(experiment: Experiment, trackers: list[Tracker] | None = None, console: bool = True) -> Finished:
+    """Train, tracking everything into a new run folder. Bad input raises before anything is written.
+
+    `trackers` come on top of the usual ones; `console=False` prints nothing at all.
+    """
     run_config = experiment.run
+    if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("tracking with Weights & Biases", "wandb")
     with (
         StopSignals() as signals,
         make_world(
@@ -137,7 +144,17 @@ def train(experiment: Experiment, trackers: list[Tracker] | None = None) -> Fini
         run.note(world_engine=world.engine)
         if not run_config.quiet:
             say(f"{experiment.algorithm} on {run_config.env}, {world.num_envs} worlds ({world.engine}): {run.folder}")
-        return _drive(experiment, trainer, run, trackers or [], signals)
+        own = _trackers(experiment, run, console)
+        with contextlib.ExitStack() as stack:
+            board = None
+            if run_config.wandb_project is not None:
+                settings = experiment.to_flat()
+                board = WandbTracker(run_config.wandb_project, settings, run.folder, name=run.folder.name)
+                stack.enter_context(contextlib.closing(board))
+            finished = _drive(experiment, trainer, run, [*own, *(trackers or [])], board, signals)
+            if board is not None:
+                board.finish()
+        return finished
 
 
 def say(text: str) -> None:
@@ -146,12 +163,20 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def _drive(experiment: Experiment, trainer: Trainer, run: Run, extra: list[Tracker], signals: StopSignals) -> Finished:
+def _drive(
+    experiment: Experiment,
+    trainer: Trainer,
+    run: Run,
+    trackers: list[Tracker],
+    board: Tracker | None,  # W&B: written to like the others, but closed when videos and plots are there too
+    signals: StopSignals,
+) -> Finished:
     """Pull the logs through the stages until the budget is used or a signal came, then save."""
     log, interrupted = None, False
-    watchers: list[Tracker] = [guard(tracker) for tracker in [*_trackers(experiment, run), *extra]]
+    watchers: list[Tracker] = [guard(tracker) for tracker in trackers]
     try:
-        for log in _pipeline(experiment, trainer, run, watchers, signals):  # noqa: B007 (the last log is used below)
+        everyone = [*watchers, guard(board)] if board is not None else watchers
+        for log in _pipeline(experiment, trainer, run, everyone, signals):  # noqa: B007 (the last log is used below)
             pass
     except KeyboardInterrupt:
         interrupted = True
@@ -185,6 +210,7 @@ def _pipeline(
         config.budget,
         config.num_checkpoints,
         window=config.window,
+        best_after=config.best_after,
         in_episodes=bool(config.num_episodes),
         **_notes(experiment),
     )
@@ -213,14 +239,14 @@ def _default(every: int | None, budget: int | None, parts: int) -> int:
     return max(budget // parts, 1) if budget else 10_000
 
 
-def _trackers(experiment: Experiment, run: Run) -> list[Tracker]:
+def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
     config = experiment.run
     trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
     if config.tensorboard:
         trackers.append(TensorBoardTracker(run.folder / "tensorboard"))
-    if config.quiet:
+    if console and config.quiet:
         trackers.append(QuietConsole())
-    else:
+    elif console:
         steps = None if config.num_episodes else config.budget
         trackers.append(ConsoleTracker(total_timesteps=steps, total_episodes=config.num_episodes, window=config.window))
     return trackers

@@ -56,7 +56,7 @@ def watch(
     **options: Any,
 ) -> list[Episode]:
     """Play episodes in the world's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
-    thinks, does and gets, one line a step on `stream`."""
+    thinks, does and gets, one line a step on `stream`. Any other mode tells the result of each episode only."""
     finished = []
     stream = stream or sys.stdout
     with _open(agent, env_id, mode, options) as env, own_stream(agent, seed):

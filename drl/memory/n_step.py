@@ -12,7 +12,7 @@ from drl.core.contracts import WorldStep
 from drl.core.specs import Array
 
 
-class Rows(NamedTuple):
+class NStepRows(NamedTuple):
     """Transitions ready to be stored, `[M, …]`."""
 
     obs: Array
@@ -32,7 +32,7 @@ class NStep:
         # Per world, the steps that still look ahead: [obs, action, reward so far, k so far].
         self.pending: list[list[list[Any]]] = [[] for _ in range(num_envs)]
 
-    def add(self, obs: Array, action: Array, step: WorldStep) -> Rows | None:
+    def add(self, obs: Array, action: Array, step: WorldStep) -> NStepRows | None:
         """The transitions that this step completed; None if there are none."""
         if self.n == 1:
             return self._single(obs, action, step)
@@ -53,14 +53,14 @@ class NStep:
         if not complete:
             return None
         columns = [np.array(column) for column in zip(*complete, strict=True)]
-        return Rows(*columns)
+        return NStepRows(*columns)
 
-    def _single(self, obs: Array, action: Array, step: WorldStep) -> Rows:
+    def _single(self, obs: Array, action: Array, step: WorldStep) -> NStepRows:
         """n = 1: every valid row as it is."""
         discount = np.full(len(step.reward), self.gamma, np.float32)
         worlds = np.arange(len(step.reward))
-        rows = Rows(obs, action, step.reward, step.terminated, discount, step.next_obs, worlds)
-        return rows if step.valid.all() else Rows(*(column[step.valid] for column in rows))
+        rows = NStepRows(obs, action, step.reward, step.terminated, discount, step.next_obs, worlds)
+        return rows if step.valid.all() else NStepRows(*(column[step.valid] for column in rows))
 
     def state_dict(self) -> dict[str, Any]:
         return {"pending": [[list(row) for row in waiting] for waiting in self.pending]}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.memory.n_step import Rows
+from drl.memory.n_step import NStepRows
 
 
 class PackedStore:
@@ -27,7 +27,7 @@ class PackedStore:
         self.rows = np.zeros((capacity, ends[-1]), np.float32)
         self._batch = np.zeros((batch_size, ends[-1]), np.float32)
 
-    def write(self, slots: Array, rows: Rows) -> None:
+    def write(self, slots: Array, rows: NStepRows) -> None:
         count = len(slots)
         parts = (rows.obs, rows.next_obs, rows.action, rows.reward, rows.terminated, rows.discount)
         for column, part in zip(self.columns, parts, strict=True):
@@ -87,7 +87,7 @@ class FrameStore:
             self.frames[world, self.written[world] % self.ring] = frame
             self.written[world] += 1
 
-    def write(self, slots: Array, rows: Rows) -> None:
+    def write(self, slots: Array, rows: NStepRows) -> None:
         self.action[slots] = rows.action
         self.numbers[slots] = np.stack([rows.reward, rows.terminated, rows.discount], axis=1)
         self.world[slots] = rows.world

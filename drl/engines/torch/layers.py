@@ -1,7 +1,9 @@
 """Layers that backbones and heads are made of: orthogonal ones, and noisy ones in their place."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -51,6 +53,13 @@ class NoisyLinear(nn.Module):
 
 def noisy_layers(model: nn.Module) -> list[NoisyLinear]:
     return [module for module in model.modules() if isinstance(module, NoisyLinear)]
+
+
+def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
+    """New noise for all of them, from a stream of ours."""
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    for layer in layers:
+        layer.resample(generator)
 
 
 def make_linear(wide: int, narrow: int, gain: float, noisy: bool, generator: torch.Generator | None) -> nn.Module:

@@ -9,7 +9,7 @@ from drl.core.mlp_forward import mlp_forward
 from drl.core.specs import Array
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.heads import QHead
-from drl.engines.torch.layers import noisy_layers
+from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.models import Model
 from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
 
@@ -18,7 +18,7 @@ from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
 class QAgent(TorchAgent):
     """Takes the action of the highest value. When it explores, each world tosses a coin of `epsilon` for a random one.
 
-    Noisy networks explore with their current noise and decide with their mean.
+    Noisy networks explore with new noise at every step and decide with their mean.
     """
 
     variant = "q_value"
@@ -30,6 +30,8 @@ class QAgent(TorchAgent):
         self._numpy_net = NumpyNet(model, q_views)
 
     def decide(self, obs: Array, explore: bool = False) -> Array:
+        if explore and self._noisy:
+            resample(self._noisy, self.rng)  # new noise at every step, also before the first update
         best = self.q_values(obs, noisy=explore).argmax(axis=-1)
         if not explore or self.epsilon <= 0.0:
             return best

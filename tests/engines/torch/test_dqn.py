@@ -156,6 +156,25 @@ def test_noisy_agents_explore_with_noise_and_decide_with_the_mean():
     assert not torch.equal(online.noise_in, target.noise_in)
 
 
+def test_frozen_parameters_stay_also_in_the_target():
+    model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
+    model.backbone.requires_grad_(False)
+    learner = DQN(model, ACTION, DQNConfig(tau=0.5, learning_rate=0.01))
+    before = model.backbone[0].weight.clone()
+    for seed in range(3):
+        learner.optimizer.descend(0.01, rows_of(seed=seed))
+    assert torch.equal(before, model.backbone[0].weight)
+    assert torch.equal(before, learner.target.backbone[0].weight)
+
+
+def test_noise_changes_at_every_step_of_exploring():
+    model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True), torch.Generator().manual_seed(0))
+    agent = QAgent(model, OBS, ACTION, rng=np.random.default_rng(0))
+    obs = np.ones((1, 3), np.float32)
+    assert len({int(agent.decide(obs, explore=True)[0]) for _ in range(200)}) > 1
+    assert len({int(agent.decide(obs)[0]) for _ in range(20)}) == 1
+
+
 def test_epsilon_is_a_coin_per_world():
     agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), OBS, ACTION, rng=np.random.default_rng(0))
     agent.epsilon = 0.4

@@ -20,7 +20,7 @@ from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.heads import QHead
-from drl.engines.torch.layers import noisy_layers
+from drl.engines.torch.layers import noisy_layers, resample
 
 
 class QRows(NamedTuple):
@@ -48,7 +48,7 @@ def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config
         next_chosen = _of_action(next_answer, _q_values(head, selector).argmax(dim=-1))  # [B] or [B, atoms]
     answer = model(rows.obs)
     chosen = _of_action(answer, rows.action)
-    penalty = ops.huber if config.loss == "huber" else torch.square
+    penalty = ops.huber if config.loss == "huber" else ops.half_square
     kind = head.kind if head is not None else "none"
     if kind == "c51":
         goal = ops.project_distribution(next_chosen.softmax(dim=-1), rows.reward, rows.continues, head.support)
@@ -106,8 +106,11 @@ class DQN:
             weight_decay=self.config.weight_decay,
             compiled=compile_update,
         )
-        self.target_values = torch.cat([p.reshape(-1) for p in self.target.parameters()])
-        for parameter, view in zip(self.target.parameters(), self.optimizer.views(self.target_values), strict=True):
+        # The target's copies of what is trained lie in one flat tensor too; frozen parameters are equal for good.
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        copies = [parameter for name, parameter in self.target.named_parameters() if name in trained]
+        self.target_values = torch.cat([parameter.reshape(-1) for parameter in copies])
+        for parameter, view in zip(copies, self.optimizer.views(self.target_values), strict=True):
             parameter.data = view
         self.noisy = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
         self._resample()
@@ -127,9 +130,7 @@ class DQN:
         return numbers | {"grad_norm": float(logged[-1]), "learning_rate": rate, "priority": logged[len(LOGGED) : -1]}
 
     def _resample(self) -> None:
-        generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
-        for layer in self.noisy:
-            layer.resample(generator)
+        resample(self.noisy, self.rng)
 
     def state_dict(self) -> dict[str, Any]:
         target = self.target_values.cpu().numpy().copy()

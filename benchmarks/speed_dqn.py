@@ -1,0 +1,127 @@
+"""Speed of DQN against Stable-Baselines3: the same work, one process, alternating, pinned to one core, CPU time.
+
+    python benchmarks/speed_dqn.py [--rounds 5] [--compile]
+    python benchmarks/speed_dqn.py --atari [--rounds 1]
+
+CartPole-v1: one world, one update of batch 128 per step, 128-128 ReLU, Adam, Huber, target copied every 500 updates.
+Each round lets every contestant take 1000 steps; the median round counts.
+Pong (`--atari`): the Nature CNN, batch 32, an update every 4 steps, 4 frames, a replay of 10 000, target copied every
+1000 updates; 400 steps a round. Both step the same preprocessed game; Stable-Baselines3 stacks and stores it its way.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+PONG = "ALE/Pong-v5"
+WARMUP = 500  # steps before the first update
+# Stable-Baselines3 counts the target's interval in environment steps, we in updates.
+SETTINGS: dict[str, dict[str, int]] = {
+    "CartPole-v1": {"batch_size": 128, "train_every": 1, "capacity": 100_000, "target_every": 500, "steps": 1000},
+    PONG: {"batch_size": 32, "train_every": 4, "capacity": 10_000, "target_every": 1000, "steps": 400},
+}
+
+
+def stable_baselines(env_id: str) -> Callable[[], None]:
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+    from drl.envs.make import make_single
+
+    work = SETTINGS[env_id]
+    atari = env_id == PONG
+    env: Any = DummyVecEnv([lambda: make_single(env_id)])
+    if atari:
+        env = VecFrameStack(env, 4, channels_order="first")
+    model = DQN(
+        "CnnPolicy" if atari else "MlpPolicy",
+        env,
+        learning_rate=1e-4,
+        buffer_size=work["capacity"],
+        learning_starts=WARMUP,
+        batch_size=work["batch_size"],
+        tau=1.0,
+        gamma=0.99,
+        train_freq=work["train_every"],
+        gradient_steps=1,
+        optimize_memory_usage=False,
+        target_update_interval=work["target_every"] * work["train_every"],
+        exploration_initial_eps=0.05,
+        exploration_final_eps=0.05,
+        max_grad_norm=10.0,
+        policy_kwargs=None if atari else {"net_arch": [128, 128]},
+        device="cpu",
+        seed=0,
+    )
+
+    def train() -> None:
+        model.learn(work["steps"], reset_num_timesteps=False)
+
+    return train
+
+
+def ours(env_id: str, compiled: bool) -> Callable[[], None]:
+    from drl.core.configs import DQNConfig, QModelConfig
+    from drl.core.schedules import Constant
+    from drl.core.seeding import Seeds
+    from drl.engines.torch.build import build_learner
+    from drl.envs.make import make_world
+    from drl.memory.replay import Replay
+    from drl.trainer.trainer import Trainer, TrainerConfig
+
+    work = SETTINGS[env_id]
+    stack = 4 if env_id == PONG else 1
+    world = make_world(env_id, 1, seed=0, frame_stack=stack, env_kwargs={"clip_reward": False} if stack > 1 else None)
+    specs = (world.obs_spec, world.action_spec)
+    sizes: dict[str, Any] = {name: work[name] for name in ("batch_size", "train_every", "capacity", "target_every")}
+    config = DQNConfig(warmup=WARMUP, tau=1.0, optimizer="adam", amsgrad=False, weight_decay=0.0, **sizes)
+    agent, learner = build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), compile_update=compiled)
+    rounds = TrainerConfig(updates_per_log=work["steps"] // work["train_every"], exploration=Constant(0.05))
+    trainer = Trainer(world, agent, learner, Replay(config, 1, *specs, frame_stack=stack), rounds)
+
+    def train() -> None:
+        trainer.step()
+
+    return train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, help="5, with --atari 1")
+    parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
+    parser.add_argument("--atari", action="store_true", help="Pong instead of CartPole")
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    import torch
+
+    torch.set_num_threads(1)
+    env_id = PONG if arguments.atari else "CartPole-v1"
+    contestants = {"Stable-Baselines3": stable_baselines(env_id), "drl": ours(env_id, False)}
+    if arguments.compile:
+        contestants["drl --compile"] = ours(env_id, True)
+    steps = SETTINGS[env_id]["steps"]
+    speeds: dict[str, list[float]] = {name: [] for name in contestants}
+    for train in contestants.values():
+        train()  # warm up
+        if steps < WARMUP:
+            train()
+    for _ in range(arguments.rounds or (1 if arguments.atari else 5)):
+        for name, train in contestants.items():
+            started = time.process_time()
+            train()
+            speeds[name].append(steps / (time.process_time() - started))
+    peer = statistics.median(speeds["Stable-Baselines3"])
+    work = SETTINGS[env_id]
+    print(f"DQN, {env_id}, batch {work['batch_size']}, train every {work['train_every']}; steps per CPU second")
+    for name, measured in speeds.items():
+        middle = statistics.median(measured)
+        spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
+        print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / peer:.2f} × Stable-Baselines3")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""`drl ablate dqn --env ID …`: every switch added alone and left out alone, several seeds, a table and a picture."""
+
+from drl.cli.train import read_experiment, take_flag
+from drl.core.errors import BadInput
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: drl ablate dqn --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train dqn]")
+        return 0 if arguments else 2
+    algorithm, flags = arguments[0], list(arguments[1:])
+    defaults = {"seeds": 5, "workers": 2, "episodes": 50}
+    numbers = {name: _whole(flags, f"--{name}", default) for name, default in defaults.items()}
+    experiment, _ = read_experiment(algorithm, flags)
+
+    from drl.experiment.ablation import ablate
+
+    folder, table = ablate(experiment, numbers["seeds"], numbers["workers"], numbers["episodes"])
+    print(f"\n{'variant':28} {'mean return':>12}   95 %")
+    for row in table:
+        half = row["half_width_95"]
+        print(f"{row['variant']:28} {row['mean_return']:12.2f}   " + ("" if half is None else f"± {half:.2f}"))
+    print(f"\n{folder / 'ablation.png'}\n{folder / 'ablation.json'}")
+    return 0
+
+
+def _whole(flags: list[str], name: str, default: int) -> int:
+    value = take_flag(flags, name)
+    if value is None:
+        return default
+    if not value.isdigit() or int(value) < 1:
+        raise BadInput(f"{name} is {value!r}; expected a whole number of at least 1")
+    return int(value)

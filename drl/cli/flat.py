@@ -1,0 +1,227 @@
+"""The flat command line of `main.py`: a DQN family with one switch per part, flags with underscores.
+
+It turns its flags into the same experiment that `drl train dqn` makes and holds no logic of its own.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from drl.cli.entry import report_errors
+from drl.core.errors import BadInput
+from drl.experiment.config import Experiment
+
+ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors as `BadInput`, so that they look like every other one."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see `python main.py --help`")
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog="main.py", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--env_name", default="CartPole-v1", help="Gymnasium environment")
+    add("--num_episodes", type=int, default=2000, help="training episodes")
+    add("--seed", type=int, default=42, help="root seed")
+    add("--quiet", action="store_true", help="less printing")
+    add("--results_dir", default="results")
+
+    group = parser.add_argument_group("hyper-parameters")
+    add = group.add_argument
+    add("--lr", type=float, default=1e-4, help="learning rate (AdamW, amsgrad on)")
+    add("--gamma", type=float, default=0.99, help="discount")
+    add("--batch_size", type=int, default=128, help="replay batch")
+    add("--tau", type=float, default=0.005, help="soft target update")
+    add("--n_steps", type=int, default=1, help="n-step returns")
+    add("--capacity", type=int, default=100_000, help="transitions the replay keeps")
+    add("--grad_clip", type=float, default=100.0, help="largest absolute gradient")
+    add("--hidden", type=int, default=128, help="width of the two MLP layers")
+    add("--cnn_features", type=int, default=512, help="width of the CNN's last layer")
+    add("--reward_window", type=int, default=100, help="episodes that the running mean covers")
+    add("--best_after", type=int, default=100, help="episodes before a best model is saved")
+
+    group = parser.add_argument_group("exploration: ε = end + (start − end)·exp(−step / decay)")
+    add = group.add_argument
+    add("--eps_start", type=float, default=0.9)
+    add("--eps_end", type=float, default=0.05)
+    add("--eps_decay", type=float, default=None, help=f"default 1000, for Atari {ATARI_EPS_DECAY}")
+
+    group = parser.add_argument_group("switches, alone and in any combination")
+    add = group.add_argument
+    add("--use_double", action="store_true", help="double DQN")
+    add("--use_dueling", action="store_true", help="dueling network")
+    add("--use_per", action="store_true", help="prioritised replay")
+    add("--use_noisy", action="store_true", help="noisy layers in place of ε")
+    add("--use_distributional", action="store_true", help="C51")
+    add("--num_atoms", type=int, default=51)
+    add("--v_min", type=float, default=-10.0)
+    add("--v_max", type=float, default=10.0)
+    add("--per_alpha", type=float, default=0.6)
+    add("--per_beta", type=float, default=0.4)
+    add("--per_beta_increment", type=float, default=0.001, help="added at every sample, up to 1")
+    add("--per_eps", type=float, default=0.01)
+
+    group = parser.add_argument_group("Atari")
+    add = group.add_argument
+    add("--screen_size", type=int, default=84)
+    add("--noop_max", type=int, default=30)
+    add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
+    add("--stack_size", type=int, default=4)
+
+    group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
+    add = group.add_argument
+    add("--evaluate", action="store_true")
+    add("--load_model_path", default=None, help="a .pth file that training saved")
+    add("--eval_episodes", type=int, default=10)
+
+    group = parser.add_argument_group("search (Optuna)")
+    add = group.add_argument
+    add("--search", action="store_true")
+    add("--n_trials", type=int, default=100)
+    add("--num_episodes_per_trial", type=int, default=300)
+    add("--search_mode", choices=("base", "all"), default="base", help="base: lr, gamma, tau; all: architecture too")
+
+    group = parser.add_argument_group("Weights & Biases")
+    add = group.add_argument
+    add("--wandb_project", default="drl-pbl-lecture")
+    add("--wandb_disable", action="store_true")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    return report_errors(lambda: _run(make_parser().parse_args(arguments)), name="main.py")
+
+
+def _run(flags: argparse.Namespace) -> int:
+    if flags.evaluate and flags.search:
+        raise BadInput("--evaluate and --search exclude each other; give one of them")
+    if flags.load_model_path and not flags.evaluate:
+        raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
+    if flags.evaluate:
+        return _evaluate(flags)
+    if flags.search:
+        return _search(flags)
+    return _train(flags)
+
+
+def experiment_of(flags: argparse.Namespace) -> Experiment:
+    """The experiment that these flags describe."""
+    atari = flags.env_name.startswith("ALE/")
+    decay = flags.eps_decay or (ATARI_EPS_DECAY if atari else 1000.0)
+    names = ("screen_size", "noop_max", "frame_skip")
+    settings: dict[str, Any] = {
+        "algorithm": "dqn",
+        "env": flags.env_name,
+        "num_envs": 1,
+        "num_episodes": flags.num_episodes,
+        "seed": flags.seed,
+        "quiet": flags.quiet,
+        "results_dir": flags.results_dir,
+        "window": flags.reward_window,
+        "best_after": flags.best_after,
+        "learning_rate": flags.lr,
+        "gamma": flags.gamma,
+        "batch_size": flags.batch_size,
+        "tau": flags.tau,
+        "n_step": flags.n_steps,
+        "capacity": flags.capacity,
+        "warmup": 0,
+        "max_grad_norm": None,
+        "max_grad_value": flags.grad_clip,
+        "hidden": [flags.hidden, flags.hidden],
+        "cnn_features": flags.cnn_features,
+        "epsilon_start": flags.eps_start,
+        "epsilon_end": flags.eps_end,
+        "epsilon_decay": decay,
+        "double": flags.use_double,
+        "dueling": flags.use_dueling,
+        "prioritised": flags.use_per,
+        "noisy": flags.use_noisy,
+        "distributional": "c51" if flags.use_distributional else "none",
+        "num_atoms": flags.num_atoms,
+        "v_min": flags.v_min,
+        "v_max": flags.v_max,
+        "priority_alpha": flags.per_alpha,
+        "priority_beta": flags.per_beta,
+        "priority_beta_step": flags.per_beta_increment,
+        "priority_eps": flags.per_eps,
+    }
+    if atari:
+        settings |= {"frame_stack": flags.stack_size}
+        settings |= {"env_kwargs": [f"{name}={getattr(flags, name)}" for name in names]}
+    if not flags.wandb_disable and not flags.evaluate and not flags.search:
+        settings["wandb_project"] = flags.wandb_project
+    return Experiment.from_flat(settings, "main.py")
+
+
+def _train(flags: argparse.Namespace) -> int:
+    from drl.cli.train import report
+    from drl.experiment.launch import say, train
+
+    if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
+        flags.wandb_disable = True
+        say("W&B is not installed (pip install 'drl-workshop[wandb]'); going on without it")
+    finished = train(experiment_of(flags))
+    best = _link_best(finished.folder, Path(flags.results_dir) / "models")
+    say(f"best model: {best}" if flags.quiet else report(finished) + f"\nbest model: {best}")
+    return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
+
+
+def _link_best(run: Path, folder: Path) -> Path | None:
+    """`results/models/best_model_<run_id>.pth`, a link to the file in the run's own folder."""
+    source = run / "models" / "best_return_pi_ckpt.pth"
+    if not source.exists():
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
+    link.symlink_to(os.path.relpath(source, folder))
+    return link
+
+
+def _evaluate(flags: argparse.Namespace) -> int:
+    if not flags.load_model_path:
+        raise BadInput("--evaluate needs --load_model_path results/models/best_model_….pth")
+    from drl.experiment.evaluation import Evaluation
+    from drl.experiment.q_model_files import load_q_agent
+    from drl.experiment.watch import watch
+
+    experiment = experiment_of(flags)
+    options: dict[str, Any] = {"env_kwargs": experiment.run.world_kwargs, "frame_stack": experiment.run.frame_stack}
+    agent = load_q_agent(Path(flags.load_model_path), experiment)
+    mode = "quiet" if flags.quiet else "ansi"
+    episodes = watch(agent, flags.env_name, mode, flags.eval_episodes, flags.seed, **options)
+    summary = Evaluation(episodes).summary()
+    print(
+        f"{flags.env_name}: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} over "
+        f"{summary['episodes']} episodes, success rate {summary['success_rate']:.0%}"
+    )
+    return 0
+
+
+def _search(flags: argparse.Namespace) -> int:
+    from drl.experiment.search import SearchConfig, search
+
+    name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
+    config = SearchConfig(
+        env=flags.env_name,
+        n_trials=flags.n_trials,
+        num_episodes_per_trial=flags.num_episodes_per_trial,
+        mode=flags.search_mode,
+        seed=flags.seed,
+        quiet=flags.quiet,
+        results_dir=flags.results_dir,
+        name=name + ("_all" if flags.search_mode == "all" else ""),
+    )
+    result = search("dqn", config, experiment_of(flags).to_flat(), use_preset=False)
+    return {"finished": 0, "interrupted": 130, "terminated": 143}[result.status]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

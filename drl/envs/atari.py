@@ -1,0 +1,262 @@
+"""Atari 2600 games through ale-py, seen as the DQN papers saw them. An extra; the games come inside ale-py.
+
+One step: the action is held for `frameskip` (4 in every `ALE/…-v5` id) × `frame_skip` frames; the observation is the
+maximum of the last two, because many games draw half of their objects in every other frame; grey, then small.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import TimeLimit
+
+from drl.core.configs import require
+from drl.core.contracts import StateDict, WorldStep
+from drl.core.errors import BadInput, MissingExtra
+from drl.core.specs import Array
+from drl.envs.open_world import OpenWorld
+
+NATIVE_FROM = 2  # worlds from which ale-py's own vector environment beats our loop; see the README for the numbers
+
+SEEDS = 2**31  # ale-py's seeds and counters are 32-bit
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtariOptions:
+    """What `env_kwargs` of an ALE id may hold besides the arguments of the game itself."""
+
+    screen_size: int = 84  # height and width of an observation
+    noop_max: int = 30  # an episode begins after 0 to this many frames without an action
+    frame_skip: int = 1  # times the game's own `frameskip`, which is 4 in …-v5
+    grayscale: bool = True
+    clip_reward: bool = True  # the learner sees −1, 0 or 1; returns of episodes stay raw
+    terminal_on_life_loss: bool = False  # a life is an episode; the game goes on with the next one
+    fire_reset: bool = False  # press FIRE at the start, where the game has that action
+    preprocess: bool = True  # False: the game as Gymnasium gives it, all of the above ignored
+
+    def __post_init__(self) -> None:
+        whole = "screen_size noop_max frame_skip"
+        require(self, "a whole number", whole, lambda x: isinstance(x, int) and not isinstance(x, bool))
+        require(self, "at least 1", "screen_size frame_skip", lambda x: x >= 1)
+        require(self, "at least 0", "noop_max", lambda x: x >= 0)
+        switches = "grayscale clip_reward terminal_on_life_loss fire_reset preprocess"
+        require(self, "true or false", switches, lambda x: isinstance(x, bool))
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    return spec.entry_point == "ale_py.env:AtariEnv"
+
+
+def split_kwargs(spec: EnvSpec, env_kwargs: dict[str, Any]) -> tuple[AtariOptions, dict[str, Any]]:
+    """Our options, and what is left for the game's own constructor."""
+    names = {field.name for field in fields(AtariOptions)}
+    options = AtariOptions(**{name: value for name, value in env_kwargs.items() if name in names})
+    game = {name: value for name, value in env_kwargs.items() if name not in names}
+    if not options.preprocess:
+        ours = sorted(names & set(env_kwargs) - {"preprocess"})
+        if ours:
+            raise BadInput(
+                f"env_kwargs of {spec.id!r} has preprocess=False beside {', '.join(ours)}; give one or other"
+            )
+        return options, game
+    for name in ("obs_type", "sound_obs", "continuous"):
+        if game.get(name):
+            raise BadInput(
+                f"env_kwargs of {spec.id!r} has {name}={game[name]!r}, which the DQN preprocessing cannot show; "
+                f"give preprocess=False to see the game as it is"
+            )
+    skip = game.get("frameskip", spec.kwargs.get("frameskip", 4))
+    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 1:
+        raise BadInput(f"frameskip of {spec.id!r} is {skip!r}; expected a whole number, such as frameskip=4")
+    return options, game | {"frameskip": skip}
+
+
+def clips_reward(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
+    options, _ = split_kwargs(spec, env_kwargs)
+    return options.preprocess and options.clip_reward
+
+
+def make_atari(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    """One game, preprocessed. Rewards are raw: `SignRewards` shows their sign to a learner."""
+    options, game = split_kwargs(spec, env_kwargs)
+    if not options.preprocess:
+        return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **game)
+    skip = game.pop("frameskip") * options.frame_skip
+    limit = _take_limit(spec, game, skip)
+    own: dict[str, Any] = {
+        "obs_type": "grayscale",
+        "frameskip": 1,
+        "max_num_frames_per_episode": None,
+    }  # what the wrappers do instead
+    bare = gym.make(spec, render_mode=render_mode, disable_env_checker=True, **own, **game)
+    env = AtariFrames(bare, options, skip)
+    return env if limit is None else TimeLimit(env, limit)
+
+
+def _take_limit(spec: EnvSpec, game: dict[str, Any], skip: int) -> int | None:
+    """Steps of an episode, out of the arguments that say so. The emulator's own clock also counts the no-ops and rings
+    between the frames of a step."""
+    frames = game.pop("max_num_frames_per_episode", spec.kwargs.get("max_num_frames_per_episode"))
+    steps = game.pop("max_episode_steps", spec.max_episode_steps)
+    limits = [-(-frames // skip)] if frames else []
+    return min(limits + ([steps] if steps else []), default=None)
+
+
+def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+    """The same through ale-py's own vector environment, or an error where that does otherwise."""
+    options, game = split_kwargs(spec, env_kwargs)
+    for name, wanted in (("preprocess", True), ("grayscale", True), ("terminal_on_life_loss", False)):
+        if getattr(options, name) != wanted:
+            raise BadInput(f"engine 'native' cannot do {name}={not wanted} for {spec.id!r}; use engine='sync'")
+    skip = game.pop("frameskip") * options.frame_skip
+    limit = _take_limit(spec, game, skip)
+    words = game | {
+        "frameskip": skip,
+        "img_height": options.screen_size,
+        "img_width": options.screen_size,
+        "noop_max": options.noop_max + 1,  # its own upper end is exclusive
+        "use_fire_reset": options.fire_reset,
+        "reward_clipping": False,  # it would clip the returns of episodes as well
+        "stack_num": 1,  # it would pad with black frames; `StackedWorld` repeats the first one, as in every engine
+        "max_num_frames_per_episode": SEEDS - 1,  # never: see `AtariVector`
+        "autoreset_mode": "SameStep",
+    }
+    return AtariVector(gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **words), limit)
+
+
+@final
+class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
+    """Holds each action, pools the last two frames and shrinks them: uint8 (1, size, size); in colour (size, size, 3).
+
+    Gymnasium's `AtariPreprocessing` skips that maximum when the game skips frames itself, as every …-v5 does, and
+    starts a new game after each lost life. This one drives the emulator directly, so it is faster too.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], options: AtariOptions, skip: int):
+        super().__init__(env)
+        try:
+            import ale_py
+            import cv2
+        except ImportError as error:
+            raise MissingExtra("Atari", "atari") from error
+        self._resize, self._interpolation = cv2.resize, cv2.INTER_AREA
+        game: Any = env.unwrapped
+        self.options, self.skip, self.ale = options, skip, game.ale
+        self._actions = [getattr(ale_py.Action, name) for name in game.get_action_meanings()]
+        self._noop, self._fire = ale_py.Action.NOOP, ale_py.Action.FIRE
+        self._read = self.ale.getScreenGrayscale if options.grayscale else self.ale.getScreenRGB
+        height, width = self.ale.getScreenDims()
+        screen = (height, width) if options.grayscale else (height, width, 3)
+        self._older, self._newest = np.zeros(screen, np.uint8), np.zeros(screen, np.uint8)
+        size = options.screen_size
+        self._shape = (1, size, size) if options.grayscale else (size, size, 3)
+        self.observation_space = spaces.Box(0, 255, self._shape, np.uint8)
+        self._lives = 0
+        self._life_lost = False  # the last episode ended with a life, not with the game
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        reward = self._hold(self._actions[action])
+        lives, game_over = self.ale.lives(), self.ale.game_over()
+        self._life_lost = self.options.terminal_on_life_loss and lives < self._lives and not game_over
+        self._lives = lives
+        return self._observe(), reward, game_over or self._life_lost, False, {"lives": lives}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if self._life_lost and seed is None:
+            self._hold(self._noop)  # the same game goes on
+        if not self._life_lost or seed is not None or self.ale.game_over():
+            self._new_game(seed, options)
+        self._life_lost = False
+        self._lives = self.ale.lives()
+        return self._observe(), {"lives": self._lives}
+
+    def _new_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        self.env.reset(seed=seed, options=options)
+        noops = self.env.unwrapped.np_random.integers(self.options.noop_max + 1)
+        opening = [self._noop] * int(noops)
+        if self.options.fire_reset and self._fire in self._actions:
+            opening.append(self._fire)
+        for action in opening:
+            self.ale.act(action)
+            if self.ale.game_over():
+                self.env.reset(options=options)
+        self._read(self._newest)
+
+    def _hold(self, action: Any) -> float:
+        """Press for `skip` frames; the last two are pooled. Frames after the end of a game change nothing."""
+        act, reward = self.ale.act, 0
+        for _ in range(self.skip - 1):
+            reward += act(action)
+        if self.skip > 1:
+            self._read(self._older)
+        reward += act(action)
+        self._read(self._newest)
+        if self.skip > 1:
+            np.maximum(self._older, self._newest, out=self._newest)
+        return float(reward)
+
+    def _observe(self) -> Array:
+        size = (self.options.screen_size, self.options.screen_size)
+        small: Array = self._resize(self._newest, size, interpolation=self._interpolation)
+        return small.reshape(self._shape)
+
+
+@final
+class AtariVector(VectorWrapper):
+    """ale-py's vector environment with a clock of our own.
+
+    When an episode ends it stops between the frames of a step and hands out the observation before: no harm where the
+    game is over and nothing is left to value, but a truncated episode's value is that of its true last observation.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], limit: int | None):
+        super().__init__(env)
+        self._limit = limit or SEEDS
+        self._steps = np.zeros(env.num_envs, np.int64)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._steps[:] = 0
+        seeds = None if seed is None else (seed + np.arange(self.num_envs)) % SEEDS
+        return self.env.reset(seed=seeds, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        self._steps += 1
+        cut = (self._steps >= self._limit) & ~terminated
+        if cut.any():
+            first, _ = self.env.reset(options={"reset_mask": cut})
+            last = infos.get("final_obs", obs).copy()
+            last[cut] = obs[cut]
+            obs, truncated, infos = np.where(cut[:, None, None, None], first, obs), cut, infos | {"final_obs": last}
+        self._steps[terminated | cut] = 0
+        return obs, reward, terminated, truncated, infos
+
+
+@final
+class SignRewards(OpenWorld):
+    """A world whose learner sees the sign of each reward. Episodes, counted below, keep their raw returns."""
+
+    def __init__(self, world: OpenWorld):
+        self.world = world
+        self.engine, self.env_id, self.num_envs = world.engine, world.env_id, world.num_envs
+        self.obs_spec, self.action_spec = world.obs_spec, world.action_spec
+
+    def reset(self) -> Array:
+        return self.world.reset()
+
+    def step(self, action: Array) -> WorldStep:
+        step = self.world.step(action)
+        return step._replace(reward=np.sign(step.reward))
+
+    def state_dict(self) -> StateDict:
+        return self.world.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.world.load_state_dict(state)
+
+    def close(self) -> None:
+        self.world.close()

@@ -1,0 +1,94 @@
+"""Which part helps? Every switch of DQN added alone to the plain one and left out of the full one, several seeds."""
+
+import concurrent.futures
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drl.core.errors import BadInput
+from drl.core.state_files import write_json
+from drl.experiment.config import Experiment
+from drl.experiment.evaluation import evaluate
+from drl.tracking.curves import t_975
+from drl.tracking.plots import plot_compare
+
+# Each switch as the settings that turn it on, and those that turn it off.
+SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "double": ({"double": True}, {"double": False}),
+    "dueling": ({"dueling": True}, {"dueling": False}),
+    "prioritised": ({"prioritised": True}, {"prioritised": False}),
+    "n-step": ({"n_step": 3}, {"n_step": 1}),
+    "distributional": ({"distributional": "c51"}, {"distributional": "none"}),
+    "noisy": ({"noisy": True}, {"noisy": False}),
+}
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Name → settings: plain, plain + one, full, full − one."""
+
+    def settings(on: set[str]) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for name, (yes, no) in SWITCHES.items():
+            merged |= yes if name in on else no
+        return merged
+
+    everything = set(SWITCHES)
+    named = {"plain": settings(set())} | {f"plain + {name}": settings({name}) for name in SWITCHES}
+    named |= {"full": settings(everything)}
+    return named | {f"full - {name}": settings(everything - {name}) for name in SWITCHES}
+
+
+def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[dict[str, Any]]]:
+    """Run every variant with every seed; a table of evaluations, best first, and a picture with 95 % bands.
+
+    The folder is `results/<name>/`; a variant's runs lie in a folder of their own below it. What is there already is
+    not run again, so a stopped ablation goes on where it was.
+    """
+    if base.algorithm != "dqn":
+        raise BadInput(f"ablate is for dqn, whose parts are switches; {base.algorithm} has none")
+    folder = Path(base.run.results_dir) / (base.run.name or f"{base.run.env.replace('/', '_')}_ablation")
+    jobs = [(name, seed) for seed in range(seeds) for name in variants()]
+    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        futures = {pool.submit(_run, base, folder, name, seed, episodes): (name, seed) for name, seed in jobs}
+        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            name, seed = futures[future]
+            print(f"{number:4d} of {len(jobs)}  {name:24} seed {seed}  {future.result():8.2f}", flush=True)
+    table = _table(folder, seeds)
+    write_json(folder / "ablation.json", table)
+    runs = [run.parent for name in variants() for run in sorted((folder / name).glob("*/run.json"))]
+    plot_compare(runs, folder / "ablation.png")
+    return folder, table
+
+
+def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) -> float:
+    """One seed of one variant, unless its result is there; the mean return of its evaluation."""
+    from drl.experiment.launch import train
+
+    result = folder / name / f"seed_{seed}.json"
+    if result.exists():
+        return float(json.loads(result.read_text())["mean_return"])
+    lean: dict[str, Any] = {"quiet": True, "video": False, "plots": False, "tensorboard": False}
+    lean |= {"evaluate_every": 0, "keep_checkpoints": 0, "num_checkpoints": 0}
+    run = base.run
+    place = {"seed": seed, "name": name, "results_dir": str(folder)}
+    flat = base.to_flat() | variants()[name] | lean | place
+    experiment = Experiment.from_flat(flat, name)
+    finished = train(experiment, console=False)
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    summary = evaluate(finished.agent, run.env, episodes, seed=10_000 + seed, **options).summary()
+    write_json(result, summary | {"seed": seed, "run": finished.folder.name})
+    return float(summary["mean_return"])
+
+
+def _table(folder: Path, seeds: int) -> list[dict[str, Any]]:
+    rows = []
+    for name in variants():
+        files = [folder / name / f"seed_{seed}.json" for seed in range(seeds)]
+        returns = np.array([json.loads(file.read_text())["mean_return"] for file in files])
+        half = None
+        if seeds > 1:
+            half = float(t_975(np.array(seeds - 1)) * returns.std(ddof=1) / np.sqrt(seeds))
+        rows.append({"variant": name, "mean_return": float(returns.mean()), "half_width_95": half})
+    return sorted(rows, key=lambda row: -row["mean_return"])

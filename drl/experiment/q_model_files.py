@@ -1,0 +1,59 @@
+"""A plain `.pth` of a q-value model back into an agent: the file's own shapes say which switches it has."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from drl.core.configs import QModelConfig
+from drl.core.errors import BadInput, UnusableFile
+from drl.envs.make import make_single
+from drl.envs.spaces import action_spec, obs_spec
+from drl.experiment.config import Experiment
+
+FLAGS = {"dueling": "--use_dueling", "noisy": "--use_noisy", "distributional": "--use_distributional"}
+
+
+def load_q_agent(path: Path, experiment: Experiment) -> Any:
+    """The agent in `path`, for the world and with the switches of `experiment`; a clear error where they differ."""
+    import torch
+
+    from drl.engines.torch.models import load_parameters, make_q_value_model
+    from drl.engines.torch.q_agent import QAgent
+
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist; training prints where the best model was saved")
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    except Exception as error:  # torch raises a dozen kinds for a file that is not one of its own
+        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {error})") from None
+    run = experiment.run
+    with make_single(run.env, frame_stack=run.frame_stack, env_kwargs=run.world_kwargs) as env:
+        specs = (obs_spec(env.observation_space), action_spec(env.action_space))
+    _check_switches(arrays, specs[1].sizes[0] if specs[1].sizes else 0, experiment.model, path)
+    model = make_q_value_model(*specs, experiment.model)
+    load_parameters(model, arrays, str(path))
+    return QAgent(model, *specs)
+
+
+def _check_switches(arrays: dict[str, Any], num_actions: int, wanted: QModelConfig, path: Path) -> None:
+    if "head.advantage.weight" not in arrays:
+        raise BadInput(f"{path} is not a q-value model: it has no head.advantage.weight")
+    outputs = arrays["head.advantage.weight"].shape[0]
+    if not num_actions or outputs % num_actions:
+        raise BadInput(
+            f"{path} answers with {outputs} numbers, which does not fit {num_actions} actions; check --env_name"
+        )
+    atoms = outputs // num_actions
+    found = {
+        "dueling": "head.state_value.weight" in arrays,
+        "noisy": "head.advantage.weight_sigma" in arrays,
+        "distributional": atoms > 1,
+    }
+    asked = dataclasses.asdict(wanted) | {"distributional": wanted.distributional != "none"}
+    if any(found[name] != asked[name] for name in found):
+        switches = " ".join(FLAGS[name] for name in found if found[name]) or "none of the architecture switches"
+        raise BadInput(f"{path} was trained with {switches}; evaluate it with the same")
+    if found["distributional"] and atoms != wanted.num_atoms:
+        expected = f"{num_actions} actions of {wanted.num_atoms} atoms"
+        raise BadInput(f"{path} gives {outputs} numbers, not {expected}; check --num_atoms and --env_name")

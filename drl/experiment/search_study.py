@@ -1,0 +1,178 @@
+"""The study behind a search: where it is kept, what it belongs to, which of its trials count.
+
+Everything a search must remember is in the study itself, so that the same command goes on where it was killed.
+"""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from drl.core.errors import BadInput, MissingExtra
+
+SQLITE = (".db", ".sqlite", ".sqlite3")
+HEARTBEAT, SILENCE = 30.0, 300.0  # seconds between two signs of life; after which silence a search elsewhere is dead
+
+
+def optuna() -> Any:
+    """The library, quiet, or a clear error."""
+    try:
+        import optuna as library
+    except ImportError:
+        raise MissingExtra("hyper-parameter search", "search") from None
+    library.logging.set_verbosity(library.logging.ERROR)
+    return library
+
+
+def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, pruner: Any) -> Any:
+    """The study of this name, made where there is none: `folder/study.db`, or as `storage` says."""
+    library = optuna()
+    try:
+        backend = _backend(storage or str(folder / "study.db"))
+        study = library.create_study(
+            study_name=name, storage=backend, direction="maximize", load_if_exists=True, pruner=pruner
+        )
+        seen = len(study.get_trials(deepcopy=False))
+    except BadInput:
+        raise
+    except Exception as error:  # every driver has errors of its own
+        given = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage or str(folder / "study.db"))
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise BadInput(
+            f"cannot open the storage {given} ({type(error).__name__}: {reason}); expected a database URL such as "
+            "postgresql://user:password@host/name, or a file ending in .db (SQLite) or .log (journal)"
+        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # constant_liar is marked experimental in Optuna 4
+        # A resumed search must not draw the first random points again: the seed depends on what is there.
+        study.sampler = library.samplers.TPESampler(seed=sampler_seed + 7919 * seen, constant_liar=True)
+    return study
+
+
+def _backend(storage: str) -> Any:
+    library = optuna()
+    if "://" in storage and not storage.startswith("sqlite"):
+        return library.storages.RDBStorage(storage, engine_kwargs={"pool_pre_ping": True})
+    if "://" not in storage:
+        path = Path(storage)
+        if path.suffix not in (*SQLITE, ".log"):
+            raise BadInput(f"storage is {storage!r}; expected a URL or a file ending in .db (SQLite) or .log (journal)")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".log":
+            return _journal(path)
+        storage = f"sqlite:///{path}"
+    return library.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": 60}})
+
+
+def _journal(path: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    lock = JournalFileOpenLock(str(path))
+    if path.exists():
+        lock.acquire()
+        try:
+            cut_torn_line(path)
+        finally:
+            lock.release()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental in Optuna 4
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+
+
+def cut_torn_line(path: Path) -> bool:
+    """Cut what a kill left behind the last whole line; Optuna would refuse the file. Whether there was any."""
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    last = whole[:-1].rpartition(b"\n")[2]
+    try:
+        json.loads(last or b"{}")
+    except ValueError:
+        whole = whole[: len(whole) - len(last) - 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return len(whole) < len(content)
+
+
+def claim(study: Any, belongs: dict[str, Any]) -> None:
+    """Note what the study is of, or raise if it is of something else: scores of two searches do not compare."""
+    before = study.user_attrs.get("search")
+    belongs = json.loads(json.dumps(belongs))
+    if before is None:
+        study.set_user_attr("search", belongs)
+        return
+    other = [name for name in {**before, **belongs} if before.get(name) != belongs.get(name)]
+    if other:
+        told = "; ".join(f"{name} was {before.get(name)!r} and is now {belongs.get(name)!r}" for name in sorted(other))
+        raise BadInput(
+            f"the study {study.study_name!r} is of another search: {told}. Give the same values to continue it, or "
+            "another --name to begin a new one"
+        )
+
+
+class Ledger:
+    """Which trials are done, running here, running elsewhere, or lost with the process that ran them."""
+
+    def __init__(self, study: Any):
+        self.study, self.owner = study, f"{socket.gethostname()}|{os.getpid()}|{_started(os.getpid())}"
+        self._last_sign = 0.0
+
+    def trials(self, *states: str) -> list[Any]:
+        wanted = tuple(optuna().trial.TrialState[state] for state in states)
+        return list(self.study.get_trials(deepcopy=False, states=wanted))
+
+    def lost(self) -> set[int]:
+        return {int(key[5:]) for key in self.study.user_attrs if key.startswith("lost:")}
+
+    def taken(self) -> int:
+        """Trials that count: complete, pruned, failed by themselves, or still running."""
+        return len({trial.number for trial in self.trials("COMPLETE", "PRUNED", "FAIL", "RUNNING")} - self.lost())
+
+    def fail(self, number: int, error: str, lost: bool = False) -> None:
+        """Mark as failed; a lost trial does not count, so another takes its place."""
+        self.study.set_user_attr(f"{'lost' if lost else 'error'}:{number}", error)
+        self.study.tell(number, state=optuna().trial.TrialState.FAIL, skip_if_finished=True)
+
+    def fail_stale(self) -> list[int]:
+        """Fail the trials of searches that are no more, and give their numbers."""
+        stale = [trial.number for trial in self.trials("RUNNING") if not self._lives(trial.user_attrs.get("owner"))]
+        for number in stale:
+            self.fail(number, "its search was killed", lost=True)
+        return stale
+
+    def fail_own(self) -> None:
+        """At the end of a search that was stopped: nothing of ours runs any more."""
+        for trial in self.trials("RUNNING"):
+            if trial.user_attrs.get("owner") == self.owner:
+                self.fail(trial.number, "the search was stopped", lost=True)
+
+    def sign_of_life(self) -> None:
+        """For searches on other machines; those on this one look at our process."""
+        if time.monotonic() - self._last_sign > HEARTBEAT or not self._last_sign:
+            self._last_sign = time.monotonic()
+            self.study.set_user_attr(f"alive:{self.owner}", time.time())
+
+    def _lives(self, owner: str | None) -> bool:
+        if owner is None or owner == self.owner:  # no search of this process is under way
+            return False
+        host, pid, started = owner.split("|")
+        if host == socket.gethostname() and os.name == "posix":
+            return _started(int(pid)) == started
+        return time.time() - self.study.user_attrs.get(f"alive:{owner}", 0.0) < SILENCE
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's own count; "" where it does not run. Numbers of processes are reused."""
+    with contextlib.suppress(OSError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state == "Z" else fields[18]
+    with contextlib.suppress(OSError):
+        if not Path("/proc/self/stat").exists():
+            os.kill(pid, 0)
+            return "runs"
+    return ""

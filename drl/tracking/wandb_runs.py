@@ -1,0 +1,160 @@
+"""Weights & Biases: config and metrics while a run goes on, videos and the best model at its end. Extra `wandb`.
+
+Without a key or a network the run is kept offline in its own folder; `wandb sync` uploads it later. A thread does the
+talking: training never waits for it.
+"""
+
+import contextlib
+import importlib.util
+import inspect
+import math
+import os
+import queue
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from drl.core.errors import MissingExtra
+from drl.core.log import Log
+from drl.tracking.guarded import TrackerFailed
+
+INIT_SECONDS, FINISH_SECONDS = 10.0, 60.0  # the longest that a connection and the last upload may take
+
+
+class WandbTracker:
+    """Every number of a log under `group/name`, over `env_steps`.
+
+    Call `finish()` when videos and models are written: it adds those of `folder` and ends the run. `close()` ends it
+    without them; after `finish()` it does nothing.
+    """
+
+    def __init__(self, project: str, config: dict[str, Any], folder: str | Path, name: str | None = None):
+        if importlib.util.find_spec("wandb") is None:
+            raise MissingExtra("tracking with W&B", "wandb")
+        self.project, self.config, self.folder, self.name = project, config, Path(folder), name
+        self.error: Exception | None = None  # what went wrong in the thread
+        self._jobs: queue.SimpleQueue[dict[str, float] | str] = queue.SimpleQueue()  # rows, then how to end
+        self._ended = False
+        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
+        self._thread.start()
+
+    def write(self, log: Log) -> None:
+        if self.error is not None:
+            raise self.error
+        values = {name: float(value) for name, value in log.flat().items()}
+        self._jobs.put({name: value for name, value in values.items() if math.isfinite(value)})
+
+    def finish(self) -> None:
+        """Add the folder's videos and its best model, then end the run. Never raises: training is over and saved."""
+        try:
+            self._end("with files")
+        except Exception as error:
+            text = f"WandbTracker failed at the end; its output may be incomplete: {type(error).__name__}: {error}"
+            warnings.warn(text, TrackerFailed, stacklevel=2)
+
+    def close(self) -> None:
+        self._end("as it is")
+
+    def _end(self, how: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._jobs.put(how)
+        self._thread.join(INIT_SECONDS + FINISH_SECONDS)
+        if self._thread.is_alive():
+            raise TimeoutError(f"W&B did not end within {INIT_SECONDS + FINISH_SECONDS:.0f} seconds")
+        if self.error is not None:
+            raise self.error
+
+    def _work(self) -> None:
+        """The thread's life: start a run, pass rows on, end it."""
+        try:
+            with self._started() as run:
+                while isinstance(job := self._jobs.get(), dict):
+                    run.log(job)
+                if job == "with files":
+                    self._add_videos(run)
+                    self._add_model(run)
+        except Exception as error:
+            self.error = error
+
+    @contextlib.contextmanager
+    def _started(self) -> Iterator[Any]:
+        """A run: online where that works within seconds, else offline. Nothing is asked and one line is said."""
+        os.environ.setdefault("WANDB_SILENT", "true")  # the library's own lines
+        mode = os.environ.get("WANDB_MODE", "online")  # set by the user: then there is nothing to say
+        if mode == "online" and not _has_key():
+            mode = "offline"
+            self._say_offline("no W&B key is set (`wandb login`)")
+        try:
+            run = self._init(mode)
+        except Exception as error:
+            if mode != "online":
+                raise
+            self._say_offline(f"W&B does not answer ({type(error).__name__})")
+            run = self._init("offline")
+        try:
+            yield run
+        finally:
+            run.finish()
+
+    def _say_offline(self, why: str) -> None:
+        print(f"W&B offline: {why}; upload later with: wandb sync {self.folder / 'wandb'}/offline-run-*", flush=True)
+
+    def _init(self, mode: str) -> Any:
+        import wandb
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        wanted: dict[str, Any] = {
+            "silent": True,  # its banner and its summary
+            "console": "off",  # our terminal stays ours
+            "disable_git": True,
+            "save_code": False,
+            "init_timeout": INIT_SECONDS,
+            "login_timeout": INIT_SECONDS,
+            "finish_timeout": FINISH_SECONDS,
+        }
+        known = {name: value for name, value in wanted.items() if name in wandb.Settings.model_fields}
+        run = wandb.init(
+            project=self.project,
+            config=self.config,
+            dir=str(self.folder),
+            name=self.name,
+            mode=mode,  # type: ignore[arg-type]
+            settings=wandb.Settings(**known),
+        )
+        run.define_metric("env_steps")
+        run.define_metric("*", step_metric="env_steps")
+        return run
+
+    def _add_videos(self, run: Any) -> None:
+        import wandb
+
+        for path in sorted((self.folder / "videos").glob("*.mp4")):
+            run.log({f"videos/{path.stem}": wandb.Video(str(path), format="mp4")})
+
+    def _add_model(self, run: Any) -> None:
+        import wandb
+
+        models = self.folder / "models"
+        artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=self.config)
+        if (models / "best_agent").is_dir():
+            artifact.add_dir(str(models / "best_agent"), name="best_agent")
+        if (models / "best_return_pi_ckpt.pth").is_file():
+            artifact.add_file(str(models / "best_return_pi_ckpt.pth"), name="best_return_pi_ckpt.pth")
+        if artifact.manifest.entries:
+            run.log_artifact(artifact, aliases=["best"])
+
+
+def _has_key() -> bool:
+    """Whether W&B knows how to log in, by its own rules (environment, netrc); nothing is asked or sent."""
+    import wandb
+
+    try:
+        if "prompt" in inspect.signature(wandb.login).parameters:
+            return bool(wandb.login(prompt=False, verify=False))
+        return bool(wandb.api.api_key)  # type: ignore[attr-defined]  # before 0.31
+    except Exception:
+        return False

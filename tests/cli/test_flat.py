@@ -1,0 +1,129 @@
+"""`main.py`: the flat command line as documented."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drl.cli.flat import experiment_of, make_parser
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--num_episodes", "12", "--batch_size", "16", "--best_after", "5", "--wandb_disable", "--quiet"]
+
+
+def flat(*arguments, cwd, code=0):
+    command = [sys.executable, str(ROOT / "main.py"), *arguments]
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=180)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def settings(*arguments):
+    return experiment_of(make_parser().parse_args(list(arguments)))
+
+
+def test_defaults_are_the_documented_ones():
+    experiment = settings()
+    run, model, learner = experiment.run, experiment.model, experiment.learner
+    assert (run.env, run.num_episodes, run.seed, run.quiet, run.window, run.best_after) == (
+        "CartPole-v1", 2000, 42, False, 100, 100,
+    )  # fmt: skip
+    assert (learner.learning_rate, learner.gamma, learner.batch_size, learner.tau) == (1e-4, 0.99, 128, 0.005)
+    assert (learner.epsilon_start, learner.epsilon_end, learner.epsilon_decay) == (0.9, 0.05, 1000)
+    assert (learner.n_step, learner.capacity, learner.max_grad_value, learner.max_grad_norm) == (1, 100_000, 100, None)
+    per = (learner.priority_alpha, learner.priority_beta, learner.priority_beta_step, learner.priority_eps)
+    assert per == (0.6, 0.4, 0.001, 0.01)
+    assert (learner.optimizer, learner.amsgrad, learner.epsilon_schedule) == ("adamw", True, "exponential")
+    assert (model.hidden, model.cnn_features, model.num_atoms, model.v_min, model.v_max) == (
+        (128, 128),
+        512,
+        51,
+        -10,
+        10,
+    )
+    assert not any((model.dueling, model.noisy, learner.double, learner.prioritised, model.distributional != "none"))
+    assert run.wandb_project == "drl-pbl-lecture"
+
+
+def test_atari_has_its_own_decay_and_screen():
+    experiment = settings("--env_name", "ALE/Pong-v5")
+    assert experiment.learner.epsilon_decay == 1_000_000
+    assert experiment.run.frame_stack == 4
+    assert experiment.run.world_kwargs == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
+    assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").learner.epsilon_decay == 5
+
+
+def test_every_documented_command_parses():
+    """The commands of the README's section on main.py, as they stand."""
+    text = (ROOT / "docs" / "flat_command_line.md").read_text()
+    commands = re.findall(r"^python main\.py(.*)$", text, re.MULTILINE)
+    assert len(commands) >= 22
+    for command in commands:
+        words = [word.strip('"') for word in command.split()]
+        flags = make_parser().parse_args(words)
+        experiment_of(flags)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flat")
+    result = flat("--use_dueling", "--use_distributional", "--use_noisy", *SMALL, cwd=folder)
+    return folder, re.search(r"best model: (\S+)", result.stdout).group(1)
+
+
+def test_training_says_where_the_best_model_is_and_it_can_be_watched(trained):
+    folder, best = trained
+    switches = ("--use_dueling", "--use_distributional", "--use_noisy")
+    shown = flat("--evaluate", "--load_model_path", best, *switches, "--eval_episodes", "2", cwd=folder).stdout
+    for word in ("episode 2 of 2", "q [", "action", "reward 1", "mean return"):
+        assert word in shown
+
+
+def test_the_wrong_switches_are_named(trained):
+    folder, best = trained
+    message = flat("--evaluate", "--load_model_path", best, "--use_dueling", cwd=folder, code=2).stderr
+    assert "trained with --use_dueling --use_noisy --use_distributional" in message
+    switches = ("--use_dueling", "--use_distributional", "--use_noisy")
+    message = flat("--evaluate", "--load_model_path", best, *switches, "--num_atoms", "11", cwd=folder, code=2).stderr
+    assert "gives 102 numbers" in message
+    message = flat(
+        "--evaluate", "--load_model_path", best, *switches, "--env_name", "Acrobot-v1", cwd=folder, code=2
+    ).stderr
+    assert "actions" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--use_doubel",), "--use_doubel"),
+        (("--lr", "fast"), "--lr"),
+        (("--lr", "-1"), "learning_rate is -1.0"),
+        (("--evaluate",), "--load_model_path"),
+        (("--evaluate", "--load_model_path", "nowhere.pth"), "does not exist"),
+        (("--load_model_path", "x.pth"), "--evaluate"),
+        (("--evaluate", "--search"), "exclude"),
+        (("--env_name", "CartPol-v1"), "did you mean 'CartPole-v1'"),
+        (("--env_name", "Pendulum-v1"), "Discrete"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_2(tmp_path, arguments, hint):
+    assert hint in flat(*arguments, cwd=tmp_path, code=2).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_movie_rec_is_watched_in_its_own_words(tmp_path):
+    result = flat("--env_name", "MovieRec-v1", "--use_double", *SMALL, cwd=tmp_path)
+    best = re.search(r"best model: (\S+)", result.stdout).group(1)
+    flags = ("--evaluate", "--load_model_path", best, "--env_name", "MovieRec-v1", "--eval_episodes", "1")
+    shown = flat(*flags, cwd=tmp_path).stdout
+    for word in ("user_persona", "click", "fatigue", "reward"):
+        assert word in shown
+
+
+def test_search_writes_a_preset(tmp_path):
+    arguments = ("--search", "--n_trials", "2", "--num_episodes_per_trial", "4", "--batch_size", "16", "--quiet")
+    flat(*arguments, cwd=tmp_path)
+    assert list(tmp_path.rglob("best.yaml"))

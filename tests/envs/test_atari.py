@@ -1,0 +1,251 @@
+"""Atari: what a learner sees, what is counted, and that ale-py's own vector environment shows the same."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from drl.core.configs import DQNConfig
+from drl.core.errors import BadInput, MissingExtra
+from drl.envs.make import make_single, make_world
+from drl.experiment.config import Experiment
+from drl.experiment.launch import train
+from drl.memory.replay import Replay
+
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
+PONG = "ALE/Pong-v5"
+SHORT = {"max_num_frames_per_episode": 80}  # 20 steps
+PLAIN = SHORT | {"noop_max": 0, "repeat_action_probability": 0.0}  # nothing is random
+
+
+def roll(world, steps=30, seed=0):
+    """First observation, then every step."""
+    rng = np.random.default_rng(seed)
+    actions = rng.integers(world.action_spec.sizes[0], size=(steps, world.num_envs))
+    return world.reset(), [world.step(action) for action in actions]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["sync", "async", "native"])
+def test_observations_are_four_small_grey_frames(engine):
+    with make_world(PONG, 2, seed=1, engine=engine, frame_stack=4) as world:
+        first, steps = roll(world, 3)
+        assert world.engine == engine
+        assert first.shape == (2, 4, 84, 84)
+        assert first.dtype == np.uint8
+        assert all(step.obs.shape == first.shape and step.obs.dtype == np.uint8 for step in steps)
+        assert (first == first[:, :1]).all()  # the first frame is repeated
+        assert world.action_spec.sizes == (6,)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape"), [({"screen_size": 42}, (4, 42, 42)), ({"grayscale": False}, (12, 84, 84)), ({}, (4, 84, 84))]
+)
+def test_a_single_environment_shows_what_its_world_shows(kwargs, shape):
+    with make_world(PONG, 1, engine="sync", frame_stack=4, env_kwargs=kwargs) as world:
+        assert world.obs_spec.shape == shape
+    env = make_single(PONG, "rgb_array", frame_stack=4, env_kwargs=kwargs)
+    obs, _ = env.reset(seed=0)
+    assert obs.shape == shape
+    assert env.render().shape == (210, 160, 3)
+    env.close()
+
+
+def test_without_a_stack_a_grey_image_has_one_channel():
+    for engine in ("sync", "native"):
+        with make_world(PONG, 1, engine=engine) as world:
+            assert world.obs_spec.shape == (1, 84, 84)
+
+
+@pytest.mark.parametrize("engine", ["sync", "native"])
+def test_the_seed_decides_everything(engine):
+    played = []
+    for seed in (3, 3, 4):
+        with make_world(PONG, 2, seed=seed, engine=engine, frame_stack=2, env_kwargs=SHORT) as world:
+            first, steps = roll(world)
+            played.append(np.stack([first, *(step.obs for step in steps)]))
+    assert np.array_equal(played[0], played[1])
+    assert not np.array_equal(played[0], played[2])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "steps"),
+    [(PONG, {}, 50), ("ALE/MsPacman-v5", {"frame_skip": 2}, 30), (PONG, {"frameskip": 1}, 90)],
+)
+def test_engines_show_the_same_game(env_id, kwargs, steps):
+    """Pixels, rewards, ends and successors of ale-py's vector environment, against our own preprocessing."""
+    played = []
+    for engine in ("sync", "async", "native"):
+        with make_world(env_id, 2, engine=engine, frame_stack=4, env_kwargs=PLAIN | kwargs) as world:
+            played.append(roll(world, steps))
+    (first, ours), *others = played
+    for other_first, theirs in others:
+        assert np.array_equal(first, other_first)
+        assert all(same(a[:-1], b[:-1]) for a, b in zip(ours, theirs, strict=True))
+        assert [step.episodes for step in ours] == [step.episodes for step in theirs]
+    assert not any(step.terminated.any() for step in ours)  # a clock is not a death
+    if not kwargs:
+        assert [t for t, step in enumerate(ours) if step.truncated.any()] == [19, 39]
+
+
+def test_engines_agree_on_deaths_and_clocks_of_worlds_that_are_not_in_step():
+    kwargs = PLAIN | {"max_num_frames_per_episode": 720}  # 180 steps; a game of Breakout takes about as long
+    worlds = [make_world("ALE/Breakout-v5", 3, engine=engine, env_kwargs=kwargs) for engine in ("sync", "native")]
+    (first, ours), (other_first, theirs) = (roll(world, 700) for world in worlds)
+    assert np.array_equal(first, other_first)
+    for a, b in zip(ours, theirs, strict=True):
+        alive = ~a.terminated  # where the game is over ale-py shows the observation before; nobody values it
+        assert np.array_equal(a.next_obs[alive], b.next_obs[alive])
+        assert same((a.reward, a.terminated, a.truncated, a.obs), (b.reward, b.terminated, b.truncated, b.obs))
+        assert a.episodes == b.episodes
+    assert len({episode.terminated for step in ours for episode in step.episodes}) == 2
+    for world in worlds:
+        world.close()
+
+
+@pytest.mark.parametrize("engine", ["sync", "native"])
+def test_the_end_of_a_game_is_a_termination(engine):
+    """Breakout with five lives is over within a few hundred random steps."""
+    with make_world("ALE/Breakout-v5", 1, engine=engine) as world:
+        _, steps = roll(world, 700)
+        ends = [step for step in steps if step.episodes]
+        assert ends
+        assert all(step.terminated.all() and not step.truncated.any() for step in ends)
+
+
+@pytest.mark.parametrize("engine", ["sync", "native"])
+def test_no_op_starts_vary(engine):
+    for noops, games in ((30, 4), (0, 1)):
+        with make_world("ALE/SpaceInvaders-v5", 4, 5, engine=engine, env_kwargs=PLAIN | {"noop_max": noops}) as world:
+            world.reset()
+            played = np.stack([world.step(np.zeros(4, np.int64)).obs for _ in range(20)], axis=1)
+            assert len({game.tobytes() for game in played}) == games
+
+
+@pytest.mark.parametrize("engine", ["sync", "native"])
+def test_the_learner_sees_signs_and_episodes_are_raw(engine):
+    kwargs = {"max_num_frames_per_episode": 1000, "noop_max": 0}
+    totals = {}
+    for clip in (True, False):
+        with make_world("ALE/MsPacman-v5", 1, 0, engine=engine, env_kwargs=kwargs | {"clip_reward": clip}) as world:
+            _, steps = roll(world, 250)
+            (episode,) = [episode for step in steps for episode in step.episodes]
+            rewards = [float(step.reward[0]) for step in steps]
+            totals[clip] = (episode.episode_return, sum(rewards))
+            assert set(rewards) <= ({-1.0, 0.0, 1.0} if clip else set(range(0, 5000, 10)))
+    assert totals[True][0] == totals[False][0] == totals[False][1] > 100
+    assert totals[True][1] == totals[True][0] / 10  # pills of 10 points each
+
+
+def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
+    env = make_single("ALE/Breakout-v5", env_kwargs={"terminal_on_life_loss": True, "fire_reset": True})
+    rng = np.random.default_rng(0)
+    _, info = env.reset(seed=0)
+    lives = [info["lives"]]
+    while len(lives) < 7:
+        _, _, terminated, _, _ = env.step(int(rng.integers(4)))
+        if terminated:
+            lives.append(env.reset()[1]["lives"])
+    assert lives == [5, 4, 3, 2, 1, 5, 4]
+    env.close()
+
+
+@pytest.mark.parametrize("engine", ["sync", "native"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_the_replay_gives_back_the_stacks_of_the_world(engine, n_step):
+    config = DQNConfig(capacity=500, batch_size=64, warmup=0, n_step=n_step)
+    with make_world(PONG, 2, seed=2, engine=engine, frame_stack=4, env_kwargs=SHORT) as world:
+        memory = Replay(config, 2, world.obs_spec, world.action_spec, frame_stack=4)
+        seen = set()
+        obs, rng = world.reset(), np.random.default_rng(0)
+        stacks, ends = [[], []], [[], []]  # of each world: observations with their successors, and where episodes end
+        for _ in range(70):
+            action = rng.integers(6, size=2)
+            step = world.step(action)
+            memory.add(obs, action, step)
+            for i in range(2):
+                stacks[i].append((obs[i], step.next_obs[i]))
+                ends[i].append(bool(step.terminated[i] or step.truncated[i]))
+            obs = step.obs
+    for i in range(2):
+        for t, (before, _) in enumerate(stacks[i]):
+            last = next((t + k for k in range(n_step) if t + k < 70 and ends[i][t + k]), t + n_step - 1)
+            if last < 70:
+                seen.add((before.tobytes(), stacks[i][last][1].tobytes()))
+    assert sum(ends[0]) == 3  # episodes of 20 steps
+    assert memory.store.frames.shape[2:] == (1, 84, 84)
+    for _ in range(5):
+        batch = memory.take()
+        assert batch.obs.dtype == np.uint8
+        for row in range(64):
+            assert (batch.obs[row].tobytes(), batch.next_obs[row].tobytes()) in seen
+
+
+def test_a_tiny_dqn_run_and_its_film(tmp_path):
+    settings = {
+        "algorithm": "dqn",
+        "env": PONG,
+        "env_kwargs": ["max_num_frames_per_episode=80"],
+        "num_envs": 1,
+        "frame_stack": 4,
+        "capacity": 500,
+        "warmup": 40,
+        "batch_size": 8,
+        "train_every": 6,
+        "updates_per_log": 4,
+        "total_timesteps": 64,
+        "evaluation_episodes": 1,
+        "threads": 1,
+        "quiet": True,
+        "results_dir": str(tmp_path),
+    }
+    finished = train(Experiment.from_flat(settings, "test"))
+    assert finished.status == "finished"
+    assert finished.log.env_steps == 64
+    assert finished.evaluation["mean_length"] == 20
+    assert (finished.folder / "videos" / "final_agent.mp4").stat().st_size > 1000
+
+
+def test_auto_takes_the_native_form_for_several_worlds_where_it_is_sound():
+    for count, engine in ((1, "sync"), (2, "native")):
+        with make_world(PONG, count, env_kwargs={"max_episode_steps": 3}) as world:
+            assert world.engine == engine
+            assert [step.truncated.all() for step in roll(world, 4)[1]] == [False, False, True, False]
+    with make_world("ALE/Breakout-v5", 2, env_kwargs={"terminal_on_life_loss": True}) as world:
+        assert world.engine in ("sync", "async")
+
+
+def test_the_game_as_gymnasium_gives_it():
+    with make_world(PONG, 2, env_kwargs={"preprocess": False, "obs_type": "ram"}) as world:
+        assert world.reset().shape == (2, 128)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "engine", "said"),
+    [
+        ({"noop_max": -1}, "sync", "noop_max is -1"),
+        ({"frame_skip": 1.5}, "sync", "frame_skip is 1.5; expected a whole number"),
+        ({"grayscale": "no"}, "sync", "grayscale is 'no'; expected true or false"),
+        ({"obs_type": "ram"}, "sync", "preprocess=False"),
+        ({"frameskip": (2, 5)}, "sync", "expected a whole number"),
+        ({"preprocess": False, "noop_max": 3}, "sync", "preprocess=False beside noop_max"),
+        ({"terminal_on_life_loss": True}, "native", "use engine='sync'"),
+        ({"grayscale": False}, "native", "use engine='sync'"),
+        ({"nonsense": 1}, "sync", "nonsense"),
+        ({"nonsense": 1}, "native", "nonsense"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(kwargs, engine, said):
+    with pytest.raises(BadInput, match=said):
+        make_world(PONG, 2, engine=engine, env_kwargs=kwargs)
+
+
+def test_opencv_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(MissingExtra, match=r"drl-workshop\[atari\]"):
+        make_world(PONG)

@@ -1,0 +1,172 @@
+"""W&B never blocks, asks or kills; what it is given arrives."""
+
+import sys
+import time
+import types
+import warnings
+
+import pytest
+
+from drl.core.errors import MissingExtra
+from drl.core.log import Log
+from drl.tracking.guarded import TrackerFailed, guard
+from drl.tracking.wandb_runs import WandbTracker
+
+
+class FakeRun:
+    id = "abc"
+
+    def __init__(self):
+        self.rows, self.artifacts, self.metrics, self.finished = [], [], [], 0
+
+    def define_metric(self, name, step_metric=None):
+        self.metrics.append((name, step_metric))
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def log_artifact(self, artifact, aliases):
+        self.artifacts.append((artifact, aliases))
+
+    def finish(self):
+        self.finished += 1
+
+
+class FakeArtifact:
+    def __init__(self, name, type, metadata):
+        self.name, self.type, self.metadata = name, type, metadata
+        self.manifest = types.SimpleNamespace(entries={})
+
+    def add_dir(self, path, name):
+        self.manifest.entries[name] = path
+
+    add_file = add_dir
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A stand-in for the library: `fake.key`, and `fake.answer(mode)` that may raise or wait."""
+    module = types.ModuleType("wandb")
+    module.__spec__ = types.SimpleNamespace(name="wandb")
+    module.key, module.answer, module.calls, module.runs = True, lambda mode: None, [], []
+    module.login = lambda key=None, prompt=True, verify=True: module.key
+    module.Settings = type("Settings", (dict,), {"model_fields": {"silent": None, "init_timeout": None}})
+    module.Video = lambda path, format: ("video", path)
+    module.Artifact = FakeArtifact
+
+    def init(**options):
+        module.calls.append(options)
+        module.answer(options["mode"])
+        module.runs.append(FakeRun())
+        return module.runs[-1]
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    return module
+
+
+def log(step=8, **learn):
+    return Log(env_steps=step, episodes=1, learning_steps=step, learn=learn)
+
+
+def test_config_metrics_videos_and_best_model_arrive(tmp_path, fake, capsys):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "final_agent.mp4").touch()
+    (tmp_path / "models" / "best_agent").mkdir(parents=True)
+    (tmp_path / "models" / "best_return_pi_ckpt.pth").touch()
+    tracker = WandbTracker("project", {"gamma": 0.9}, tmp_path, name="first")
+    tracker.write(log(8, loss=0.5))
+    tracker.write(log(16, loss=float("nan")))
+    tracker.finish()
+    tracker.close()
+    (run,) = fake.runs
+    assert fake.calls[0].items() >= {"project": "project", "config": {"gamma": 0.9}, "mode": "online"}.items()
+    assert fake.calls[0]["settings"] == {"silent": True, "init_timeout": 10.0}, "only settings this version knows"
+    assert ("*", "env_steps") in run.metrics
+    assert run.rows[0].items() >= {"env_steps": 8, "learn/loss": 0.5}.items()
+    assert "learn/loss" not in run.rows[1]
+    assert run.rows[2] == {"videos/final_agent": ("video", str(tmp_path / "videos" / "final_agent.mp4"))}
+    ((artifact, aliases),) = run.artifacts
+    assert set(artifact.manifest.entries) == {"best_agent", "best_return_pi_ckpt.pth"}
+    assert aliases == ["best"]
+    assert run.finished == 1
+    assert capsys.readouterr().out == ""
+
+
+def refuse(mode):
+    if mode == "online":
+        raise ConnectionError("no route")
+
+
+@pytest.mark.parametrize(("key", "answer", "why"), [(False, None, "no W&B key"), (True, refuse, "does not answer")])
+def test_offline_with_one_line_saying_so(tmp_path, fake, capsys, key, answer, why):
+    fake.key = key
+    fake.answer = answer or fake.answer
+    tracker = WandbTracker("project", {}, tmp_path)
+    tracker.write(log())
+    tracker.finish()
+    assert fake.calls[-1]["mode"] == "offline"
+    assert len(fake.calls) == (1 if not key else 2)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert why in line
+    assert f"wandb sync {tmp_path}" in line
+    assert fake.runs[-1].rows[0]["env_steps"] == 8
+
+
+def test_the_users_own_mode_is_kept_in_silence(tmp_path, fake, capsys, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    WandbTracker("project", {}, tmp_path).finish()
+    assert [call["mode"] for call in fake.calls] == ["disabled"]
+    assert capsys.readouterr().out == ""
+
+
+def test_training_does_not_wait_for_a_slow_answer(tmp_path, fake):
+    fake.answer = lambda mode: time.sleep(0.5)
+    started = time.monotonic()
+    tracker = WandbTracker("project", {}, tmp_path)
+    for step in range(100):
+        tracker.write(log(step))
+    assert time.monotonic() - started < 0.3
+    tracker.close()
+    assert len(fake.runs[0].rows) == 100, "what was written meanwhile is not lost"
+
+
+def test_a_failure_costs_its_own_output_only(tmp_path, fake):
+    def broken(mode):
+        raise OSError("disk full")
+
+    fake.answer = broken
+    tracker = WandbTracker("project", {}, tmp_path)
+    tracker._thread.join()
+    guarded = guard(tracker)
+    with pytest.warns(TrackerFailed, match="disk full"):
+        guarded.write(log())
+    guarded.write(log())
+    tracker.finish()
+    late = WandbTracker("project", {}, tmp_path)
+    with pytest.warns(TrackerFailed, match="disk full"):
+        late.finish()
+
+
+def test_a_missing_library_is_told_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"drl-workshop\[wandb\]"):
+        WandbTracker("project", {}, tmp_path)
+
+
+def test_the_real_library_keeps_an_offline_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "best_return_pi_ckpt.pth").write_bytes(b"weights")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrackerFailed)
+        tracker = WandbTracker("project", {"hidden": [64]}, tmp_path, name="real")
+        tracker.write(log(8, loss=0.5))
+        tracker.finish()
+    assert tracker.error is None
+    (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"learn/loss" in kept.read_bytes()
