@@ -39,7 +39,7 @@ class A2C:
         model: nn.Module,
         action_spec: ActionSpec,
         config: A2CConfig | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
         self.model, self.spec = model, action_spec

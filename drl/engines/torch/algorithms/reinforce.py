@@ -49,7 +49,7 @@ class Reinforce:
         model: nn.Module,
         action_spec: ActionSpec,
         config: ReinforceConfig | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
         self.model, self.spec = model, action_spec
