@@ -125,8 +125,7 @@ def clipped_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
 
 def huber(error: Tensor) -> Tensor:
     """½ x² near zero, |x| − ½ beyond 1."""
-    size = error.abs()
-    return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+    return F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
 
 
 def half_square(error: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class QRows(NamedTuple):
     weight: Tensor
 
 
-LOGGED = ("loss", "mean_q", "mean_target_error")
+LOGGED = ("loss", "mean_q")
 
 
 def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config: DQNConfig) -> tuple[Tensor, Tensor]:
@@ -63,13 +63,14 @@ def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config
         per_sample = penalty(error)
     loss = (rows.weight * per_sample).mean()
     with torch.no_grad():
-        mean_q = _q_values(head, answer).mean()
-        logged = torch.cat([torch.stack([loss, mean_q, error.abs().mean()]), error.abs()])
+        logged = torch.cat([torch.stack([loss, _q_values(head, answer).mean()]), error.abs()])
     return loss, logged
 
 
 def _of_action(answer: Tensor, action: Tensor) -> Tensor:
-    """The rows of `answer` that belong to the actions: `[B, A, …]` → `[B, …]`."""
+    """The rows of `answer` that belong to the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
+    if answer.dim() == 2:
+        return answer.gather(1, action.unsqueeze(1)).squeeze(1)
     return answer[torch.arange(len(action), device=action.device), action]
 
 
@@ -126,8 +127,10 @@ class DQN:
         logged = self.optimizer.descend(rate, rows).cpu().numpy()
         if self.optimizer.count % self.config.target_every == 0:
             self.target_values.lerp_(self.optimizer.values, self.config.tau)
-        numbers = dict(zip(LOGGED, logged.tolist(), strict=False))
-        return numbers | {"grad_norm": float(logged[-1]), "learning_rate": rate, "priority": logged[len(LOGGED) : -1]}
+        priority = logged[len(LOGGED) : -1]
+        numbers = {name: float(value) for name, value in zip(LOGGED, logged, strict=False)}
+        numbers |= {"mean_error": float(priority.mean()), "grad_norm": float(logged[-1]), "learning_rate": rate}
+        return numbers | {"priority": priority}
 
     def _resample(self) -> None:
         resample(self.noisy, self.rng)
