@@ -170,7 +170,7 @@ def _train(flags: argparse.Namespace) -> int:
         say("W&B is not installed (pip install 'drl-workshop[wandb]'); going on without it")
     finished = train(experiment_of(flags))
     best = _link_best(finished.folder, Path(flags.results_dir) / "models")
-    told = f"best model: {best}" if best else f"no best model: it is saved after episode {flags.best_after} (--best_after)"
+    told = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
     say(told if flags.quiet else f"{report(finished)}\n{told}")
     return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
 
