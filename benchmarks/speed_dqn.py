@@ -10,11 +10,10 @@ Pong (`--atari`): the Nature CNN, batch 32, an update every 4 steps, 4 frames, a
 """
 
 import argparse
-import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
+
+from alternating import pin_to_one_core, race
 
 PONG = "ALE/Pong-v5"
 WARMUP = 500  # steps before the first update
@@ -94,8 +93,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
     parser.add_argument("--atari", action="store_true", help="Pong instead of CartPole")
     arguments = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pin_to_one_core()
     import torch
 
     torch.set_num_threads(1)
@@ -104,23 +102,13 @@ def main() -> None:
     if arguments.compile:
         contestants["drl --compile"] = ours(env_id, True)
     steps = SETTINGS[env_id]["steps"]
-    speeds: dict[str, list[float]] = {name: [] for name in contestants}
     for train in contestants.values():
         train()  # warm up
         if steps < WARMUP:
             train()
-    for _ in range(arguments.rounds or (1 if arguments.atari else 5)):
-        for name, train in contestants.items():
-            started = time.process_time()
-            train()
-            speeds[name].append(steps / (time.process_time() - started))
-    peer = statistics.median(speeds["Stable-Baselines3"])
     work = SETTINGS[env_id]
-    print(f"DQN, {env_id}, batch {work['batch_size']}, train every {work['train_every']}; steps per CPU second")
-    for name, measured in speeds.items():
-        middle = statistics.median(measured)
-        spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
-        print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / peer:.2f} × Stable-Baselines3")
+    title = f"DQN, {env_id}, batch {work['batch_size']}, train every {work['train_every']}; steps per CPU second"
+    race(contestants, steps, arguments.rounds or (1 if arguments.atari else 5), title)
 
 
 if __name__ == "__main__":

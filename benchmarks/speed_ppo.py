@@ -7,10 +7,9 @@ Adam, float32. Each round lets every contestant train for 20 rollouts; the media
 """
 
 import argparse
-import os
-import statistics
-import time
 from collections.abc import Callable
+
+from alternating import pin_to_one_core, race
 
 ROLLOUTS, STEPS, WORLDS = 20, 128, 8
 
@@ -63,8 +62,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
     arguments = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pin_to_one_core()
     import torch
 
     torch.set_num_threads(1)
@@ -73,20 +71,10 @@ def main() -> None:
     if arguments.compile:
         contestants["drl --compile"] = ours("sync", True)
         contestants["drl --compile, native"] = ours("native", True)
-    speeds: dict[str, list[float]] = {name: [] for name in contestants}
     for train in contestants.values():
         train()  # warm up
-    for _ in range(arguments.rounds):
-        for name, train in contestants.items():
-            started = time.process_time()
-            train()
-            speeds[name].append(ROLLOUTS * STEPS * WORLDS / (time.process_time() - started))
-    peer = statistics.median(speeds["Stable-Baselines3"])
-    print("PPO, CartPole-v1, 8 × 128, 4 epochs × 4 minibatches; environment steps per CPU second")
-    for name, measured in speeds.items():
-        middle = statistics.median(measured)
-        spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
-        print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / peer:.2f} × Stable-Baselines3")
+    title = "PPO, CartPole-v1, 8 × 128, 4 epochs × 4 minibatches; environment steps per CPU second"
+    race(contestants, ROLLOUTS * STEPS * WORLDS, arguments.rounds, title)
 
 
 if __name__ == "__main__":

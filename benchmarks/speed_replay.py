@@ -8,13 +8,11 @@ for all: cpprb cannot leave it out, so it holds one number per transition.
 """
 
 import argparse
-import os
 import random
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
+from alternating import pin_to_one_core, race
 
 from drl.memory.sum_tree import SumTree
 
@@ -97,28 +95,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pin_to_one_core()
     errors = np.random.default_rng(1).exponential(size=(UPDATES, BATCH))
     contestants = {"Python sum tree": python_tree(errors), "drl": our_tree(errors)}
     try:
         contestants["cpprb"] = cpprb_tree(errors)
     except ImportError:
         print("cpprb is not installed: left out")
-    speeds: dict[str, list[float]] = {name: [] for name in contestants}
     for work in contestants.values():
         work()  # warm up; from here on the priorities are those of use
-    for _ in range(arguments.rounds):
-        for name, work in contestants.items():
-            started = time.process_time()
-            work()
-            speeds[name].append(UPDATES / (time.process_time() - started))
-    peer = statistics.median(speeds["Python sum tree"])
-    print(f"Prioritised replay, capacity {CAPACITY:,}, batch {BATCH}; sample + update per CPU second")
-    for name, measured in speeds.items():
-        middle = statistics.median(measured)
-        spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
-        print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / peer:.2f} × the Python sum tree")
+    title = f"Prioritised replay, capacity {CAPACITY:,}, batch {BATCH}; sample + update per CPU second"
+    race(contestants, UPDATES, arguments.rounds, title)
 
 
 if __name__ == "__main__":

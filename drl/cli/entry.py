@@ -21,6 +21,9 @@ COMMANDS = {
     "list": ("drl.cli.list_offers", "show algorithms, presets and worlds"),
 }
 
+# How a run ended → the exit code; errors carry their own.
+EXIT_CODES = {"finished": 0, "interrupted": 130, "terminated": 143}
+
 HELP = f"""drl {__version__}: a workshop for deep reinforcement learning
 
 usage: drl COMMAND …

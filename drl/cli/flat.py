@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from drl.cli.entry import report_errors
+from drl.cli.entry import EXIT_CODES, report_errors
 from drl.core.errors import BadInput
 from drl.experiment.config import Experiment
 
@@ -172,7 +172,7 @@ def _train(flags: argparse.Namespace) -> int:
     best = _link_best(finished.folder, Path(flags.results_dir) / "models")
     told = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
     say(told if flags.quiet else f"{report(finished)}\n{told}")
-    return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
+    return EXIT_CODES[finished.status]
 
 
 def _link_best(run: Path, folder: Path) -> Path | None:
@@ -221,7 +221,7 @@ def _search(flags: argparse.Namespace) -> int:
         name=name + ("_all" if flags.search_mode == "all" else ""),
     )
     result = search("dqn", config, experiment_of(flags).to_flat(), use_preset=False)
-    return {"finished": 0, "interrupted": 130, "terminated": 143}[result.status]
+    return EXIT_CODES[result.status]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.core.configs import ALGORITHM_CONFIGS
 from drl.core.errors import BadInput, did_you_mean
@@ -41,4 +42,4 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"{flags.config} is for another algorithm than {algorithm}")
     settings.pop("env", None)
     result = search(algorithm, flags.search, settings, use_preset=flags.preset)
-    return {"finished": 0, "interrupted": 130, "terminated": 143}[result.status]
+    return EXIT_CODES[result.status]

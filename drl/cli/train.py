@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.core.configs import ALGORITHM_CONFIGS
 from drl.core.errors import BadInput, did_you_mean
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     finished = train(experiment)
     if not experiment.run.quiet:
         say(report(finished))
-    return {"finished": 0, "interrupted": 130, "terminated": 143}[finished.status]
+    return EXIT_CODES[finished.status]
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:

@@ -1,6 +1,6 @@
 """The math, as pure functions. Per-sample values out; weights and reductions belong to the caller.
 
-What a rollout needs once (advantages, returns) is NumPy: a loop of T tiny steps is 15 times faster there than in
+What a rollout needs once (advantages, returns) is NumPy: a loop of T tiny steps is about 6 times faster there than in
 torch. What gradients flow through is torch. `drl.testing.oracles` has the slow float64 version of each.
 """
 
@@ -56,7 +56,7 @@ def n_step_returns(
     discount = np.ones_like(reward)  # γ^k with the k used so far
     open_rows = np.ones_like(terminated)  # rows still summing
     for k in range(n):
-        last = min(length - k, length)
+        last = length - k
         if last <= 0:
             break
         here = slice(k, k + last)  # row t looks at t + k
