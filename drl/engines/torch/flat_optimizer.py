@@ -1,11 +1,12 @@
 """Gradient descent on one flat tensor.
 
 All parameters lie in one block of memory, all gradients in another; the model's own parameters are views of the first.
-Zeroing, clipping and each line of Adam are then one kernel, whatever the number of layers. And because the whole step
-is a function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
+Zeroing, clipping and Adam are then one kernel each, whatever the number of layers. And because the whole step is a
+function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
 """
 
 import time
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ class FlatOptimizer:
         self.peak = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self.compile_seconds = 0.0  # what the first compiled step took
-        self._program = torch.compile(self._fused) if compiled else None
+        self._program = _compile(self._fused) if compiled else None
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
         """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
@@ -81,7 +82,11 @@ class FlatOptimizer:
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)
         loss.backward()
-        norm = self._move(state, self.gradients, numbers)
+        norm = self._clip(self.gradients)
+        if self.kind == "rmsprop" or self.factors is not None:
+            self._step(state, self.gradients, numbers)
+        else:
+            self._adam_kernel(rate)
         return torch.cat([logged, norm[None]])
 
     def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
@@ -93,19 +98,24 @@ class FlatOptimizer:
             return self.loss(lambda obs: functional_call(self.model, parameters, (obs,), tie_weights=False), *inputs)
 
         gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(state[0])
-        norm = self._move(state, gradient, numbers)
+        norm = self._clip(gradient)
+        self._step(state, gradient, numbers)
         return torch.cat([logged, norm[None]])
 
-    def _move(self, state: tuple[Tensor, ...], gradient: Tensor, numbers: Sequence[float] | Tensor) -> Tensor:
-        """Clip, then step, in place. Returns the norm before clipping."""
+    def _clip(self, gradient: Tensor) -> Tensor:
+        """In place. Returns the norm before clipping."""
+        norm = torch.linalg.vector_norm(gradient)
+        if self.max_grad_norm is not None:
+            gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        if self.max_grad_value is not None:
+            gradient.clamp_(-self.max_grad_value, self.max_grad_value)
+        return norm
+
+    def _step(self, state: tuple[Tensor, ...], gradient: Tensor, numbers: Sequence[float] | Tensor) -> None:
+        """Move the parameters, in place."""
         values, first, second, peak = state
         step_size, correction, fade = numbers[0], numbers[1], numbers[2]
         with torch.no_grad():
-            norm = torch.linalg.vector_norm(gradient)
-            if self.max_grad_norm is not None:
-                gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            if self.max_grad_value is not None:
-                gradient = gradient.clamp(-self.max_grad_value, self.max_grad_value)
             if self.kind == "rmsprop":
                 second.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
                 direction = gradient / (second.sqrt() + self.eps)
@@ -119,7 +129,24 @@ class FlatOptimizer:
             if self.weight_decay:
                 values.mul_(fade)
             values.sub_(direction * step_size)
-        return norm
+
+    def _adam_kernel(self, rate: float) -> None:
+        """What `_step` does for Adam and AdamW, by torch's fused kernel: a third of the time, a tenth for a large CNN."""
+        torch._fused_adamw_(
+            [self.values],
+            [self.gradients],
+            [self.first],
+            [self.second],
+            [self.peak] if self.amsgrad else [],
+            [torch.tensor(float(self.count), device=self.values.device)],
+            lr=rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=self.amsgrad,
+            maximize=False,
+        )
 
     def _corrections(self, rate: float) -> tuple[float, float, float]:
         """The step size, the factor on the root of the second moment (Adam's bias corrections in both), and what is
@@ -150,6 +177,21 @@ class FlatOptimizer:
         for name in MEMORY:
             getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
         self.count = int(state["count"])
+
+
+def _compile(method: Any) -> Callable[..., Tensor]:
+    """A bound method as a program of its own.
+
+    Before each call the compiler checks whatever the program depends on. Of the hundreds of checks we keep those on the
+    arguments, whose shapes may change; the object itself stays as it was built. That is worth a tenth of a small update.
+    A copy of the code, because the compiler keeps its programs by code: another object must not be given this one's.
+    """
+    own = types.FunctionType(method.__func__.__code__.replace(), method.__globals__)
+
+    def on_arguments(checks: Sequence[Any]) -> list[bool]:
+        return [not check.name.startswith("self") for check in checks]
+
+    return torch.compile(types.MethodType(own, method.__self__), options={"guard_filter_fn": on_arguments})
 
 
 def _factors(

@@ -63,10 +63,13 @@ class QHead(nn.Module):
         self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        answer = self.advantage(features).view(-1, self.num_actions, self.atoms)
+        answer: Tensor = self.advantage(features)
+        if self.kind != "none":
+            answer = answer.view(-1, self.num_actions, self.atoms)
         if self.state_value is not None:
-            answer = answer - answer.mean(dim=1, keepdim=True) + self.state_value(features).unsqueeze(1)
-        return answer.squeeze(-1) if self.kind == "none" else answer
+            value = self.state_value(features).view(-1, 1, *answer.shape[2:])
+            answer = answer - answer.mean(dim=1, keepdim=True) + value
+        return answer
 
     def q_values(self, answer: Tensor) -> Tensor:
         """Expected returns `[B, A]` from what `forward` gave."""

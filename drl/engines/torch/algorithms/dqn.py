@@ -34,7 +34,7 @@ class QRows(NamedTuple):
     weight: Tensor
 
 
-LOGGED = ("loss", "mean_q")
+LOGGED = ("loss", "mean_q", "mean_error")
 
 
 def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config: DQNConfig) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,8 @@ def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config
         per_sample = penalty(error)
     loss = (rows.weight * per_sample).mean()
     with torch.no_grad():
-        logged = torch.cat([torch.stack([loss, _q_values(head, answer).mean()]), error.abs()])
+        size = error.abs()
+        logged = torch.cat([torch.stack([loss, _q_values(head, answer).mean(), size.mean()]), size])
     return loss, logged
 
 
@@ -127,10 +128,9 @@ class DQN:
         logged = self.optimizer.descend(rate, rows).cpu().numpy()
         if self.optimizer.count % self.config.target_every == 0:
             self.target_values.lerp_(self.optimizer.values, self.config.tau)
-        priority = logged[len(LOGGED) : -1]
         numbers = {name: float(value) for name, value in zip(LOGGED, logged, strict=False)}
-        numbers |= {"mean_error": float(priority.mean()), "grad_norm": float(logged[-1]), "learning_rate": rate}
-        return numbers | {"priority": priority}
+        numbers |= {"grad_norm": float(logged[-1]), "learning_rate": rate}
+        return numbers | {"priority": logged[len(LOGGED) : -1]}
 
     def _resample(self) -> None:
         resample(self.noisy, self.rng)
