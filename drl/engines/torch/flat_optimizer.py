@@ -131,7 +131,7 @@ class FlatOptimizer:
             values.sub_(direction * step_size)
 
     def _adam_kernel(self, rate: float) -> None:
-        """What `_step` does for Adam and AdamW, by torch's fused kernel: a third of the time, a tenth for a large CNN."""
+        """What `_step` does for Adam and AdamW, by torch's fused kernel: a third of the time, for a CNN a tenth."""
         torch._fused_adamw_(
             [self.values],
             [self.gradients],
@@ -182,8 +182,8 @@ class FlatOptimizer:
 def _compile(method: Any) -> Callable[..., Tensor]:
     """A bound method as a program of its own.
 
-    Before each call the compiler checks whatever the program depends on. Of the hundreds of checks we keep those on the
-    arguments, whose shapes may change; the object itself stays as it was built. That is worth a tenth of a small update.
+    Before each call the compiler checks whatever the program depends on. Of these hundreds of checks we keep those on
+    the arguments, whose shapes may change; the object stays as it was built. That saves a tenth of a small update.
     A copy of the code, because the compiler keeps its programs by code: another object must not be given this one's.
     """
     own = types.FunctionType(method.__func__.__code__.replace(), method.__globals__)
