@@ -2,19 +2,21 @@
 
     python benchmarks/speed_replay.py [--rounds 7]
 
-Our sum tree against a plain Python one (the usual heap of a tutorial), and against cpprb where it is installed. One
-process, alternating, pinned to one core, CPU time; the median round counts. Storing and copying transitions is left out
-for all: cpprb cannot leave it out, so it holds one number per transition.
+Our sum tree, in NumPy and (where numba is installed) compiled, against a plain Python one (the usual heap of a
+tutorial), and against cpprb where it is installed. One process, alternating, pinned to one core, CPU time; the median
+round counts. Storing and copying transitions is left out for all: cpprb cannot leave it out, so it holds one number per
+transition.
 """
 
 import argparse
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from alternating import pin_to_one_core, race
 
-from drl.memory.sum_tree import SumTree
+from drl.memory.sum_tree import SumTree, make_sum_tree
 
 CAPACITY, BATCH, UPDATES = 100_000, 128, 400
 
@@ -62,8 +64,8 @@ def python_tree(errors: np.ndarray) -> Callable[[], None]:
     return rounds
 
 
-def our_tree(errors: np.ndarray) -> Callable[[], None]:
-    tree, rng = SumTree(CAPACITY), np.random.default_rng(0)
+def our_tree(errors: np.ndarray, tree: Any) -> Callable[[], None]:
+    rng = np.random.default_rng(0)
     tree.set(np.arange(CAPACITY), np.ones(CAPACITY))
 
     def rounds() -> None:
@@ -97,7 +99,12 @@ def main() -> None:
     arguments = parser.parse_args()
     pin_to_one_core()
     errors = np.random.default_rng(1).exponential(size=(UPDATES, BATCH))
-    contestants = {"Python sum tree": python_tree(errors), "drl": our_tree(errors)}
+    contestants = {"Python sum tree": python_tree(errors), "drl": our_tree(errors, SumTree(CAPACITY))}
+    best = make_sum_tree(CAPACITY)
+    if isinstance(best, SumTree):
+        print("numba is not installed: left out")
+    else:
+        contestants["drl with numba"] = our_tree(errors, best)
     try:
         contestants["cpprb"] = cpprb_tree(errors)
     except ImportError:

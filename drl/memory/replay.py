@@ -10,7 +10,7 @@ from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.memory.n_step import NStep
-from drl.memory.sum_tree import SumTree
+from drl.memory.sum_tree import make_sum_tree
 from drl.memory.transition_store import FrameStore, PackedStore
 
 
@@ -38,7 +38,7 @@ class Replay:
             self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
-        self.tree = SumTree(config.capacity) if config.prioritised else None
+        self.tree = make_sum_tree(config.capacity) if config.prioritised else None
         self.top_priority = 1.0  # largest |δ| + ε so far
         self.beta = config.priority_beta
         self.cursor = 0  # slot of the next transition
