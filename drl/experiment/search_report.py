@@ -10,7 +10,7 @@ import yaml
 
 from drl.core.state_files import write_atomically, write_json
 from drl.experiment.search_worker import Job, Outcome
-from drl.tracking import plots
+from drl.tracking import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,20 +175,22 @@ def draw_study(study: Any, folder: Path) -> list[Path]:
         "importances": _importances(study, complete),
         "slices": _slices(study, complete),
     }
-    return [plots._save(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None]
+    return [
+        figures.save_figure(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None
+    ]
 
 
 def _history(study: Any, complete: list[Any]) -> "Figure":
-    figure, ax = plots._figure("Score by trial", study.study_name)
+    figure, ax = figures.make_figure("Score by trial", study.study_name)
     numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
-    ax.scatter(numbers, scores, s=18, alpha=0.6, color=plots.COLOURS[0], linewidths=0, label="complete")
+    ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLOURS[0], linewidths=0, label="complete")
     pruned = [(t.number, v) for t in study.get_trials(deepcopy=False) if (v := _last_score(t)) is not None]
     if pruned:
         x, y = zip(*pruned, strict=True)
-        ax.scatter(x, y, s=18, marker="x", color=plots.FAINT, linewidths=1, label="pruned, last score")
-    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=plots.COLOURS[1], label="best so far")
-    plots._finish(ax, "mean return", x_label="trial")
-    plots._legend(ax)
+        ax.scatter(x, y, s=18, marker="x", color=figures.FAINT, linewidths=1, label="pruned, last score")
+    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLOURS[1], label="best so far")
+    figures.finish(ax, "mean return", x_label="trial")
+    figures.add_legend(ax)
     return figure
 
 
@@ -212,10 +214,12 @@ def _importances(study: Any, complete: list[Any]) -> "Figure | None":
             return None
     if not shares or not np.isfinite(list(shares.values())).all():
         return None
-    figure, (ax,) = plots._panels("Importance", f"{study.study_name} · PED-ANOVA", 1, 1, (7.0, 0.4 * len(shares) + 0.8))
+    figure, (ax,) = figures.make_panels(
+        "Importance", f"{study.study_name} · PED-ANOVA", 1, 1, (7.0, 0.4 * len(shares) + 0.8)
+    )
     names = list(shares)[::-1]
-    ax.barh(range(len(names)), [shares[name] for name in names], color=plots.COLOURS[0], height=0.6)
-    plots._finish(ax, "", x_label="share")
+    ax.barh(range(len(names)), [shares[name] for name in names], color=figures.COLOURS[0], height=0.6)
+    figures.finish(ax, "", x_label="share")
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
     ax.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
@@ -223,7 +227,7 @@ def _importances(study: Any, complete: list[Any]) -> "Figure | None":
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlim(0, 1.15 * max(*shares.values(), 1e-9))
     for row, name in enumerate(names):  # names stand on the bars: they may be longer than any margin
-        ax.text(0.01 * ax.get_xlim()[1], row, f"{name}  {shares[name]:.2f}", va="center", fontsize=9, color=plots.INK)
+        ax.text(0.01 * ax.get_xlim()[1], row, f"{name}  {shares[name]:.2f}", va="center", fontsize=9, color=figures.INK)
     return figure
 
 
@@ -234,7 +238,7 @@ def _slices(study: Any, complete: list[Any]) -> "Figure":
 
     names = list(dict.fromkeys(name for t in complete for name in t.params))
     wide = min(len(names), 3)
-    figure, axes = plots._panels(
+    figure, axes = figures.make_panels(
         "Score by setting", f"{study.study_name} · later trials are darker", -(-len(names) // wide), wide, (3.7, 1.9)
     )
     for ax, name in zip(axes, names, strict=False):
@@ -243,10 +247,10 @@ def _slices(study: Any, complete: list[Any]) -> "Figure":
         distribution = there[0].distributions[name]
         options = getattr(distribution, "choices", None)
         x = values if options is None else [options.index(value) for value in values]
-        shades = [to_rgba(plots.COLOURS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
+        shades = [to_rgba(figures.COLOURS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
         ax.scatter(x, scores, s=16, color=shades, linewidths=0)
-        plots._finish(ax, "", x_label="")
-        ax.set_title(name, fontsize=10, color=plots.INK, loc="left")
+        figures.finish(ax, "", x_label="")
+        ax.set_title(name, fontsize=10, color=figures.INK, loc="left")
         if options is not None:
             labels = [str(option) for option in options]
             ax.xaxis.set_major_locator(FixedLocator(list(range(len(labels)))))

@@ -8,8 +8,9 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.core.log import Episode, Log
+from drl.tracking.figures import short_number
 from drl.tracking.files import JsonlTracker
-from drl.tracking.plots import plot_compare, plot_run, short_number
+from drl.tracking.plots import plot_compare, plot_run
 
 ALL = ["return.png", "success_rate.png", "rollout_return.png", "loss.png", "evaluation.png"]
 
