@@ -119,7 +119,8 @@ def search(
         lost = ledger.fail_stale()
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(starting_point(plan.space, plan.start_flat))
-        display.begin(len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost()), lost)
+        finished = len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost())
+        display.begin(finished, lost, ledger.trials("COMPLETE"))
         work = _Work(plan, study, ledger, crew, signals, display)
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])

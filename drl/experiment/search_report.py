@@ -34,7 +34,7 @@ class Display:
         hidden = config.quiet or not self.console.is_terminal
         self.bar = Progress(*columns, console=self.console, auto_refresh=False, disable=hidden)
         self.task: Any = None
-        self.best: tuple[float, int] | None = None  # of this session: score, trial
+        self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":
         self.bar.start()
@@ -43,8 +43,11 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def begin(self, finished: int, lost: list[int]) -> None:
+    def begin(self, finished: int, lost: list[int], complete: list[Any]) -> None:
+        """`complete`: the trials of earlier sessions that have a score."""
         config = self.config
+        for trial in complete:
+            self._note(trial.value, trial.number)
         again = f", {finished} of them already there" if finished else ""
         self.console.print(f"search {self.name}: {config.n_trials} trials{again}, {config.n_jobs} at a time")
         if lost:
@@ -54,8 +57,8 @@ class Display:
         self.bar.refresh()
 
     def ended(self, job: Job, outcome: Outcome) -> None:
-        if outcome.state == "complete" and outcome.score is not None and outcome.score > (self.best or (-math.inf,))[0]:
-            self.best = (outcome.score, job.number)
+        if outcome.state == "complete":
+            self._note(outcome.score, job.number)
         if outcome.state not in ("lost", "stopped"):
             self.bar.advance(self.task)
         words = "" if self.best is None else f"best {self.best[0]:.2f}, trial {self.best[1]}"
@@ -63,6 +66,10 @@ class Display:
         self.bar.refresh()
         if not self.console.is_terminal or outcome.state in ("failed", "lost"):
             self.console.print(f"trial {job.number}: {_told(outcome)}" + (f" ({words})" if words else ""))
+
+    def _note(self, score: float | None, trial: int) -> None:
+        if score is not None and score > (self.best or (-math.inf,))[0]:
+            self.best = (score, trial)
 
     def again(self, count: int) -> None:
         if count:
