@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "drl"
 SIBLINGS = {"core": set(), "envs": {"core"}, "memory": {"core"}, "tracking": {"core"}}
 ALLOWED = SIBLINGS | {
     "engines.torch": {"core"},
-    "engines.jax": {"core"},
+    "engines.jax": {"core", "envs"},
     "trainer": {"core", "envs", "memory", "tracking"},
     "experiment": {"core", "envs", "memory", "tracking", "trainer", "engines.torch", "engines.jax"},
     "testing": {"core", "envs", "memory", "trainer"},

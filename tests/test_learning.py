@@ -16,6 +16,7 @@ QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-
         ("ppo", "CartPole-v1", 475),
         ("ppo", "Pendulum-v1", -220),
         ("ppo", "Acrobot-v1", -90),
+        ("ppo", "drl/CartPoleNoVelocity-v1", 475),
         ("a2c", "CartPole-v1", 475),
         ("reinforce", "CartPole-v1", 450),
     ],

@@ -18,6 +18,7 @@ COMMANDS = {
     "ablate": ("drl.cli.ablate", "which part of DQN helps: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "look for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
+    "convert": ("drl.cli.convert", "the same agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and worlds"),
 }
 

@@ -26,14 +26,15 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
     experiment, source = read_experiment(algorithm, flags)
 
-    from drl.experiment.launch import say, train  # torch is loaded only when everything before it was right
+    # An engine is loaded only when everything before it was right.
+    from drl.experiment.launch import say, train, train_seeds
 
     if source and not experiment.run.quiet:
         say(f"settings: {source}")
-    finished = train(experiment)
+    runs = train_seeds(experiment) if experiment.run.num_seeds > 1 else [train(experiment)]
     if not experiment.run.quiet:
-        say(report(finished))
-    return EXIT_CODES[finished.status]
+        say("\n".join(report(finished) for finished in runs))
+    return EXIT_CODES[runs[0].status]
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:

@@ -8,10 +8,14 @@ The card is replaced last and in one piece, so a reader always finds a card whos
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import Array
+from drl.core.normalise import ObsNormaliser
+from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
 
 AGENT_FORMAT = 1
@@ -64,3 +68,63 @@ def read_agent(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")
     return card, read_arrays(folder / card["weights"], card["checksum"])
+
+
+class StoredAgent(NamedTuple):
+    """An agent file in our own words."""
+
+    variant: str  # policy_value · policy_only · q_value
+    config: ModelConfig | QModelConfig | None  # rebuilds the model; None: it was one of the user's own
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    normaliser: ObsNormaliser | None
+    params: dict[str, Array]  # of the model, by name
+
+
+def open_agent(path: str | Path) -> StoredAgent:
+    """What an engine needs to bring an agent back."""
+    card, arrays = read_agent(path)
+    try:
+        obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
+    except (KeyError, TypeError) as error:
+        raise UnusableFile(f"the card of {path} describes its spaces wrongly ({error!r})") from None
+    config: ModelConfig | QModelConfig | None = None
+    if card["architecture"] is not None:
+        kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
+        try:
+            config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r})") from None
+    normaliser = None
+    if card["normaliser"] is not None:
+        normaliser = ObsNormaliser(obs_spec.shape)
+        moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
+        normaliser.load_state_dict(card["normaliser"] | moments)
+    params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
+    return StoredAgent(card["variant"], config, obs_spec, action_spec, normaliser, params)
+
+
+def save_agent(
+    folder: str | Path,
+    engine: str,
+    variant: str,
+    architecture: dict[str, Any] | None,  # the config that rebuilds the model; None: one of the user's own
+    agent: Any,  # its specs and its normaliser
+    params: dict[str, Array],
+    notes: dict[str, Any],
+) -> None:
+    """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
+    arrays = {f"model.{name}": array for name, array in params.items()}
+    card: dict[str, Any] = {
+        "engine": engine,
+        "variant": variant,
+        "architecture": architecture,
+        "obs_spec": agent.obs_spec.to_json(),
+        "action_spec": agent.action_spec.to_json(),
+        "normaliser": None,
+    }
+    if agent.normaliser is not None:
+        state = agent.normaliser.state_dict()
+        arrays |= {f"normaliser.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
+        card["normaliser"] = state
+    write_agent(Path(folder), card | {"notes": notes}, arrays)

@@ -31,11 +31,15 @@ class ModelConfig:
     hidden: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "tanh"  # of the MLP: tanh · relu
-    shared: bool = False  # one backbone for actor and critic
+    shared: bool = False  # one backbone for actor and critic, memory included
+    recurrent: str = "none"  # none · gru · lstm: a memory between backbone and head, for ppo and a2c
+    recurrent_size: int = 64  # width of that memory
     log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
 
     def __post_init__(self) -> None:
         _check_backbone(self)
+        require(self, "'none', 'gru' or 'lstm'", "recurrent", lambda x: x in ("none", "gru", "lstm"))
+        require(self, "a width of at least 1", "recurrent_size", lambda x: x >= 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,12 @@ class WorldStep(NamedTuple):
     valid: Array  # [N] bool; False where the world only reset itself in this call and nothing happened
     episodes: list[Episode]  # those that ended in this step
 
+    @property
+    def over(self) -> Array:
+        """[N] bool; where nothing of the past belongs to what comes next: an episode ended, or its reset row did."""
+        over: Array = self.terminated | self.truncated | ~self.valid
+        return over
+
 
 class World(Protocol):
     """N worlds stepped together."""
@@ -48,10 +54,14 @@ class Agent(Protocol):
     normaliser: ObsNormaliser | None
     rng: np.random.Generator  # explores; evaluation puts its own in its place meanwhile
     has_value: bool
+    recurrent: bool  # whether it remembers; then it must be told where episodes begin
+    hidden: Array | None  # [N, S] what it remembers of N worlds; evaluation puts its own in its place meanwhile
 
     def act(self, obs: Any, explore: bool = False) -> Array: ...
     def decide(self, obs: Array, explore: bool = False) -> Array: ...
     def explain(self, obs: Array) -> dict[str, Array]: ...
+    def begin(self, worlds: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
+    def recall(self, num_worlds: int) -> Array: ...  # `hidden`, or zeros where there is none yet
     def save(self, folder: Any, **notes: Any) -> None: ...
     def save_policy_net(self, path: Any) -> None: ...
     def state_dict(self) -> StateDict: ...

@@ -39,6 +39,7 @@ class RolloutBatch:
     last_obs: Array  # [N, …]
     final_index: Array  # [E] int
     final_obs: Array  # [E, …]
+    hidden: Array | None = None  # [N, S] what a recurrent agent remembered as the window began
 
     def transition(self) -> Transition:
         """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""

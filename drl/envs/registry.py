@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 
+IPD = "drl.envs.ipd"
 MOVIE_REC = "drl.envs.movie_rec"
 PROBES = "drl.envs.probes"
 
@@ -12,6 +13,10 @@ WORLDS: dict[str, dict[str, Any]] = {
     "MovieRec-v1": {
         "entry_point": f"{MOVIE_REC}:MovieRecEnv",
         "vector_entry_point": f"{MOVIE_REC}:MovieRecVectorEnv",
+    },
+    "IteratedPrisonersDilemma-v0": {
+        "entry_point": f"{IPD}:IteratedPrisonersDilemmaEnv",
+        "vector_entry_point": f"{IPD}:IteratedPrisonersDilemmaVectorEnv",
     },
     "drl/Counting-v0": {
         "entry_point": f"{PROBES}:CountingEnv",
@@ -22,6 +27,14 @@ WORLDS: dict[str, dict[str, Any]] = {
     "drl/OneStep-v0": {"entry_point": f"{PROBES}:OneStepEnv"},
     "drl/Match-v0": {"entry_point": f"{PROBES}:MatchEnv"},
     "drl/Target-v0": {"entry_point": f"{PROBES}:TargetEnv"},
+    "drl/Recall-v0": {"entry_point": f"{PROBES}:RecallEnv"},
+    "drl/Mood-v0": {"entry_point": f"{PROBES}:MoodEnv"},
+    "drl/MoodTruncated-v0": {"entry_point": f"{PROBES}:MoodEnv", "kwargs": {"truncate": True}},
+    "drl/CartPoleNoVelocity-v1": {
+        "entry_point": f"{PROBES}:CartPoleNoVelocityEnv",
+        "max_episode_steps": 500,
+        "reward_threshold": 475.0,
+    },
 }
 
 

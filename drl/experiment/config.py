@@ -18,7 +18,8 @@ class RunConfig:
     env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
     num_envs: int = 8  # worlds stepped together
-    world_engine: str = "auto"  # auto · sync · async · native · envpool
+    engine: str = "torch"  # torch · jax
+    world_engine: str = "auto"  # auto · sync · async · native · envpool · jax (the world is compiled too)
     frame_stack: int = 1  # how many observations the agent sees at once
     normalise_obs: bool = False  # running mean and deviation, saved with the agent
     normalise_reward: bool = False  # by the deviation of the running discounted return
@@ -27,6 +28,7 @@ class RunConfig:
     stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream
+    num_seeds: int = 1  # seeds trained in one program, from `seed` on; engine jax only
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
     window: int = 100  # recent episodes that running statistics cover
@@ -48,8 +50,9 @@ class RunConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads"
+        positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads num_seeds"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
+        require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "a number above 0", "max_minutes", lambda x: x > 0)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)

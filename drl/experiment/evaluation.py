@@ -12,7 +12,7 @@ from drl.core.errors import BadInput, WorldFailed
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.envs.make import make_world
+from drl.experiment.worlds import open_world
 
 ENDLESS = 100_000  # vector steps without an episode's end after which an evaluation gives up
 
@@ -42,9 +42,12 @@ def run_episodes(agent: Agent, world: World, episodes: int, explore: bool = Fals
     quota[: episodes % world.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(world.num_envs)]
     obs, quiet_steps = world.reset(), 0
+    agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         step = world.step(agent.action_spec.to_env(agent.decide(obs, explore)))
         obs = step.obs
+        if agent.recurrent:
+            agent.begin(step.over)
         for episode in step.episodes:
             if len(finished[episode.world]) < quota[episode.world]:
                 finished[episode.world].append(episode)
@@ -66,12 +69,14 @@ def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str
 
 @contextlib.contextmanager
 def own_stream(agent: Agent, seed: int) -> Iterator[None]:
-    """The agent explores from a stream of its own meanwhile, so that training does not notice."""
+    """The agent explores from a stream of its own meanwhile and remembers nothing of its training worlds; afterwards
+    both are as they were, so that training does not notice."""
     training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
+    remembered, agent.hidden = agent.hidden, None
     try:
         yield
     finally:
-        agent.rng = training_stream
+        agent.rng, agent.hidden = training_stream, remembered
 
 
 def evaluate(
@@ -90,7 +95,7 @@ def evaluate(
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
     options: dict[str, Any] = {"engine": engine, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
-    with make_world(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as world:
+    with open_world(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as world:
         check_fit(agent, world.obs_spec, world.action_spec, env)
         with own_stream(agent, seed):
             return run_episodes(agent, world, episodes, explore)

@@ -2,36 +2,28 @@
 
 import contextlib
 import importlib.util
-import os
 import signal
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drl.core.contracts import Tracker, World
+from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, NonFinite, SaveFailed
 from drl.core.log import Log
-from drl.core.normalise import RewardScaler
-from drl.core.schedules import Exponential, Linear, Schedule
-from drl.core.seeding import Seeds
-from drl.envs.make import make_world
 from drl.experiment import stages
-from drl.experiment.config import Experiment
+from drl.experiment.building import build_cohort, in_one_program, open_trainer
+from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.watch import film
-from drl.memory.episodes import Episodes
-from drl.memory.replay import Replay
-from drl.memory.rollout import Rollout
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.guarded import guard
-from drl.tracking.plots import plot_run
+from drl.tracking.plots import plot_compare, plot_run
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
-from drl.trainer.trainer import Trainer, TrainerConfig
 
 
 @dataclass(frozen=True)
@@ -74,50 +66,6 @@ class StopSignals:
         return "interrupted" if self.seen == signal.SIGINT else "terminated"
 
 
-def build_trainer(experiment: Experiment, world: World) -> Trainer:
-    """The four roles and their memory, from names and configs."""
-    from drl.engines.torch.build import build_learner
-
-    run, config = experiment.run, experiment.learner
-    agent, learner = build_learner(
-        experiment.algorithm,
-        (world.obs_spec, world.action_spec),
-        (experiment.model, config),
-        Seeds(run.seed),
-        normalise_obs=run.normalise_obs,
-        device=run.device,
-        compile_update=run.compile,
-    )
-    shapes = (world.num_envs, world.obs_spec, world.action_spec)
-    columns, extra = world.num_envs, {}
-    if experiment.algorithm == "dqn":
-        if run.normalise_reward:
-            raise BadInput("normalise_reward is for on-policy algorithms; dqn replays rewards as they were")
-        memory: Any = Replay(config, *shapes, rng=Seeds(run.seed).generator("replay"), frame_stack=run.frame_stack)
-        extra = {"updates_per_log": config.updates_per_log, "exploration": exploration(experiment)}
-    elif experiment.algorithm == "reinforce":
-        memory = Episodes(config.episodes_per_step, *shapes)
-        columns = 1  # whole episodes come one after another
-    else:
-        rows = config.rollout_length * columns
-        if getattr(config, "minibatches", 1) > rows:
-            raise BadInput(f"minibatches is {config.minibatches}, but a rollout has only {rows} rows")
-        memory = Rollout(config.rollout_length, *shapes)
-    scaler = RewardScaler(columns, config.gamma) if run.normalise_reward else None
-    total = None if run.num_episodes else run.budget
-    trainer_config = TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window, **extra)
-    return Trainer(world, agent, learner, memory, trainer_config, scaler)
-
-
-def exploration(experiment: Experiment) -> Schedule | None:
-    """The share of random actions over environment steps; noisy networks need none."""
-    config = experiment.learner
-    if experiment.model.noisy:
-        return None
-    shape = Exponential if config.epsilon_schedule == "exponential" else Linear
-    return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
-
-
 def train(experiment: Experiment, trackers: list[Tracker] | None = None, console: bool = True) -> Finished:
     """Train, tracking everything into a new run folder. Bad input raises before anything is written.
 
@@ -126,24 +74,8 @@ def train(experiment: Experiment, trackers: list[Tracker] | None = None, console
     run_config = experiment.run
     if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
         raise MissingExtra("tracking with Weights & Biases", "wandb")
-    with (
-        StopSignals() as signals,
-        make_world(
-            run_config.env,
-            run_config.num_envs,
-            run_config.seed,
-            engine=run_config.world_engine,
-            frame_stack=run_config.frame_stack,
-            env_kwargs=run_config.world_kwargs,
-        ) as world,
-    ):
-        _set_threads(run_config.threads, world)
-        trainer = build_trainer(experiment, world)
-        name = run_config.name or f"{run_config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
-        run = Run.create(name, experiment.to_flat(), run_config.results_dir, run_config.seed)
-        run.note(world_engine=world.engine)
-        if not run_config.quiet:
-            say(f"{experiment.algorithm} on {run_config.env}, {world.num_envs} worlds ({world.engine}): {run.folder}")
+    with StopSignals() as signals, open_trainer(experiment, _landmarks(experiment)) as trainer:
+        run = _begin_run(experiment, trainer)
         own = _trackers(experiment, run, console)
         with contextlib.ExitStack() as stack:
             board = None
@@ -151,10 +83,43 @@ def train(experiment: Experiment, trackers: list[Tracker] | None = None, console
                 settings = experiment.to_flat()
                 board = WandbTracker(run_config.wandb_project, settings, run.folder, name=run.folder.name)
                 stack.enter_context(contextlib.closing(board))
-            finished = _drive(experiment, trainer, run, [*own, *(trackers or [])], board, signals)
+            session = Session(experiment, trainer, run, [*own, *(trackers or [])], board, signals)
+            finished = drive([session])[0]
             if board is not None:
                 board.finish()
         return finished
+
+
+def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
+    """Train `num_seeds` seeds in one compiled program: a run folder for each, and a picture of all of them."""
+    config = experiment.run
+    if config.wandb_project is not None:
+        raise BadInput(f"wandb_project takes one run at a time; leave it out with num_seeds {config.num_seeds}")
+    in_one_program(experiment)
+    with StopSignals() as signals:
+        sessions = []
+        for number, trainer in enumerate(build_cohort(experiment, _landmarks(experiment)).trainers):
+            one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
+            run = _begin_run(one, trainer)
+            trackers = _trackers(one, run, console and number == 0)  # one panel, that of the first seed
+            sessions.append(Session(one, trainer, run, trackers, None, signals))
+        finished = drive(sessions)
+    folders = [each.folder for each in finished]
+    if config.plots and len(folders) > 1:
+        with contextlib.suppress(DrlError, OSError, ValueError):
+            plot_compare(folders, folders[0].parent / f"{folders[0].name}_seeds.png")
+    return finished
+
+
+def _begin_run(experiment: Experiment, trainer: Any) -> Run:
+    config = experiment.run
+    name = config.name or f"{config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
+    run = Run.create(name, experiment.to_flat(), config.results_dir, config.seed)
+    run.note(engine=config.engine, world_engine=trainer.world_engine)
+    if not config.quiet:
+        worlds = f"{config.num_envs} worlds ({trainer.world_engine})"
+        say(f"{experiment.algorithm} on {config.env}, {worlds}, {config.engine}: {run.folder}")
+    return run
 
 
 def say(text: str) -> None:
@@ -163,44 +128,68 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def _drive(
-    experiment: Experiment,
-    trainer: Trainer,
-    run: Run,
-    trackers: list[Tracker],
-    board: Tracker | None,  # W&B: written to like the others, but closed when videos and plots are there too
-    signals: StopSignals,
-) -> Finished:
-    """Pull the logs through the stages until the budget is used or a signal came, then save."""
-    log, interrupted = None, False
-    watchers: list[Tracker] = [guard(tracker) for tracker in trackers]
+class Session:
+    """One run under way: its logs flow through the stages until the budget is used or a signal came."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        trainer: Any,
+        run: Run,
+        trackers: list[Tracker],
+        board: Tracker | None,  # W&B: written to like the others, but closed when videos and plots are there too
+        signals: StopSignals,
+    ):
+        self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
+        self.watchers: list[Tracker] = [guard(tracker) for tracker in trackers]
+        everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
+        self.logs = _pipeline(experiment, trainer, run, everyone, signals)
+        self.log: Log | None = None  # the last one
+
+    def pull(self) -> bool:
+        """One learning step; False when the run is over."""
+        log = next(self.logs, None)
+        self.log = log or self.log
+        return log is not None
+
+    def fail(self, error: BaseException) -> None:
+        with contextlib.suppress(Exception):
+            self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
+            if not isinstance(error, NonFinite):  # a broken world does not spoil what the agent has learned
+                _save_agent(self.experiment, self.trainer, self.run)
+
+    def finish(self, interrupted: bool) -> Finished:
+        status = "interrupted" if interrupted else self.signals.status
+        evaluation = _finish(self.experiment, self.trainer, self.run, status)
+        return Finished(self.run.folder, self.trainer.agent, self.log, status, evaluation)
+
+
+def drive(sessions: list[Session]) -> list[Finished]:
+    """Pull all sessions in step, then save each."""
+    interrupted, running = False, list(sessions)
     try:
-        everyone = [*watchers, guard(board)] if board is not None else watchers
-        for log in _pipeline(experiment, trainer, run, everyone, signals):  # noqa: B007 (the last log is used below)
-            pass
+        while running:
+            running = [session for session in running if session.pull()]
     except KeyboardInterrupt:
         interrupted = True
     except BaseException as error:
-        with contextlib.suppress(Exception):
-            run.note(status="failed", error=f"{type(error).__name__}: {error}")
-            if not isinstance(error, NonFinite):  # a broken world does not spoil what the agent has learned
-                _save_agent(experiment, trainer, run)
+        for session in sessions:
+            session.fail(error)
         raise
     finally:
-        for tracker in watchers:
-            tracker.close()
-    status = "interrupted" if interrupted else signals.status
-    evaluation = _finish(experiment, trainer, run, status)
-    return Finished(run.folder, trainer.agent, log, status, evaluation)
+        for session in sessions:
+            for tracker in session.watchers:
+                tracker.close()
+    return [session.finish(interrupted) for session in sessions]
 
 
 def _pipeline(
-    experiment: Experiment, trainer: Trainer, run: Run, trackers: list[Tracker], signals: StopSignals
+    experiment: Experiment, trainer: Any, run: Run, trackers: list[Tracker], signals: StopSignals
 ) -> Iterator[Log]:
     config, agent = experiment.run, trainer.agent
     steps_budget = None if config.num_episodes else config.budget
     logs: Iterator[Log] = trainer()
-    every = _default(config.evaluate_every, steps_budget, 10)
+    every = _evaluate_every(config)
     if every:
         logs = stages.evaluate_every(logs, every, lambda: _evaluate(experiment, agent, config.evaluation_episodes))
     logs = stages.keep_models(
@@ -214,8 +203,7 @@ def _pipeline(
         in_episodes=bool(config.num_episodes),
         **_notes(experiment),
     )
-    every = _default(config.checkpoint_every, steps_budget, 5)
-    keep = config.keep_checkpoints
+    every, keep = _checkpoint_every(config), config.keep_checkpoints
     if every and keep:
         logs = stages.checkpoint_every(
             logs, every, lambda log: run.save_checkpoint(log.env_steps, trainer.state_dict(), keep)
@@ -232,11 +220,26 @@ def _pipeline(
     )
 
 
-def _default(every: int | None, budget: int | None, parts: int) -> int:
+def _evaluate_every(config: RunConfig) -> int:
+    return _default(config.evaluate_every, config, 10)
+
+
+def _checkpoint_every(config: RunConfig) -> int:
+    return _default(config.checkpoint_every, config, 5)
+
+
+def _default(every: int | None, config: RunConfig, parts: int) -> int:
     """A frequency in environment steps: as given, or an equal part of the budget; 0 is never."""
     if every is not None:
         return every
-    return max(budget // parts, 1) if budget else 10_000
+    return 10_000 if config.num_episodes else max(config.budget // parts, 1)
+
+
+def _landmarks(experiment: Experiment) -> tuple[float, ...]:
+    """Environment steps whose multiples somebody waits for: log and agent must belong together there."""
+    config = experiment.run
+    fractions = () if config.num_episodes else (config.budget / max(config.num_checkpoints, 1), config.budget)
+    return (_evaluate_every(config), _checkpoint_every(config), *fractions)
 
 
 def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
@@ -260,7 +263,7 @@ def _evaluate(experiment: Experiment, agent: Any, episodes: int) -> dict[str, fl
     return evaluate(agent, run.env, episodes, run.seed, **options).summary()
 
 
-def _finish(experiment: Experiment, trainer: Trainer, run: Run, status: str) -> dict[str, float] | None:
+def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict[str, float] | None:
     """Save the agent first, then what is nice to have: a failing plot must not cost a trained agent."""
     config, agent = experiment.run, trainer.agent
     try:
@@ -290,7 +293,7 @@ def _notes(experiment: Experiment) -> dict[str, Any]:
     return world | {"algorithm": experiment.algorithm}
 
 
-def _save_agent(experiment: Experiment, trainer: Trainer, run: Run) -> None:
+def _save_agent(experiment: Experiment, trainer: Any, run: Run) -> None:
     agent = trainer.agent
     agent.save(run.folder / "agent", env_steps=trainer.env_steps, **_notes(experiment))
     agent.save_policy_net(run.models / "final_actor.pth")
@@ -308,11 +311,3 @@ def _illustrate(experiment: Experiment, agent: Any, run: Run, film_it: bool) -> 
             film(agent, config.env, run.folder / "videos" / "final_agent.mp4", config.seed, **options)
     except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
         warnings.warn(f"plots or video were not made: {error}", stacklevel=2)
-
-
-def _set_threads(threads: int | None, world: World) -> None:
-    """Tiny networks lose time to a second thread; networks for images gain from it."""
-    import torch
-
-    images = len(world.obs_spec.shape) == 3
-    torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))

@@ -14,8 +14,9 @@ from typing import Any
 from drl.core.configs import require
 from drl.core.errors import BadInput, WorldFailed
 from drl.envs.make import make_world
+from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
-from drl.experiment.launch import StopSignals, build_trainer
+from drl.experiment.launch import StopSignals
 from drl.experiment.presets import load_preset
 from drl.experiment.search_report import Display, write_report
 from drl.experiment.search_space import MODES, as_settings, space_for, starting_point

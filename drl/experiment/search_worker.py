@@ -20,9 +20,9 @@ from drl.core.errors import WorldFailed
 from drl.core.log import Log
 from drl.envs.make import make_world
 from drl.experiment import stages
+from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
-from drl.experiment.launch import build_trainer
 
 POLL_SECONDS = 0.5  # how often the parent looks up from waiting, to heed a signal
 

@@ -30,15 +30,18 @@ class Step(NamedTuple):
     terminated: bool
     truncated: bool
     info: dict[str, Any]
+    thoughts: dict[str, Array]  # what the agent thought of the observation, where it was asked
 
 
-def play(agent: Any, env: Any, seed: int, explore: bool = False) -> Iterator[Step]:
-    """One episode, step by step."""
+def play(agent: Any, env: Any, seed: int, explore: bool = False, ask: bool = False) -> Iterator[Step]:
+    """One episode, step by step. With `ask` the agent explains itself before it acts."""
     obs, _ = env.reset(seed=seed)
+    agent.begin()
     while True:
+        thoughts = agent.explain(agent.obs_spec.encode_one(obs)[None]) if ask else {}
         action = agent.act(obs, explore)
         following, reward, terminated, truncated, info = env.step(action)
-        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info)
+        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info, thoughts)
         if terminated or truncated:
             return
         obs = following
@@ -64,7 +67,7 @@ def watch(
             if mode == "ansi":
                 print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
             total, length = 0.0, 0
-            for step in play(agent, env, Seeds(seed).integer("watch", index), explore):
+            for step in play(agent, env, Seeds(seed).integer("watch", index), explore, ask=mode == "ansi"):
                 total, length, last = total + step.reward, length + 1, step
                 if mode == "ansi":
                     print(_line(agent, length, step), file=stream)
@@ -104,7 +107,7 @@ def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
 def _line(agent: Any, count: int, step: Step) -> str:
     encoded = agent.obs_spec.encode_one(step.obs)[None]
     parts = [f"{count:4d}", f"obs {_short(encoded[0])}", f"action {_short(step.action)}"]
-    parts += [f"{name} {_short(thought[0])}" for name, thought in agent.explain(encoded).items()]
+    parts += [f"{name} {_short(thought[0])}" for name, thought in step.thoughts.items()]
     parts.append(f"reward {step.reward:g}")
     plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
     return "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])

@@ -28,11 +28,18 @@ class Rollout:
         self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self.final_index: list[int] = []
         self.final_obs: list[Array] = []
+        self.hidden: Array | None = None  # what a recurrent agent remembered as the window began
         self.cursor = 0
 
     @property
     def ready(self) -> bool:
         return self.cursor == self.length
+
+    def remember(self, hidden: Array) -> None:
+        """Say before every `add` what a recurrent agent remembers `[N, S]`. The window's first is kept: the learner
+        starts from it and works out the others anew."""
+        if self.cursor == 0:
+            self.hidden = hidden.copy()
 
     def add(self, obs: Array, action: Array, step: WorldStep) -> None:
         t = self.cursor
@@ -56,7 +63,7 @@ class Rollout:
         final_obs = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
         self.cursor, self.final_index, self.final_obs = 0, [], []
         rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, self.valid)
-        return RolloutBatch(*rows, self.last_obs, final_index, final_obs)
+        return RolloutBatch(*rows, self.last_obs, final_index, final_obs, self.hidden)
 
     def state_dict(self) -> dict[str, Any]:
         names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
@@ -65,6 +72,7 @@ class Rollout:
         return arrays | {
             "final_index": np.asarray(self.final_index, np.int64),
             "final_obs": finals,
+            "hidden": None if self.hidden is None else self.hidden.copy(),
             "cursor": self.cursor,
         }
 
@@ -73,4 +81,5 @@ class Rollout:
             getattr(self, name)[:] = state[name]
         self.final_index = [int(i) for i in state["final_index"]]
         self.final_obs = list(state["final_obs"])
+        self.hidden = None if state["hidden"] is None else np.array(state["hidden"], np.float32)
         self.cursor = int(state["cursor"])

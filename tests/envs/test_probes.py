@@ -2,13 +2,25 @@
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
 
-from drl.envs.probes import CountingEnv, MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv
+from drl.envs.probes import (
+    CartPoleNoVelocityEnv,
+    CountingEnv,
+    MatchEnv,
+    MoodEnv,
+    OneStepEnv,
+    RecallEnv,
+    TargetEnv,
+    TwoStepEnv,
+)
 
 
 @pytest.mark.filterwarnings("ignore:.*symmetric and normalized")  # the target world's [−2, 2] is on purpose
-@pytest.mark.parametrize("make", [TwoStepEnv, OneStepEnv, MatchEnv, TargetEnv])
+@pytest.mark.parametrize(
+    "make", [TwoStepEnv, OneStepEnv, MatchEnv, TargetEnv, RecallEnv, MoodEnv, CartPoleNoVelocityEnv]
+)
 def test_gymnasium_accepts_them(make):
     check_env(make(), skip_render_check=True)
 
@@ -39,6 +51,38 @@ def test_the_right_answer_pays():
     goal, _ = target.reset(seed=0)
     assert target.step(2 * goal)[1] == 0.0
     assert target.step(2 * goal + 1)[1] == pytest.approx(-0.5)
+
+
+def test_only_the_first_observation_shows_the_cue():
+    env = RecallEnv(length=3)
+    cues = set()
+    for seed in range(6):
+        cue = int(env.reset(seed=seed)[0][0])
+        cues.add(cue)
+        rows = [env.step(action) for action in (0, 0, int(cue > 0))]
+        assert [row[0].tolist() for row in rows[:2]] == [[0, 0], [0, 1]]
+        assert [row[1:4] for row in rows] == [(0.0, False, False), (0.0, False, False), (1.0, True, False)]
+    assert cues == {-1, 1}
+    wrong = int(env.reset(seed=0)[0][0] < 0)
+    assert [env.step(wrong)[1] for _ in range(3)] == [0.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_mood_pays_at_every_step(truncate):
+    env = MoodEnv(length=3, truncate=truncate)
+    mood = env.reset(seed=1)[0][0]
+    rows = [env.step(0) for _ in range(3)]
+    assert [row[1] for row in rows] == [mood] * 3
+    assert [row[2:4] for row in rows] == [(False, False)] * 2 + [(not truncate, truncate)]
+    assert all(row[0][0] == 0 for row in rows)
+
+
+def test_cart_pole_without_its_velocities():
+    env, full = CartPoleNoVelocityEnv(), CartPoleEnv()
+    obs, seen = env.reset(seed=4)[0], full.reset(seed=4)[0]
+    for _ in range(5):
+        np.testing.assert_array_equal(obs, seen[[0, 2]])
+        obs, seen = env.step(1)[0], full.step(1)[0]
 
 
 def test_counting_lengths_follow_the_first_action():

@@ -11,9 +11,10 @@ import drl
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
 from drl.envs.make import make_world
+from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
-from drl.experiment.launch import build_trainer, train
+from drl.experiment.launch import train
 from drl.experiment.run_folder import Run, find_run
 
 TINY = {

@@ -13,9 +13,10 @@ from drl.core.errors import BadInput, MissingExtra, WorldFailed
 from drl.core.log import Episode
 from drl.envs.make import make_world
 from drl.experiment import search_worker
+from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment, read_yaml
 from drl.experiment.evaluation import Evaluation
-from drl.experiment.launch import build_trainer, train
+from drl.experiment.launch import train
 from drl.experiment.search import FRESH_SEEDS, SearchConfig, search
 from drl.experiment.search_space import SPACES, as_settings, space_for, starting_point
 from drl.experiment.search_study import Ledger, cut_torn_line

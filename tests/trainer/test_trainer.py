@@ -67,7 +67,7 @@ def test_learner_state_survives_a_trip_to_disk(tmp_path):
         other_world.reset()
         other.load_state_dict(read_state(tmp_path / "state"))
         assert (other.env_steps, other.episodes) == (trainer.env_steps, trainer.episodes)
-        assert other.recent == trainer.recent
+        assert other.journal.recent == trainer.journal.recent
         np.testing.assert_array_equal(other.obs, trainer.obs)
         assert other.agent.rng.bit_generator.state == trainer.agent.rng.bit_generator.state
         while not trainer.memory.ready:

@@ -7,16 +7,17 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from drl.core.agent_files import read_agent, write_agent
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import write_atomically
 from drl.engines.torch.models import MODEL_VARIANTS, architecture_of, load_parameters, parameters_by_name
+from drl.engines.torch.packing import one_step
+from drl.engines.torch.recurrent import arrange
 
 
 class TorchAgent(ABC):
@@ -24,6 +25,7 @@ class TorchAgent(ABC):
 
     `act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
     `decide` is its inner half, for training: encoded observations in, actions in the policy's own units out.
+    A recurrent agent remembers from one `act` to the next; call `begin` at the start of every episode.
     """
 
     variant: str  # of the model it acts with
@@ -41,14 +43,14 @@ class TorchAgent(ABC):
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.rng = rng or np.random.default_rng()
         self._first_parameter = next(model.parameters())
+        self.hidden_size = arrange(model)  # numbers it remembers of each world
+        self.recurrent = self.hidden_size > 0
+        self.hidden: Array | None = None  # [N, S] what it remembers
         _refuse_modes(model)
 
     def _probe(self) -> Any:
         """The model's answer to one observation of zeros: what kind of model is it?"""
-        with torch.no_grad():
-            return self.model(
-                torch.from_numpy(np.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype)).to(self.device)
-            )
+        return self.forward(np.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype))
 
     @abstractmethod
     def decide(self, obs: Array, explore: bool = False) -> Array:
@@ -68,10 +70,34 @@ class TorchAgent(ABC):
     def normalise(self, obs: Array) -> Array:
         return obs if self.normaliser is None else self.normaliser(obs)
 
-    def forward(self, obs: Array, part: nn.Module | None = None) -> Any:
-        """The answer of the model, or of a part of it, to encoded observations, without gradients."""
+    def forward(self, obs: Array, part: nn.Module | None = None, after: Tensor | None = None) -> Any:
+        """The answer of the model, or of a part of it, to encoded observations, without gradients.
+
+        `after` is filled with what a recurrent model then remembers.
+        """
         with torch.no_grad():
-            return (part or self.model)(torch.from_numpy(np.ascontiguousarray(self.normalise(obs))).to(self.device))
+            rows: Any = torch.from_numpy(np.ascontiguousarray(self.normalise(obs))).to(self.device)
+            if self.recurrent:
+                rows = one_step(rows, torch.from_numpy(self.recall(len(obs))).to(self.device), after)
+            return (part or self.model)(rows)
+
+    def begin(self, worlds: Array | None = None) -> None:
+        """Episodes begin: everywhere, or where the mask `[N]` says so. A recurrent agent forgets what came before."""
+        if worlds is None:
+            self.hidden = None
+        elif self.hidden is not None and worlds.any():
+            self.hidden = np.where(worlds[:, None], np.float32(0.0), self.hidden)
+
+    def recall(self, num_worlds: int) -> Array:
+        """What a recurrent agent remembers of each world `[N, S]`: zeros as long as there is nothing."""
+        if self.hidden is None:
+            return np.zeros((num_worlds, self.hidden_size), np.float32)
+        if len(self.hidden) != num_worlds:
+            raise BadInput(
+                f"this recurrent agent is in the middle of {len(self.hidden)} episodes and got {num_worlds} "
+                "observations; call agent.begin() before it plays another number of worlds"
+            )
+        return self.hidden
 
     @property
     def device(self) -> torch.device:
@@ -79,41 +105,20 @@ class TorchAgent(ABC):
 
     def save(self, folder: str | Path, **notes: Any) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
-        arrays = {f"model.{name}": t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
-        card: dict[str, Any] = {
-            "engine": "torch",
-            "variant": self.variant,
-            "architecture": architecture_of(self.model, self.obs_spec, self.action_spec),
-            "obs_spec": self.obs_spec.to_json(),
-            "action_spec": self.action_spec.to_json(),
-            "normaliser": None,
-        }
-        if self.normaliser is not None:
-            state = self.normaliser.state_dict()
-            arrays |= {f"normaliser.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
-            card["normaliser"] = state
-        write_agent(Path(folder), card | {"notes": notes}, arrays)
+        params = {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
+        architecture = architecture_of(self.model, self.obs_spec, self.action_spec)
+        save_agent(folder, "torch", self.variant, architecture, self, params, notes)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None, device: str = "cpu") -> Self:
         """Read what `save` wrote: an agent folder or the run folder around it. A custom model has to be given."""
-        card, arrays = read_agent(path)
-        try:
-            obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
-        except (KeyError, TypeError) as error:
-            raise UnusableFile(f"the card of {path} describes its spaces wrongly ({error!r})") from None
+        stored = open_agent(path)
         if model is None:
-            if card["architecture"] is None:
+            if stored.config is None:
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
-            model = _rebuild(card, obs_spec, action_spec, path)
-        weights = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
-        load_parameters(model, weights, str(path))
-        normaliser = None
-        if card["normaliser"] is not None:
-            normaliser = ObsNormaliser(obs_spec.shape)
-            moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
-            normaliser.load_state_dict(card["normaliser"] | moments)
-        return cls(model.to(device), obs_spec, action_spec, normaliser)
+            model = _rebuild(stored, path)
+        load_parameters(model, stored.params, str(path))
+        return cls(model.to(device), stored.obs_spec, stored.action_spec, stored.normaliser)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes about the agent, as plain data."""
@@ -121,6 +126,7 @@ class TorchAgent(ABC):
             "model": {name: t.detach().cpu().numpy().copy() for name, t in parameters_by_name(self.model).items()},
             "normaliser": None if self.normaliser is None else self.normaliser.state_dict(),
             "rng": generator_state(self.rng),
+            "hidden": None if self.hidden is None else self.hidden.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,6 +134,7 @@ class TorchAgent(ABC):
         if self.normaliser is not None:
             self.normaliser.load_state_dict(state["normaliser"])
         restore_generator(self.rng, state["rng"])
+        self.hidden = None if state["hidden"] is None else np.array(state["hidden"], np.float32)
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
@@ -141,12 +148,10 @@ def write_state_dict(module: nn.Module, path: str | Path) -> None:
     write_atomically(Path(path), buffer.getvalue())
 
 
-def _rebuild(card: dict[str, Any], obs_spec: ObsSpec, action_spec: ActionSpec, path: str | Path) -> nn.Module:
+def _rebuild(stored: StoredAgent, path: str | Path) -> nn.Module:
     """The model that a card describes, without its weights."""
-    kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
     try:
-        config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
-        model: nn.Module = MODEL_VARIANTS[card["variant"]](obs_spec, action_spec, config)
+        model: nn.Module = MODEL_VARIANTS[stored.variant](stored.obs_spec, stored.action_spec, stored.config)
     except (KeyError, TypeError, ValueError) as error:
         raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r})") from None
     return model

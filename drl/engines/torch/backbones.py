@@ -11,6 +11,7 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import ObsSpec
 from drl.engines.torch.layers import make_linear, orthogonal
+from drl.engines.torch.recurrent import Recurrent
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -120,7 +121,10 @@ class Pixels(nn.Module):
 def make_backbone(
     config: ModelConfig | QModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
+    """The backbone a config names, with a memory behind it if it is to be recurrent.
+
+    `auto` looks at the observation: images → cnn, everything else → mlp.
+    """
     shape, name = obs_spec.shape, config.backbone
     noisy = isinstance(config, QModelConfig) and config.noisy
     if name == "auto":
@@ -132,4 +136,8 @@ def make_backbone(
         backbone = NatureCNN(shape, config.cnn_features, generator, noisy)
     else:
         backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, noisy=noisy)
-    return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone
+    if obs_spec.dtype == "uint8":
+        backbone = Pixels(backbone)
+    if isinstance(config, ModelConfig) and config.recurrent != "none":
+        backbone = Recurrent(backbone, config.recurrent, config.recurrent_size, generator)
+    return backbone

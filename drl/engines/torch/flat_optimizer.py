@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
+from drl.core.errors import BadInput
+from drl.engines.torch.recurrent import recurrent_parts
+
 Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimise, vector of numbers to log)
 
 BETAS = (0.9, 0.999)  # of Adam
@@ -41,6 +44,8 @@ class FlatOptimizer:
         groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
         compiled: bool = False,
     ):
+        if compiled and recurrent_parts(model):
+            raise BadInput("compile takes no recurrent model: it would unroll the loop over time; leave --compile out")
         self.model, self.loss = model, loss
         self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
         self.amsgrad, self.weight_decay = amsgrad, weight_decay if kind == "adamw" else 0.0

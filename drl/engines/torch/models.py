@@ -16,6 +16,7 @@ from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.engines.torch.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
 from drl.engines.torch.heads import QHead, ValueHead, make_policy_head
 from drl.engines.torch.layers import NoisyLinear
+from drl.engines.torch.recurrent import Recurrent, arrange
 
 
 class Model(nn.Module):
@@ -41,12 +42,13 @@ class Model(nn.Module):
 
 
 class PolicyValueModel(nn.Module):
-    """An actor and a critic. Give both the same backbone object to share it."""
+    """An actor and a critic. Give both the same backbone object to share it, and with it its memory."""
 
     def __init__(self, actor: Model, critic: Model):
         super().__init__()
         self.actor, self.critic = actor, critic
         self.shared = actor.backbone is critic.backbone
+        arrange(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         if self.shared and type(self.actor) is type(self.critic) is Model:  # a subclass may do more than these lines
@@ -111,7 +113,9 @@ def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec
     actor = model.actor if type(model) is PolicyValueModel else model
     if type(actor) is not Model:
         return None
-    backbone = actor.backbone.backbone if isinstance(actor.backbone, Pixels) else actor.backbone
+    memory = actor.backbone if isinstance(actor.backbone, Recurrent) else None
+    backbone = actor.backbone if memory is None else memory.backbone
+    backbone = backbone.backbone if isinstance(backbone, Pixels) else backbone
     kinds = {MLP: "mlp", NatureCNN: "cnn", Conv1d: "conv1d"}
     if type(backbone) not in kinds:
         return None
@@ -119,6 +123,7 @@ def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec
     kind: type[ModelConfig | QModelConfig]
     shape: dict[str, Any] = {"backbone": kinds[type(backbone)], "activation": getattr(backbone, "activation", "relu")}
     shape |= {"cnn_features": widths[-1]} if isinstance(backbone, NatureCNN) else {"hidden": tuple(widths)}
+    shape |= {} if memory is None else {"recurrent": memory.kind, "recurrent_size": memory.features}
     head = actor.head
     if isinstance(head, QHead):
         variant, kind = "q_value", QModelConfig

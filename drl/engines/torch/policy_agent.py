@@ -4,46 +4,65 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import nn
 
 from drl.core import distributions
 from drl.core.errors import BadInput
-from drl.core.mlp_forward import mlp_forward
+from drl.core.numpy_nets import PolicyNet
 from drl.core.specs import Array
 from drl.engines.torch.agents import TorchAgent, write_state_dict
 from drl.engines.torch.heads import GaussianHead, LogitsHead
 from drl.engines.torch.models import Model, PolicyValueModel
 from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
+from drl.engines.torch.recurrent_views import recurrent_views
 
 
 @final
 class PolicyAgent(TorchAgent):
-    """Samples from its policy when it explores, takes the most likely action when it does not."""
+    """Samples from its policy when it explores, takes the most likely action when it does not.
+
+    With a recurrent model `decide` and `act` move its memory on; `explain` and `value` only look, as if the observation
+    came next.
+    """
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
         super().__init__(model, *arguments, **options)
         self.temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
         self.has_value = isinstance(self._probe(), tuple)
         self.variant = "policy_value" if self.has_value else "policy_only"
-        self._numpy_net = NumpyNet(model, policy_views)
+        self._numpy_net = NumpyNet(model, recurrent_views if self.recurrent else policy_views)
 
     def decide(self, obs: Array, explore: bool = False) -> Array:
-        params = self.policy_params(obs)
+        if self.recurrent:
+            params, self.hidden = self._step(obs)
+        else:
+            params = self.policy_params(obs)
         if explore:
             return distributions.sample(self.action_spec, params, self.rng, self.temperature)
         return distributions.mode(self.action_spec, params)
 
     def policy_params(self, obs: Array) -> Array:
         """Logits, or means and log deviations `[N, P]`, of encoded observations."""
-        views = self._numpy_net.views()
-        if views is not None:
-            layers, log_std = views
-            answer = mlp_forward(layers, self.normalise(obs))
-            return answer if log_std is None else np.concatenate([answer, np.broadcast_to(log_std, answer.shape)], 1)
+        if self.recurrent:
+            return self._step(obs)[0]
+        net: PolicyNet | None = self._numpy_net.views()
+        if net is not None:
+            return net(self.normalise(obs))
         policy = self.model.actor if type(self.model) is PolicyValueModel else self.model
         answer = self.forward(obs, policy)
         params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
         return params
+
+    def _step(self, obs: Array) -> tuple[Array, Array]:
+        """Policy parameters of a recurrent model, and what it remembers after these observations."""
+        hidden, views = self.recall(len(obs)), self._numpy_net.views()
+        if views is not None:
+            answer: tuple[Array, Array] = views.step(self.normalise(obs), hidden)
+            return answer
+        after = torch.empty(hidden.shape, device=self.device)
+        params = self.forward(obs, after=after)
+        return (params[0] if self.has_value else params).cpu().numpy(), after.cpu().numpy()
 
     def explain(self, obs: Array) -> dict[str, Array]:
         parts = distributions.probabilities(self.action_spec, self.policy_params(obs))
@@ -64,8 +83,8 @@ class PolicyAgent(TorchAgent):
         write_state_dict(getattr(self.model, "critic", self.model), path)
 
 
-def policy_views(model: nn.Module) -> Any:
-    """An MLP policy's layers, and its log deviations where it has any; None for other models."""
+def policy_views(model: nn.Module) -> PolicyNet | None:
+    """An MLP policy as views of its parameters; None for other models."""
     actor = model.actor if type(model) is PolicyValueModel else model
     if type(actor) is not Model or type(actor.head) not in (LogitsHead, GaussianHead):
         return None
@@ -73,5 +92,5 @@ def policy_views(model: nn.Module) -> Any:
     if layers is None:
         return None
     if isinstance(head, GaussianHead):
-        return [*layers, linear_view(head.mean)], head.log_std.detach().numpy()
-    return [*layers, linear_view(head)], None
+        return PolicyNet([*layers, linear_view(head.mean)], head.log_std.detach().numpy())
+    return PolicyNet([*layers, linear_view(head)], None)

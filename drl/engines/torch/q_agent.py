@@ -5,7 +5,7 @@ from typing import Any, final
 import numpy as np
 from torch import nn
 
-from drl.core.mlp_forward import mlp_forward
+from drl.core.numpy_nets import QNet
 from drl.core.specs import Array
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.heads import QHead
@@ -41,9 +41,9 @@ class QAgent(TorchAgent):
 
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         """Expected returns `[N, A]` of encoded observations."""
-        views = None if noisy and self._noisy else self._numpy_net.views()
-        if views is not None:
-            return q_forward(views, self.normalise(obs))
+        net: QNet | None = None if noisy and self._noisy else self._numpy_net.views()
+        if net is not None:
+            return net(self.normalise(obs))
         for layer in self._noisy:
             layer.quiet = not noisy
         answer = self.forward(obs)
@@ -57,8 +57,8 @@ class QAgent(TorchAgent):
         return {"q": self.q_values(obs)}
 
 
-def q_views(model: nn.Module) -> Any:
-    """An MLP's layers and its q head's; None for other models."""
+def q_views(model: nn.Module) -> QNet | None:
+    """An MLP with a q head as views of its parameters; None for other models."""
     if type(model) is not Model or type(model.head) is not QHead:
         return None
     layers = backbone_views(model.backbone)
@@ -66,20 +66,4 @@ def q_views(model: nn.Module) -> Any:
         return None
     head = model.head
     value = None if head.state_value is None else linear_view(head.state_value)
-    return layers, linear_view(head.advantage), value, head.kind, head.support.numpy()
-
-
-def q_forward(views: Any, obs: Array) -> Array:
-    """`QHead.q_values(model(obs))` in NumPy."""
-    layers, advantage, value, kind, support = views
-    features = mlp_forward(layers, obs)
-    answer = mlp_forward([advantage], features)
-    if kind != "none":
-        answer = answer.reshape(len(obs), -1, len(support))
-    if value is not None:
-        state = mlp_forward([value], features)
-        answer = answer - answer.mean(axis=1, keepdims=True) + (state if kind == "none" else state[:, None])
-    if kind == "c51":
-        weights = np.exp(answer - answer.max(axis=-1, keepdims=True))
-        return (weights * support).sum(axis=-1) / weights.sum(axis=-1)
-    return answer.mean(axis=-1) if kind == "qr" else answer
+    return QNet(layers, linear_view(head.advantage), value, head.kind, head.support.numpy())

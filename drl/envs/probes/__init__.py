@@ -2,5 +2,16 @@
 
 from drl.envs.probes.counting import CountingEnv, CountingVectorEnv
 from drl.envs.probes.known_values import MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv
+from drl.envs.probes.remembering import CartPoleNoVelocityEnv, MoodEnv, RecallEnv
 
-__all__ = ["CountingEnv", "CountingVectorEnv", "MatchEnv", "OneStepEnv", "TargetEnv", "TwoStepEnv"]
+__all__ = [
+    "CartPoleNoVelocityEnv",
+    "CountingEnv",
+    "CountingVectorEnv",
+    "MatchEnv",
+    "MoodEnv",
+    "OneStepEnv",
+    "RecallEnv",
+    "TargetEnv",
+    "TwoStepEnv",
+]

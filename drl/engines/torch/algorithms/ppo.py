@@ -17,7 +17,8 @@ from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.models import PolicyValueModel
-from drl.engines.torch.on_policy import Rows, evaluate_rollout
+from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_worlds
+from drl.engines.torch.packing import Sequences
 
 LOGGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "mean_clipped_ratio", "grad_norm",
@@ -87,13 +88,13 @@ class PPO:
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
         rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
-        logged = self._descend(rows, rate, torch.tensor(clip_range, device=rows.obs.device))
+        logged = self._descend(rows, rate, torch.tensor(clip_range, device=rows.value.device))
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return logged | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range}
 
     def _descend(self, rows: Rows, rate: float, clip_range: Tensor) -> dict[str, float]:
         """Minibatch epochs. Numbers to log stay on the device until the end."""
-        total, updates = torch.zeros(len(LOGGED), device=rows.obs.device), 0
+        total, updates = torch.zeros(len(LOGGED), device=rows.value.device), 0
         for _ in range(self.config.epochs):
             for minibatch in self._minibatches(rows):
                 logged = self.optimizer.descend(rate, minibatch, clip_range)
@@ -104,9 +105,11 @@ class PPO:
         return dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
 
     def _minibatches(self, rows: Rows) -> Iterator[Rows]:
-        """The rows in a new random order, in nearly equal parts."""
-        order = torch.from_numpy(self.rng.permutation(len(rows.obs))).to(rows.obs.device)
-        shuffled = [tensor.index_select(0, order) for tensor in rows]
+        """The rows in a new random order, in nearly equal parts; of a recurrent rollout whole worlds in their order."""
+        if isinstance(rows.obs, Sequences):
+            return minibatches_of_worlds(rows, self.rng, self.config.minibatches)
+        order = torch.from_numpy(self.rng.permutation(len(rows.value))).to(rows.value.device)
+        shuffled = [tensor.index_select(0, order) for tensor in (rows.obs, *rows[1:])]
         parts = [tensor.tensor_split(self.config.minibatches) for tensor in shuffled]
         return (Rows(*part) for part in zip(*parts, strict=True))
 

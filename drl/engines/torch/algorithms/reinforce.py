@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ReinforceConfig
+from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec, Array
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import forward_in_chunks, successor_values
+from drl.engines.torch.recurrent import recurrent_parts
 
 LOGGED = ("policy_loss", "entropy", "value_loss", "grad_norm")
 
@@ -52,6 +54,8 @@ class Reinforce:
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
+        if recurrent_parts(model):
+            raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
         self.model, self.spec = model, action_spec
         self.config = config or ReinforceConfig()
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)

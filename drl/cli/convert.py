@@ -1,0 +1,63 @@
+"""`drl convert RUN|AGENT --engine jax`: the same agent for the other engine, checked before it is written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from drl.cli.flags import parse_flags
+from drl.core.agent_files import find_agent, read_agent
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.specs import Array, ObsSpec
+from drl.experiment.run_folder import find_run
+
+CHECKED = 1000  # random observations on which both engines must do the same
+
+
+@dataclass(frozen=True)
+class Flags:
+    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    engine: str  # torch or jax
+    out: str | None = None  # new folder; default beside the agent, with the engine's name behind its own
+
+
+def main(arguments: list[str]) -> int:
+    flags = parse_flags(Flags, arguments, prog="drl convert", description="Write an agent for the other engine.")
+    if flags.engine not in ("torch", "jax"):
+        raise BadInput(f"unknown engine {flags.engine!r}; {did_you_mean(flags.engine, ['torch', 'jax'])}")
+    path = Path(flags.agent)
+    if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
+        path = find_run(path)
+    folder = find_agent(path)
+    out = Path(flags.out) if flags.out else folder.with_name(f"{folder.name}-{flags.engine}")
+    if out.exists():
+        raise BadInput(f"{out} exists and is not overwritten; choose another --out")
+    print(convert(folder, flags.engine, out))
+    return 0
+
+
+def convert(folder: Path, engine: str, out: Path) -> Path:
+    """The agent in `folder` as one of `engine` in `out`."""
+    from drl.experiment.agent_files import load_agent
+
+    card, _ = read_agent(folder)
+    before, after = load_agent(folder, engine=card["engine"]), load_agent(folder, engine=engine)
+    obs = _random_observations(before.obs_spec)
+    if not _same_actions(before, after, obs):
+        raise BadInput(f"{folder} acts differently in {engine}; nothing was written")
+    after.save(out, **card["notes"])
+    return out
+
+
+def _random_observations(spec: ObsSpec) -> Array:
+    rng = np.random.default_rng(0)
+    if spec.dtype == np.uint8:
+        return rng.integers(256, size=(CHECKED, *spec.shape)).astype(np.uint8)
+    return rng.normal(size=(CHECKED, *spec.shape)).astype(np.float32)
+
+
+def _same_actions(before: Any, after: Any, obs: Array) -> bool:
+    one, two = before.decide(obs), after.decide(obs)
+    return bool(np.allclose(one, two, rtol=1e-4, atol=1e-4) if one.dtype.kind == "f" else np.array_equal(one, two))

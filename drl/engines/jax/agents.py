@@ -1,0 +1,99 @@
+"""The agent: an observation in, an action out. It acts with the brain it shares with its algorithm."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from drl.core.acting import Actor
+from drl.core.agent_files import open_agent, save_agent
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.normalise import ObsNormaliser
+from drl.core.pth_files import write_pth
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.jax.backbones import MLP, Pixels
+from drl.engines.jax.brain import Brain
+from drl.engines.jax.layers import Params, part
+from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, architecture_of, check_parameters
+
+
+class JaxAgent(Actor):
+    """What all agents of this engine share: a brain, and files."""
+
+    variant: str  # of the model it acts with
+
+    def __init__(
+        self,
+        brain: Brain,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        normaliser: ObsNormaliser | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        super().__init__(obs_spec, action_spec, normaliser, rng)
+        self.brain = brain
+
+    @property
+    def model(self) -> Any:
+        return self.brain.model
+
+    def save(self, folder: str | Path, **notes: Any) -> None:
+        """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
+        architecture = architecture_of(self.model, self.obs_spec, self.action_spec)
+        save_agent(folder, "jax", self.variant, architecture, self, self.brain.host, notes)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Any = None, device: str = "cpu") -> Self:
+        """Read what any engine's `save` wrote: an agent folder or the run folder around it. A custom model has to be
+        given."""
+        stored = open_agent(path)
+        specs = (stored.obs_spec, stored.action_spec)
+        if model is None:
+            if stored.config is None:
+                raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
+            if stored.variant not in MODEL_VARIANTS:
+                raise UnusableFile(f"{path} is an agent of an unknown kind, {stored.variant!r}")
+            model = MODEL_VARIANTS[stored.variant](*specs, stored.config)
+        check_parameters(model.init(np.random.default_rng(0)), stored.params, str(path))
+        return cls(Brain(model, stored.params, device), *specs, stored.normaliser)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes about the agent, as plain data."""
+        return {
+            "model": {name: array.copy() for name, array in self.brain.host.items()},
+            "normaliser": None if self.normaliser is None else self.normaliser.state_dict(),
+            "rng": generator_state(self.rng),
+            "hidden": None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.brain.load(state["model"], "the checkpoint")
+        if self.normaliser is not None:
+            self.normaliser.load_state_dict(state["normaliser"])
+        restore_generator(self.rng, state["rng"])
+
+    def save_policy_net(self, path: str | Path) -> None:
+        """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
+        write_pth(path, part(self.brain.host, "actor") if type(self.model) is PolicyValueModel else self.brain.host)
+
+
+def is_mlp(model: Any) -> bool:
+    """Whether `drl.core.numpy_nets` can run this part of a model; never one with code of the user's own."""
+    if type(model) is not Model:
+        return False
+    backbone = model.backbone.backbone if type(model.backbone) is Pixels else model.backbone
+    return type(backbone) is MLP
+
+
+def activation_of(model: Model) -> str:
+    backbone = model.backbone.backbone if type(model.backbone) is Pixels else model.backbone
+    return str(backbone.activation)
+
+
+def _answer(model: Any, method: str, params: Params, obs: Any) -> Any:
+    return getattr(model, method)(params, obs)
+
+
+forward = jax.jit(_answer, static_argnums=(0, 1))  # one program per model, method and number of observations

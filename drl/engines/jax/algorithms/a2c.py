@@ -1,0 +1,94 @@
+"""A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.configs import A2CConfig
+from drl.core.schedules import schedule
+from drl.core.specs import ActionSpec
+from drl.core.transition import RolloutBatch
+from drl.engines.jax import ops
+from drl.engines.jax.brain import Brain, restore_state, state_arrays
+from drl.engines.jax.layers import Params
+from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
+from drl.engines.jax.optimizer import Optimizer
+
+LOGGED = ("policy_loss", "value_loss", "entropy")
+
+
+def a2c_loss(
+    params: Params, model: Any, rows: Rows, weight: jax.Array | None, spec: ActionSpec, config: A2CConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all do)."""
+    policy, value = model.apply(params, rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
+    advantage = ops.normalise(rows.advantage, weight) if config.normalise_advantage else rows.advantage
+    policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
+    value_loss = ops.mean(jnp.square(value - rows.target), weight)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    return loss, jax.lax.stop_gradient(jnp.stack([policy_loss, value_loss, mean_entropy]))
+
+
+@dataclass(frozen=True)
+class PureA2C:
+    """A2C without state: a constant to the compiler, its methods pure functions of arrays."""
+
+    model: Any  # policy-value
+    spec: ActionSpec
+    config: A2CConfig
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return Optimizer(self.config.optimizer, self.config.optimizer_eps, self.config.max_grad_norm)
+
+    def begin(self, params: Params) -> LearnerState:
+        return LearnerState(params, self.optimizer.init(params))
+
+    def step(
+        self, state: LearnerState, window: Window, key: Any, rate: Any
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """One learning step on one rollout. Nothing is drawn; `key` is there because every algorithm takes one."""
+        config, weight = self.config, weight_of(window)
+        rows = evaluate_rollout(self.model, state.params, self.spec, window, config.gamma, config.gae_lambda)
+        gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.spec, config)
+        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        fit = ops.explained_variance(rows.value, rows.target, weight)
+        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "explained_variance": fit}
+        return LearnerState(params, memory), logs | {"gradient_steps": jnp.int32(1)}
+
+
+_step = jax.jit(PureA2C.step, static_argnums=0)
+
+
+class A2C:
+    """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
+
+    def __init__(
+        self,
+        brain: Brain,
+        action_spec: ActionSpec,
+        config: A2CConfig | None = None,
+        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
+    ):
+        self.brain, self.config = brain, config or A2CConfig()
+        self.pure = PureA2C(brain.model, action_spec, self.config)
+        self.memory = self.pure.optimizer.init(brain.params)
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        rate = self.learning_rate(progress)
+        state, logs = _step(
+            self.pure, LearnerState(self.brain.params, self.memory), window_of(batch), None, np.float32(rate)
+        )
+        self.brain.params, self.memory = state
+        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": state_arrays(self.memory)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = restore_state(self.memory, state["optimizer"])

@@ -1,0 +1,180 @@
+"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.configs import PPOConfig
+from drl.core.errors import BadInput
+from drl.core.schedules import schedule
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec, Array
+from drl.core.transition import RolloutBatch
+from drl.engines.jax import ops
+from drl.engines.jax.brain import Brain, restore_state, state_arrays
+from drl.engines.jax.layers import Params
+from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
+from drl.engines.jax.optimizer import Optimizer
+from drl.engines.jax.shuffle import minibatch_rows, random_orders
+
+LOGGED = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "mean_clipped_ratio", "grad_norm",
+)  # fmt: skip
+
+
+def ppo_loss(
+    params: Params,
+    model: Any,
+    rows: Rows,
+    weight: jax.Array | None,
+    clip_range: Any,
+    spec: ActionSpec,
+    config: PPOConfig,
+) -> tuple[jax.Array, jax.Array]:
+    """The loss of one minibatch and, stacked, what to log of it. Rows of weight 0 do not count (None: all do)."""
+    policy, value = model.apply(params, rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
+    advantage = ops.normalise(rows.advantage, weight) if config.normalise_advantage else rows.advantage
+
+    log_ratio = log_prob - rows.log_prob  # [B]
+    ratio = jnp.exp(log_ratio)
+    surrogate = ops.clipped_surrogate(ratio, advantage, clip_range)
+    if config.value_clip is None:
+        value_error = jnp.square(value - rows.target)
+    else:
+        value_error = ops.clipped_value_error(value, rows.value, rows.target, config.value_clip)
+
+    policy_loss, value_loss = -ops.mean(surrogate, weight), ops.mean(value_error, weight)
+    mean_entropy = ops.mean(entropy, weight)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+
+    clipped = jnp.clip(ratio, 1 - clip_range, 1 + clip_range)
+    approx_kl = ops.mean((ratio - 1) - log_ratio, weight)  # the low-variance estimate of KL(old ‖ new)
+    clip_fraction = ops.mean((ratio != clipped).astype(jnp.float32), weight)
+    numbers = [policy_loss, value_loss, mean_entropy, approx_kl, clip_fraction, ops.mean(clipped, weight)]
+    return loss, jax.lax.stop_gradient(jnp.stack(numbers))
+
+
+@dataclass(frozen=True)
+class PurePPO:
+    """PPO without state: a constant to the compiler, its methods pure functions of arrays."""
+
+    model: Any  # policy-value
+    spec: ActionSpec
+    config: PPOConfig
+
+    @property
+    def optimizer(self) -> Optimizer:
+        config = self.config
+        factors: tuple[tuple[str, float], ...] = ()
+        if config.critic_learning_rate is not None:
+            factors = (("critic.", config.critic_learning_rate / config.learning_rate),)
+        return Optimizer("adam", config.adam_eps, config.max_grad_norm, factors=factors)
+
+    def begin(self, params: Params) -> LearnerState:
+        return LearnerState(params, self.optimizer.init(params))
+
+    def step(
+        self, state: LearnerState, window: Window, key: Any, rate: Any, clip_range: Any
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """One learning step on one rollout, shuffled by `key`."""
+        count = window.reward.shape[0] * window.reward.shape[1]
+        order = random_orders(key, self.config.epochs, window.valid, count)
+        return self.update(state, window, order, rate, clip_range)
+
+    def update(
+        self, state: LearnerState, window: Window, order: Any, rate: Any, clip_range: Any
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """The same with a given order of rows `[epochs, T · N]`, those that are not valid at the end of each."""
+        config = self.config
+        rows = evaluate_rollout(self.model, state.params, self.spec, window, config.gamma, config.gae_lambda)
+        index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
+
+        def descend(state: LearnerState, part: Any) -> tuple[LearnerState, jax.Array]:
+            minibatch = Rows(*(column[part[0]] for column in rows))
+            return self._descend(state, minibatch, part[1], rate, clip_range)
+
+        def epoch(state: LearnerState, index: jax.Array) -> tuple[LearnerState, jax.Array]:
+            return jax.lax.scan(descend, state, (index, weight))  # logged: [minibatches, numbers]
+
+        if config.target_kl is None:
+            state, logged = jax.lax.scan(epoch, state, index)
+            total, epochs = logged.sum(axis=(0, 1)), jnp.int32(config.epochs)
+        else:
+            state, total, epochs = _until_too_far(epoch, state, index, 1.5 * config.target_kl)
+        updates = epochs * config.minibatches
+        logs = dict(zip(LOGGED, total / updates, strict=True)) | {"gradient_steps": updates}
+        fit = ops.explained_variance(rows.value, rows.target, weight_of(window))
+        return state, logs | {"explained_variance": fit}
+
+    def _descend(
+        self, state: LearnerState, rows: Rows, weight: jax.Array | None, rate: Any, clip_range: Any
+    ) -> tuple[LearnerState, jax.Array]:
+        options = (self.model, rows, weight, clip_range, self.spec, self.config)
+        gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
+        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        return LearnerState(params, memory), jnp.append(logged, norm)
+
+
+def _until_too_far(epoch: Any, state: LearnerState, index: jax.Array, limit: float) -> tuple[Any, Any, Any]:
+    """Epochs until the last minibatch of one has gone too far from the policy that played; the others do nothing."""
+
+    def run(carry: Any, rows: jax.Array) -> Any:
+        state, total, epochs, _ = carry
+        state, logged = epoch(state, rows)
+        too_far = logged[-1, LOGGED.index("approx_kl")] > limit
+        return state, total + logged.sum(axis=0), epochs + 1, too_far
+
+    def maybe(carry: Any, rows: jax.Array) -> tuple[Any, None]:
+        return jax.lax.cond(carry[-1], lambda carry, _: carry, run, carry, rows), None
+
+    start = (state, jnp.zeros(len(LOGGED)), jnp.int32(0), jnp.bool_(False))
+    (state, total, epochs, _), _ = jax.lax.scan(maybe, start, index)
+    return state, total, epochs
+
+
+_update = jax.jit(PurePPO.update, static_argnums=0)
+
+
+class PPO:
+    """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
+
+    def __init__(
+        self,
+        brain: Brain,
+        action_spec: ActionSpec,
+        config: PPOConfig | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        self.brain, self.config = brain, config or PPOConfig()
+        self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
+        if self.config.critic_learning_rate is not None and getattr(brain.model, "shared", True):
+            raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
+        self.pure = PurePPO(brain.model, action_spec, self.config)
+        self.memory = self.pure.optimizer.init(brain.params)
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
+        state = LearnerState(self.brain.params, self.memory)
+        inputs = (window_of(batch), self._orders(batch.valid), np.float32(rate), np.float32(clip_range))
+        state, logs = _update(self.pure, state, *inputs)
+        self.brain.params, self.memory = state
+        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "clip_range": clip_range}
+
+    def _orders(self, valid: Array) -> Array:
+        """A new random order of the valid rows for every epoch, the others behind them."""
+        keep, others = np.flatnonzero(valid), np.flatnonzero(~valid)
+        orders = [keep[self.rng.permutation(len(keep))] for _ in range(self.config.epochs)]
+        return np.array([np.concatenate([order, others]) for order in orders], np.int32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": state_arrays(self.memory), "rng": generator_state(self.rng)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = restore_state(self.memory, state["optimizer"])
+        restore_generator(self.rng, state["rng"])

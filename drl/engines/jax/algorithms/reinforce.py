@@ -1,0 +1,150 @@
+"""REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.configs import ReinforceConfig
+from drl.core.schedules import schedule
+from drl.core.specs import ActionSpec
+from drl.core.transition import RolloutBatch
+from drl.engines.jax import ops
+from drl.engines.jax.brain import Brain, restore_state, state_arrays
+from drl.engines.jax.layers import Params
+from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values, weight_of, window_of
+from drl.engines.jax.optimizer import Optimizer, OptimizerState
+
+LOGGED = ("policy_loss", "entropy", "value_loss")
+SHORTEST = 256  # rows that a window is padded to at least
+
+
+class ReinforceState(NamedTuple):
+    params: Params
+    optimizer: OptimizerState
+    running_mean: Any  # float32: of the returns, for baseline `mean`; NaN before the first
+
+
+def reinforce_loss(
+    params: Params,
+    model: Any,
+    window: Window,
+    advantage: jax.Array,
+    returns: jax.Array,
+    spec: ActionSpec,
+    config: ReinforceConfig,
+) -> tuple[jax.Array, jax.Array]:
+    """−A · log π(a|s), an entropy bonus and, with a critic, its error; `advantage` and `returns` are rows `[B]`."""
+    answer, weight = model.apply(params, flat(window.obs)), weight_of(window)
+    policy, value = answer if config.baseline == "value" else (answer, returns)
+    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, flat(window.action))
+    policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
+    value_loss = ops.mean(jnp.square(value - returns), weight)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    return loss, jax.lax.stop_gradient(jnp.stack([policy_loss, mean_entropy, value_loss]))
+
+
+@dataclass(frozen=True)
+class PureReinforce:
+    """REINFORCE without state: a constant to the compiler, its methods pure functions of arrays.
+
+    A truncated episode is not over: its tail is worth V(final observation) with baseline `value`, the running mean
+    with baseline `mean`; baseline `none` has no estimate of it and counts nothing.
+    """
+
+    model: Any  # policy-only, or policy-value with baseline `value`
+    spec: ActionSpec
+    config: ReinforceConfig
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return Optimizer("adam", self.config.adam_eps, self.config.max_grad_norm)
+
+    def begin(self, params: Params) -> ReinforceState:
+        return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
+
+    def step(
+        self, state: ReinforceState, window: Window, key: Any, rate: Any
+    ) -> tuple[ReinforceState, dict[str, jax.Array]]:
+        """One learning step. Rows that count must belong to whole episodes; `key` is not used, nothing is drawn."""
+        config, weight = self.config, weight_of(window)
+        returns, baseline, running_mean = self.returns_and_baseline(state, window)
+        target = returns.reshape(-1)
+        advantage = (returns - baseline).reshape(-1)
+        if config.normalise_advantage:
+            advantage = ops.normalise(advantage, weight)
+        options = (self.model, window, advantage, target, self.spec, config)
+        gradient, numbers = jax.grad(reinforce_loss, has_aux=True)(state.params, *options)
+        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
+        if config.baseline == "value":
+            logs["explained_variance"] = ops.explained_variance(baseline.reshape(-1), target, weight)
+        else:
+            del logs["value_loss"]
+        return ReinforceState(params, memory, running_mean), logs
+
+    def returns_and_baseline(self, state: ReinforceState, window: Window) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns `[T, N]` with truncated tails valued as far as the baseline can, the baseline, the running mean."""
+        config, ends = self.config, (window.terminated, window.truncated, self.config.gamma)
+        old = jnp.asarray(state.running_mean)
+        if config.baseline == "value":
+            value = in_chunks(lambda rows: self.model.value(state.params, rows), flat(window.obs))
+            values = value.reshape(window.reward.shape)
+            tails = successor_values(self.model, state.params, window, values)
+            return ops.discounted_returns(window.reward, tails, *ends), values, old
+        first = jnp.isnan(old)
+        tail = jnp.where(first, 0.0, old) if config.baseline == "mean" else jnp.float32(0.0)
+        returns = ops.discounted_returns(window.reward, tail, *ends)
+        if config.baseline == "none":
+            return returns, jnp.zeros_like(returns), old
+        keep, fresh = config.mean_momentum, ops.mean(returns.reshape(-1), weight_of(window))
+        running_mean = jnp.where(first, fresh, keep * old + (1 - keep) * fresh)
+        return returns, jnp.broadcast_to(running_mean, returns.shape), running_mean
+
+
+_step = jax.jit(PureReinforce.step, static_argnums=0)
+
+
+class Reinforce:
+    """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
+
+    def __init__(
+        self,
+        brain: Brain,
+        action_spec: ActionSpec,
+        config: ReinforceConfig | None = None,
+        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
+    ):
+        self.brain, self.config = brain, config or ReinforceConfig()
+        self.pure = PureReinforce(brain.model, action_spec, self.config)
+        _, self.memory, self.running_mean = self.pure.begin(brain.params)
+        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+        rate = self.learning_rate(progress)
+        state = ReinforceState(self.brain.params, self.memory, self.running_mean)
+        state, logs = _step(self.pure, state, padded(window_of(batch)), None, np.float32(rate))
+        self.brain.params, self.memory, self.running_mean = state
+        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": state_arrays(self.memory), "running_mean": state_arrays(self.running_mean)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = restore_state(self.memory, state["optimizer"])
+        self.running_mean = restore_state(self.running_mean, state["running_mean"])
+
+
+def padded(window: Window) -> Window:
+    """Rows that do not count behind the others, up to a power of two: a program per length would compile for ever."""
+    length = len(window.reward)
+    missing = max(SHORTEST, 1 << (length - 1).bit_length()) - length
+
+    def stretch(array: Any, value: Any = 0) -> Any:
+        return np.concatenate([array, np.full((missing, *array.shape[1:]), value, array.dtype)])
+
+    rows = {name: stretch(getattr(window, name)) for name in window._fields if name != "last_obs"}
+    # Padding is terminated, so that nothing flows back from it.
+    return window._replace(**rows | {"terminated": stretch(window.terminated, True)})

@@ -1,0 +1,182 @@
+"""Backbones see: observation → features. Each knows `features`, the width a head must expect.
+
+A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a pure `apply(params, obs) -> features`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.specs import ObsSpec
+from drl.engines.jax.layers import Convolution, Linear, Params, named, part
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+Layers = dict[str, Linear | Convolution]  # by the name that its parameters have in an agent file
+
+
+class Backbone(Protocol):
+    @property
+    def features(self) -> int: ...
+    def init(self, rng: np.random.Generator) -> Params: ...
+    def apply(self, params: Params, obs: Any) -> jax.Array: ...
+
+
+def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
+    """Fresh parameters of all layers, drawn in their order."""
+    drawn: Params = {}
+    for name, layer in layers.items():
+        drawn |= named(name, layer.init(rng))
+    return drawn
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected layers over the flattened observation.
+
+    >>> net = MLP((4,), hidden=(8, 8))
+    >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
+    (3, 8)
+    """
+
+    obs_shape: tuple[int, ...]
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    noisy: bool = False
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise BadInput(f"unknown activation {self.activation!r}; {did_you_mean(self.activation, ACTIVATIONS)}")
+
+    @property
+    def features(self) -> int:
+        return self.hidden[-1] if self.hidden else math.prod(self.obs_shape)
+
+    @property
+    def layers(self) -> Layers:
+        widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
+        first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
+        return {str(first + 2 * i): Linear(*pair, math.sqrt(2), self.noisy) for i, pair in enumerate(widths)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Any) -> jax.Array:
+        x = jnp.reshape(obs, (len(obs), -1))
+        for name, layer in self.layers.items():
+            x = ACTIVATIONS[self.activation](layer.apply(part(params, name), x))
+        return x
+
+
+@dataclass(frozen=True)
+class NatureCNN:
+    """The convolutional network of the 2015 DQN paper, for channel-first images of at least 36 × 36."""
+
+    obs_shape: tuple[int, ...]
+    features: int = 512
+    noisy: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
+            raise BadInput(
+                f"the Nature CNN needs images (channels, height, width) of at least 36 × 36, got {self.obs_shape}; "
+                f"use --backbone mlp, or resize the observation"
+            )
+
+    @property
+    def layers(self) -> Layers:
+        height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in self.obs_shape[1:])
+        return {
+            "0": Convolution(self.obs_shape[0], 32, (8, 8), 4),
+            "2": Convolution(32, 64, (4, 4), 2),
+            "4": Convolution(64, 64, (3, 3), 1),
+            "7": Linear(64 * height * width, self.features, math.sqrt(2), self.noisy),
+        }
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Any) -> jax.Array:
+        return _convolve(self.layers, params, obs)
+
+
+@dataclass(frozen=True)
+class Conv1d:
+    """Convolutions along time for sequences `[B, L, C]`, such as the last L rounds of a game."""
+
+    obs_shape: tuple[int, ...]
+    channels: tuple[int, ...] = (32, 32)
+    kernel: int = 3
+    features: int = 64
+    noisy: bool = False
+
+    def __post_init__(self) -> None:
+        lost = len(self.channels) * (self.kernel - 1)
+        if len(self.obs_shape) != 2 or self.obs_shape[0] <= lost:
+            raise BadInput(
+                f"the Conv1d backbone needs sequences (length, channels) longer than {lost}, "
+                f"got {self.obs_shape}; use --backbone mlp"
+            )
+
+    @property
+    def layers(self) -> Layers:
+        pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
+        layers: Layers = {f"layers.{2 * i}": Convolution(*pair, (self.kernel,)) for i, pair in enumerate(pairs)}
+        length = self.obs_shape[0] - len(pairs) * (self.kernel - 1)
+        flat = Linear(pairs[-1][1] * length, self.features, math.sqrt(2), self.noisy)
+        return layers | {f"layers.{2 * len(pairs) + 1}": flat}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Any) -> jax.Array:
+        return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """uint8 → [0, 1], in front of a backbone."""
+
+    backbone: Any  # a Backbone
+
+    @property
+    def features(self) -> int:
+        return int(self.backbone.features)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return named("backbone", self.backbone.init(rng))
+
+    def apply(self, params: Params, obs: Any) -> jax.Array:
+        features: jax.Array = self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
+        return features
+
+
+def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
+    """Convolutions, then fully connected layers over what they give, all with relu."""
+    for name, layer in layers.items():
+        x = x.reshape(len(x), -1) if isinstance(layer, Linear) else x
+        x = jax.nn.relu(layer.apply(part(params, name), x))
+    return jnp.asarray(x)
+
+
+def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
+    """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
+    shape, name = obs_spec.shape, config.backbone
+    noisy = isinstance(config, QModelConfig) and config.noisy
+    if name == "auto":
+        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
+    backbone: Any
+    if name == "mlp":
+        backbone = MLP(shape, tuple(config.hidden), config.activation, noisy)
+    elif name == "cnn":
+        backbone = NatureCNN(shape, config.cnn_features, noisy)
+    else:
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], noisy=noisy)
+    return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

@@ -1,0 +1,1 @@
+"""World, rollout and update in one compiled program."""

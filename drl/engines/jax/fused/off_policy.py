@@ -1,0 +1,175 @@
+"""DQN with its worlds and its replay memory, in one program."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from drl.core.configs import DQNConfig
+from drl.core.errors import BadInput
+from drl.core.numpy_nets import noise_of
+from drl.core.schedules import Exponential, Linear, schedule
+from drl.engines.jax.algorithms.dqn import DQNState, PureDQN
+from drl.engines.jax.fused.clock import Budget, Clock, new_clock, value_at
+from drl.engines.jax.fused.replay import FusedReplay, Memory
+from drl.engines.jax.fused.report import Book, Ends, Report, new_book, note
+from drl.engines.jax.layers import Params, random_noise
+from drl.engines.jax.worlds.stepping import step_and_reset
+from drl.engines.jax.worlds.world_contract import JaxWorld, Noise
+
+
+class Carry(NamedTuple):
+    """Everything that a run is made of between two learning steps."""
+
+    learner: DQNState
+    memory: Memory
+    world: Any
+    obs: jax.Array
+    book: Book
+    clock: Clock
+    key: jax.Array
+
+
+@dataclass(frozen=True)
+class FusedOffPolicy:
+    """A constant to the compiler: configuration and pure functions.
+
+    A round is some steps of every world and the updates that are due for them; a learning step is as many rounds as
+    give `updates_per_log` updates.
+    """
+
+    world: JaxWorld
+    pure: PureDQN
+    num_envs: int
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        every, wide = self.config.train_every, self.num_envs
+        if every % wide and wide % every:
+            raise BadInput(
+                f"train_every is {every} with {wide} worlds; in one program one must divide the other: "
+                f"use --train-every {max(every // wide, 1) * wide}, or --world-engine sync"
+            )
+        if self.config.capacity // wide <= self.config.n_step:
+            raise BadInput(f"capacity {self.config.capacity} holds fewer than n_step steps of each of {wide} worlds")
+
+    @property
+    def config(self) -> DQNConfig:
+        return self.pure.config
+
+    @property
+    def replay(self) -> FusedReplay:
+        return FusedReplay(self.config, self.num_envs)
+
+    @property
+    def rows_per_round(self) -> int:
+        return max(1, self.config.train_every // self.num_envs)
+
+    @property
+    def updates_per_round(self) -> int:
+        return self.config.gradient_steps * max(1, self.num_envs // self.config.train_every)
+
+    @property
+    def rounds(self) -> int:
+        return -(-self.config.updates_per_log // self.updates_per_round)
+
+    @property
+    def rows(self) -> int:
+        """Steps of every world in one learning step."""
+        return self.rounds * self.rows_per_round
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of one learning step."""
+        return self.rows * self.num_envs
+
+    @property
+    def passes(self) -> int:
+        """How often a learning step goes over its rows."""
+        return max(1, self.rounds * self.updates_per_round * self.config.batch_size // self.steps)
+
+    @property
+    def exploration(self) -> Any:
+        """The share of random actions over environment steps; None for noisy networks."""
+        config = self.config
+        if self.pure.model.head.noisy:
+            return None
+        shape = Exponential if config.epsilon_schedule == "exponential" else Linear
+        return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
+
+    def begin(self, params: Params, key: jax.Array) -> Carry:
+        key, first = jax.random.split(key)
+        state = self.world.reset(self.world.draw(first, (self.num_envs,)).reset)
+        memory = self.replay.begin(self.world.obs_spec, self.world.action_spec)
+        learner = self.pure.begin(params)
+        learner = learner._replace(target={name: jnp.array(value) for name, value in params.items()})
+        return Carry(learner, memory, state, self.world.observe(state), new_book(self.num_envs), new_clock(), key)
+
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
+        config, shape = self.config, (self.rounds, self.rows_per_round, self.num_envs)
+        key, world_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
+        rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.clock))
+        chances = (
+            self.world.draw(world_key, shape),
+            jax.random.uniform(action_key, (*shape, 2)),
+            jax.random.uniform(draw_key, (self.rounds, self.updates_per_round, 2, config.batch_size)),
+            jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
+        )
+
+        def one_round(carry: Carry, chance: Any) -> tuple[Carry, Any]:
+            noise, coins, draws, keys = chance
+            carry, (reward, ends) = jax.lax.scan(self._act, carry, (noise, coins, keys[self.updates_per_round :]))
+            updates = (draws, keys[: self.updates_per_round])
+            learner, memory, logs = self._learn(carry, updates, rate)
+            return carry._replace(learner=learner, memory=memory), (reward.sum(), ends, logs)
+
+        carry, (reward, ends, logs) = jax.lax.scan(one_round, carry, chances)
+        ends = Ends(*(column.reshape(self.rows, self.num_envs) for column in ends))
+        numbers = {name: values.sum() for name, values in logs.items()}
+        updates = numbers.pop("updates")
+        numbers |= {"learning_rate": rate * updates}
+        clock = carry.clock._replace(episodes=carry.clock.episodes + (ends.how > 0).sum(dtype=jnp.int32))
+        report = Report(numbers, updates, jnp.int32(self.steps), reward.sum(), ends)
+        return carry._replace(clock=clock, key=key), report
+
+    def _act(self, carry: Carry, chance: tuple[Noise, jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Ends]]:
+        """One step of every world, into the memory."""
+        noise, coins, key = chance
+        params = carry.learner.params
+        if self.exploration is None:
+            params = params | noise_of(params, partial(random_noise, key))
+        head = self.pure.model.head
+        action = head.q_values(self.pure.model.apply(params, carry.obs)).argmax(axis=-1).astype(jnp.int32)
+        if self.exploration is not None:
+            random = jnp.int32(coins[:, 1] * self.world.action_spec.sizes[0])
+            epsilon = value_at(self.exploration, carry.clock.env_steps)
+            action = jnp.where(coins[:, 0] < epsilon, random, action)
+        state, step = step_and_reset(self.world, carry.world, action, noise)
+        book, ends = note(carry.book, step)
+        memory = self.replay.add(carry.memory, carry.obs, action, step)
+        clock = carry.clock._replace(env_steps=carry.clock.env_steps + self.num_envs)
+        carry = carry._replace(memory=memory, world=state, obs=step.obs, book=book, clock=clock)
+        return carry, (step.reward.sum(), ends)
+
+    def _learn(self, carry: Carry, updates: Any, rate: jax.Array) -> tuple[DQNState, Memory, dict[str, jax.Array]]:
+        """The updates of one round, once the warm-up is over and there is a batch to draw."""
+        config, clock = self.config, carry.clock
+        due = clock.env_steps >= config.warmup + config.train_every
+        due &= self.replay.complete(carry.memory) * self.num_envs >= config.batch_size
+
+        def update(now: tuple[DQNState, Memory], chance: Any) -> tuple[tuple[DQNState, Memory], dict[str, Any]]:
+            learner, memory = now
+            memory, rows, place = self.replay.draw(memory, chance[0])
+            learner, logs = self.pure.step(learner, rows, chance[1], rate)
+            return (learner, self.replay.reprioritise(memory, place, logs.pop("priority"))), logs
+
+        def learn(now: tuple[DQNState, Memory]) -> tuple[tuple[DQNState, Memory], dict[str, Any]]:
+            now, logs = jax.lax.scan(update, now, updates)
+            return now, {name: values.sum() for name, values in logs.items()} | {"updates": jnp.int32(len(updates[1]))}
+
+        now = (carry.learner, carry.memory)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(learn, now)[1])
+        (learner, memory), logs = jax.lax.cond(due, learn, lambda now: (now, nothing), now)
+        return learner, memory, logs

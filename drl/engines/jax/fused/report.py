@@ -1,0 +1,48 @@
+"""What a compiled learning step tells: numbers and ended episodes, as arrays of fixed shape."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from drl.engines.jax.worlds.stepping import JaxStep
+
+TRUNCATED, TERMINATED, SUCCESS = 1, 2, 4  # bits of `Ends.how`
+
+
+class Ends(NamedTuple):
+    """Episodes that ended, where and how: `[…, N]`. Where none did, `how` is 0 and the others mean nothing."""
+
+    how: jax.Array  # int8
+    episode_return: jax.Array  # float32, raw rewards
+    length: jax.Array  # int32
+
+
+class Report(NamedTuple):
+    """One learning step."""
+
+    learn: dict[str, Any]  # what the algorithm reports, summed over updates
+    updates: Any  # int32: how many updates that are
+    steps: Any  # int32: environment steps
+    reward: Any  # float32: sum of all rewards
+    ends: Ends  # [rows, N]
+
+
+class Book(NamedTuple):
+    """Return and length so far of the running episodes, `[N]`."""
+
+    episode_return: jax.Array
+    length: jax.Array
+
+
+def new_book(num_envs: int) -> Book:
+    return Book(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+
+
+def note(book: Book, step: JaxStep) -> tuple[Book, Ends]:
+    """Write one step of every world into the book; episodes that ended are struck out and told."""
+    book = Book(book.episode_return + step.reward, book.length + 1)
+    how = TRUNCATED * step.truncated + TERMINATED * step.terminated + SUCCESS * step.success
+    ended = step.truncated | step.terminated
+    ends = Ends(how.astype(jnp.int8), *book)
+    return Book(*(jnp.where(ended, 0, column) for column in book)), ends

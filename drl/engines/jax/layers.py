@@ -1,0 +1,95 @@
+"""Layers that backbones and heads are made of: configuration here, parameters outside.
+
+Parameters are a flat dict of arrays with the names and layouts of the PyTorch engine, so that an agent file is the same
+whichever engine wrote it. They are drawn in NumPy: a compiled initialisation costs seconds at start.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.specs import Array
+
+Params = dict[str, Any]  # name → array: NumPy when fresh, JAX after the first step
+
+
+def part(params: Params, name: str) -> Params:
+    """The parameters below `name`, without it in front."""
+    return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
+
+
+def named(name: str, params: Mapping[str, Any]) -> Params:
+    """The same parameters below `name`."""
+    return {f"{name}.{key}": value for key, value in params.items()}
+
+
+def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
+    """A weight whose rows (or columns, if there are more rows than columns) are orthogonal."""
+    rows, columns = shape[0], math.prod(shape[1:])
+    square = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(square)
+    q = q * np.sign(np.diag(r))
+    return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x Wᵀ + b with orthogonal weights, or the noisy layer in its place (Fortunato et al., 2018).
+
+    Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
+    The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
+    """
+
+    wide: int
+    narrow: int
+    gain: float = 1.0
+    noisy: bool = False
+
+    def init(self, rng: np.random.Generator) -> Params:
+        shape = (self.narrow, self.wide)
+        if not self.noisy:
+            return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
+        bound = 1 / math.sqrt(self.wide)
+        return {
+            "weight": rng.uniform(-bound, bound, shape).astype(np.float32),
+            "bias": rng.uniform(-bound, bound, self.narrow).astype(np.float32),
+            "weight_sigma": np.full(shape, 0.5 * bound, np.float32),
+            "bias_sigma": np.full(self.narrow, 0.5 * bound, np.float32),
+        }
+
+    def apply(self, params: Params, x: jax.Array) -> jax.Array:
+        weight, bias = params["weight"], params["bias"]
+        if "noise_in" in params:
+            weight = weight + params["weight_sigma"] * jnp.outer(params["noise_out"], params["noise_in"])
+            bias = bias + params["bias_sigma"] * params["noise_out"]
+        return x @ weight.T + bias
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution without padding along one or two axes of `[B, channels, …]`; orthogonal weights `[out, in, …]`."""
+
+    wide: int  # channels in
+    narrow: int  # channels out
+    kernel: tuple[int, ...]
+    stride: int = 1
+    gain: float = math.sqrt(2)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        shape = (self.narrow, self.wide, *self.kernel)
+        return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
+
+    def apply(self, params: Params, x: jax.Array) -> jax.Array:
+        strides = (self.stride,) * len(self.kernel)
+        answer = jax.lax.conv_general_dilated(x, params["weight"], strides, "VALID")
+        return answer + params["bias"].reshape(-1, *(1,) * len(self.kernel))
+
+
+def random_noise(key: Any, size: int) -> jax.Array:
+    """Normal numbers for `drl.core.numpy_nets.noise_of`."""
+    return jax.random.normal(key, (size,))

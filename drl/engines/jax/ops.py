@@ -1,0 +1,176 @@
+"""The math, as pure functions of arrays. Per-sample values out; weights and reductions belong to the caller.
+
+`drl.testing.oracles` has the slow float64 version of each, the PyTorch engine the same functions by the same names.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from drl.core.specs import ActionSpec
+
+# ── rollout math, time-major [T, N] ───────────────────────────────────────────────────────────────────────────────
+
+
+def gae(
+    reward: Any, value: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, lam: float
+) -> jax.Array:
+    """Generalised advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
+
+    The sum stops at every episode end; termination has no successor value, truncation keeps it in `next_value`.
+    """
+    delta = reward + gamma * next_value * (1.0 - terminated) - value  # [T, N]
+    carry = gamma * lam * (1.0 - (terminated | truncated))  # [T, N]
+
+    def back(running: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        running = row[0] + row[1] * running
+        return running, running
+
+    _, advantage = jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, carry), reverse=True)
+    return advantage
+
+
+def lambda_returns(
+    reward: Any, value: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, lam: float
+) -> jax.Array:
+    """TD(λ) targets: GAE + V. λ = 0 is the one-step target, λ = 1 the (bootstrapped) Monte Carlo return."""
+    return gae(reward, value, next_value, terminated, truncated, gamma, lam) + value
+
+
+def discounted_returns(reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float) -> jax.Array:
+    """G_t = r_t + γ G_{t+1}, with G = V(successor) at a truncation and at the window's last row, 0 at a termination."""
+    cut = jnp.asarray(truncated).at[-1].set(True)
+    zeros = jnp.zeros_like(reward)
+    return gae(reward, zeros, jnp.where(cut, next_value, 0.0), terminated, truncated, gamma, 1.0)
+
+
+def n_step_returns(reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, n: int) -> jax.Array:
+    """Sum of n discounted rewards plus the bootstrapped value; stops early at an episode end or the window's end."""
+    length, ended = len(reward), terminated | truncated
+    tail = jnp.where(terminated, 0.0, next_value)
+    target = jnp.asarray(reward + gamma * tail)  # one step
+    for _ in range(min(n, length) - 1):
+        # k + 1 steps from t are one step from t, then k steps from t + 1, unless everything ends at t.
+        further = reward[:-1] + gamma * target[1:]
+        target = jnp.concatenate([jnp.where(ended[:-1], target[:-1], further), target[-1:]])
+    return target
+
+
+def mean(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """The mean over rows, those of weight 0 left out."""
+    if weight is None:
+        return values.mean()
+    return (values * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def normalise(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """To mean 0 and (unbiased) deviation 1 over the rows that count; as it is where that is only one."""
+    count = jnp.float32(values.size) if weight is None else weight.sum()
+    centred = values - mean(values, weight)
+    squares = jnp.square(centred) if weight is None else jnp.square(centred) * weight
+    deviation = jnp.sqrt(squares.sum() / jnp.maximum(count - 1.0, 1.0))
+    return jnp.where(count > 1.0, centred / (deviation + 1e-8), values)
+
+
+def explained_variance(prediction: jax.Array, target: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """1 − Var[target − prediction] / Var[target]: 1 is perfect, 0 no better than a constant; NaN for a flat target."""
+
+    def variance(values: jax.Array) -> jax.Array:
+        return mean(jnp.square(values - mean(values, weight)), weight)
+
+    counts = True if weight is None else weight > 0
+    flat = jnp.max(target, initial=-jnp.inf, where=counts) <= jnp.min(target, initial=jnp.inf, where=counts)
+    whole = jnp.where(flat, 1.0, variance(target))
+    return jnp.where(flat, jnp.nan, 1.0 - variance(target - prediction) / whole)
+
+
+# ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def log_prob_and_entropy(spec: ActionSpec, params: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log π(a|s) and H[π(·|s)] per sample, from a policy head's parameters `[B, P]`."""
+    if spec.kind == "categorical":
+        return _categorical(params, action)
+    if spec.kind == "multi_categorical":
+        ends = [sum(spec.sizes[: i + 1]) for i in range(len(spec.sizes) - 1)]
+        parts = [_categorical(piece, action[:, i]) for i, piece in enumerate(jnp.split(params, ends, axis=-1))]
+        return sum(part[0] for part in parts), sum(part[1] for part in parts)  # type: ignore[return-value]
+    if spec.kind == "bernoulli":
+        log_prob = -_binary_cross_entropy(params, action.astype(params.dtype))
+        return log_prob.sum(-1), _binary_cross_entropy(params, jax.nn.sigmoid(params)).sum(-1)
+    mean, log_std = jnp.split(params, 2, axis=-1)
+    standard = (action - mean) * jnp.exp(-log_std)
+    log_prob = -0.5 * jnp.square(standard) - log_std - 0.5 * math.log(2 * math.pi)
+    return log_prob.sum(-1), (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def _categorical(logits: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    # A sum over a one-hot: its gradient is a product, where a gather's would be a scatter, slow on a CPU.
+    chosen = jax.nn.one_hot(action, logits.shape[-1], dtype=logits.dtype)
+    return (log_probs * chosen).sum(-1), -(jnp.exp(log_probs) * log_probs).sum(-1)
+
+
+def _binary_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    return jax.nn.softplus(-jnp.abs(logits)) + jnp.maximum(logits, 0.0) - logits * label
+
+
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_range: Any) -> jax.Array:
+    """PPO's pessimistic objective per sample: min(ρ A, clip(ρ, 1 − ε, 1 + ε) A), ρ the probability ratio."""
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_range, 1 + clip_range) * advantage)
+
+
+def clipped_value_error(value: jax.Array, old_value: jax.Array, target: jax.Array, clip_range: float) -> jax.Array:
+    """Squared error, or that of the value kept within `clip_range` of the old one: the larger of the two."""
+    clipped = old_value + jnp.clip(value - old_value, -clip_range, clip_range)
+    return jnp.maximum(jnp.square(value - target), jnp.square(clipped - target))
+
+
+# ── action values ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def huber(error: jax.Array) -> jax.Array:
+    """½ x² near zero, |x| − ½ beyond 1."""
+    size = jnp.abs(error)
+    return jnp.where(size < 1.0, 0.5 * jnp.square(error), size - 0.5)
+
+
+def half_square(error: jax.Array) -> jax.Array:
+    """½ x²: the same as Huber near zero."""
+    return 0.5 * jnp.square(error)
+
+
+def of_action(answer: jax.Array, action: jax.Array) -> jax.Array:
+    """The rows of `answer` that belong to the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
+    chosen = jax.nn.one_hot(action, answer.shape[1], dtype=answer.dtype)
+    return (answer * chosen.reshape(*chosen.shape, *(1,) * (answer.ndim - 2))).sum(axis=1)
+
+
+def q_target(reward: jax.Array, continues: jax.Array, next_q: jax.Array) -> jax.Array:
+    """r + γ^k Q(s', a'), `continues` being γ^k, or 0 where the episode terminated."""
+    return reward + continues * next_q
+
+
+def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: Any) -> jax.Array:
+    """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
+
+    Each moved atom shares its mass between its two neighbours by nearness: a tent of width Δz over every atom.
+    """
+    last = len(support) - 1
+    step = (support[-1] - support[0]) / last
+    moved = reward[:, None] + continues[:, None] * support  # [B, atoms]
+    position = jnp.clip((moved - support[0]) / step, 0, last)
+    distance = jnp.abs(position[:, :, None] - jnp.arange(last + 1))  # [B, from, to]
+    return (probs[:, :, None] * jnp.maximum(1.0 - distance, 0.0)).sum(axis=1)
+
+
+def quantile_loss(quantiles: jax.Array, target: jax.Array, penalty: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """QR-DQN's loss `[B]`: asymmetric `penalty` between every quantile `[B, n]` and every target sample `[B, m]`."""
+    count = quantiles.shape[-1]
+    levels = (jnp.arange(count) + 0.5) / count  # τ̂, [n]
+    error = target[:, None, :] - quantiles[:, :, None]  # [B, n, m]
+    weight = jnp.abs(levels[None, :, None] - (error < 0))
+    return (weight * penalty(error)).mean(axis=2).sum(axis=1)

@@ -1,0 +1,63 @@
+"""An agent that acts by a policy: a policy-value or a policy-only model."""
+
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from drl.core.acting import PolicyActor
+from drl.core.errors import BadInput
+from drl.core.mlp_forward import mlp_forward
+from drl.core.numpy_nets import as_rows, policy_net, value_layers
+from drl.core.pth_files import write_pth
+from drl.core.specs import Array
+from drl.engines.jax.agents import JaxAgent, activation_of, forward, is_mlp
+from drl.engines.jax.brain import Brain
+from drl.engines.jax.heads import GaussianHead, LogitsHead, ValueHead
+from drl.engines.jax.models import PolicyValueModel, critic_params
+
+
+@final
+class PolicyAgent(PolicyActor, JaxAgent):
+    """Samples from its policy when it explores, takes the most likely action when it does not."""
+
+    def __init__(self, brain: Brain, *arguments: Any, **options: Any):
+        super().__init__(brain, *arguments, **options)
+        probe = jax.ShapeDtypeStruct((1, *self.obs_spec.shape), self.obs_spec.dtype)
+        self.has_value = isinstance(jax.eval_shape(brain.model.apply, brain.params, probe), tuple)
+        self.variant = "policy_value" if self.has_value else "policy_only"
+        self._policy = brain.derived(_numpy_policy)
+        self._critic = brain.derived(_numpy_critic)
+
+    def policy_params(self, obs: Array) -> Array:
+        net, seen = self._policy(), self.normalise(obs)
+        return net(seen) if net else np.asarray(forward(self.model, "policy", self.brain.params, seen))
+
+    def critic(self, obs: Array) -> Array:
+        layers = self._critic()
+        if layers:
+            return mlp_forward(layers, as_rows(obs))[:, 0]
+        return np.asarray(forward(self.model, "value", self.brain.params, obs))
+
+    def save_value_net(self, path: str | Path) -> None:
+        """The critic as a plain state dict."""
+        if not self.has_value:
+            raise BadInput("this agent has a policy-only model; there is no value net to save")
+        whole = type(self.model) is not PolicyValueModel
+        write_pth(path, self.brain.host if whole else critic_params(self.model, self.brain.host))
+
+
+def _numpy_policy(brain: Brain) -> Any:
+    actor = brain.model.actor if type(brain.model) is PolicyValueModel else brain.model
+    if not is_mlp(actor) or type(actor.head) not in (LogitsHead, GaussianHead):
+        return None
+    return policy_net(brain.host, activation_of(actor))
+
+
+def _numpy_critic(brain: Brain) -> Any:
+    if type(brain.model) is not PolicyValueModel:
+        return None
+    critic = brain.model.critic
+    known = is_mlp(critic) and type(critic.head) is ValueHead
+    return value_layers(brain.host, activation_of(critic)) if known else None

@@ -1,0 +1,54 @@
+"""An agent that acts by action values: a q-value model."""
+
+from functools import partial
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from drl.core.acting import QActor
+from drl.core.configs import QModelConfig
+from drl.core.numpy_nets import noise_of, q_net
+from drl.core.specs import Array
+from drl.engines.jax.agents import JaxAgent, activation_of, is_mlp
+from drl.engines.jax.brain import Brain
+from drl.engines.jax.heads import QHead
+from drl.engines.jax.layers import Params
+
+
+@final
+class QAgent(QActor, JaxAgent):
+    """Takes the action of the highest value; explores by `epsilon`, or by noise where its layers are noisy."""
+
+    variant = "q_value"
+
+    def __init__(self, brain: Brain, *arguments: Any, **options: Any):
+        super().__init__(brain, *arguments, **options)
+        self._config = _numpy_config(brain.model)
+        self._mean = brain.derived(lambda brain: q_net(brain.host, self._config) if self._config else None)
+
+    def q_values(self, obs: Array, noisy: bool = False) -> Array:
+        noise = noise_of(self.brain.params, partial(self.rng.standard_normal, dtype=np.float32)) if noisy else {}
+        seen = self.normalise(obs)
+        if self._config is None:
+            return np.asarray(_q_values(self.model, self.brain.params | noise, seen))
+        if noise:
+            return q_net(self.brain.host | noise, self._config)(seen)
+        answer: Array = self._mean()(seen)
+        return answer
+
+
+def _numpy_config(model: Any) -> QModelConfig | None:
+    """What `q_net` wants to know of an MLP's head; None for other models."""
+    if not is_mlp(model) or type(model.head) is not QHead:
+        return None
+    names = ("dueling", "noisy", "num_atoms", "v_min", "v_max")
+    switches: dict[str, Any] = {name: getattr(model.head, name) for name in names}
+    return QModelConfig(activation=activation_of(model), distributional=model.head.kind, **switches)
+
+
+@partial(jax.jit, static_argnums=0)
+def _q_values(model: Any, params: Params, obs: Any) -> jax.Array:
+    answer: jax.Array = model.apply(params, obs)
+    head = getattr(model, "head", None)
+    return head.q_values(answer) if isinstance(head, QHead) else answer

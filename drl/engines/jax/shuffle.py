@@ -1,0 +1,41 @@
+"""Random orders of a rollout's rows, and their nearly equal parts, in shapes that the compiler knows beforehand."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def random_orders(key: Any, epochs: int, valid: Any, count: int) -> jax.Array:
+    """`epochs` random orders of `count` rows `[epochs, count]`, rows that are not `valid` (None: all are) at the end.
+
+    One sort of single numbers, random bits above the row's own: faster than sorting pairs. Long rollouts leave too
+    few random bits in 32 and are sorted as pairs.
+    """
+    width = max(count - 1, 1).bit_length()
+    index = jnp.arange(count, dtype=jnp.uint32)
+    random = jax.random.bits(key, (epochs, count), jnp.uint32) >> 1
+    last = jnp.uint32(0) if valid is None else jnp.where(jnp.reshape(valid, -1), jnp.uint32(0), jnp.uint32(1 << 31))
+    if width > 16:
+        rows = jnp.broadcast_to(index, random.shape)
+        return jax.lax.sort((random | last, rows), dimension=1, num_keys=1)[1].astype(jnp.int32)
+    keyed = (random >> width << width) | index | last
+    return (jax.lax.sort(keyed, dimension=1) & jnp.uint32((1 << width) - 1)).astype(jnp.int32)
+
+
+def minibatch_rows(order: jax.Array, parts: int, valid: Any) -> tuple[jax.Array, jax.Array | None]:
+    """Every epoch's order `[epochs, B]` cut into nearly equal parts of the valid rows, as `torch.tensor_split` does.
+
+    Gives rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 where a part is shorter than `width`
+    (None: all 1).
+    """
+    epochs, count = order.shape
+    if valid is None and count % parts == 0:
+        return order.reshape(epochs, parts, -1), None
+    total = count if valid is None else jnp.sum(valid)
+    width, number = -(-count // parts), jnp.arange(parts)
+    size = total // parts + (number < total % parts)  # [parts]
+    start = number * (total // parts) + jnp.minimum(number, total % parts)
+    place = jnp.minimum(start[:, None] + jnp.arange(width), count - 1)  # [parts, width]
+    weight = (jnp.arange(width) < size[:, None]).astype(jnp.float32)
+    return order[:, place], weight

@@ -1,0 +1,139 @@
+"""The teacher of a fused program: the same logs as `Trainer` gives, one per learning step, though many are computed in
+one call.
+
+Between two calls everything can be looked at, saved and stopped. A log in the middle of a chunk comes with an agent
+that is already at the chunk's end, so chunks end at the `landmarks`: where an evaluation or a checkpoint is due, log
+and agent belong together.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drl.core.contracts import Agent
+from drl.core.log import Episode, Log
+from drl.trainer.journal import Journal
+from drl.trainer.trainer import TrainerConfig
+
+TERMINATED, SUCCESS = 2, 4  # bits of `how`; 1 is truncated
+
+
+class Cohort:
+    """Runs of several seeds in one program. Each has a trainer of its own; all are taught in step."""
+
+    def __init__(self, learner: Any, agents: Sequence[Agent], config: TrainerConfig, landmarks: Sequence[float] = ()):
+        self.learner = learner
+        self.landmarks = [every for every in landmarks if every]  # environment steps
+        self.computed = [0] * len(agents)  # environment steps that the program has taken, per seed
+        self.trainers = [FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)]
+
+    def advance(self) -> None:
+        """One chunk; its reports wait at the trainers."""
+        count = self._length()
+        started = time.perf_counter()
+        reports = self.learner.advance(count)
+        seconds = (time.perf_counter() - started) / count
+        for number, (trainer, report) in enumerate(zip(self.trainers, reports, strict=True)):
+            self.computed[number] += int(report.steps.sum())
+            trainer.receive(report, seconds)
+
+    def _length(self) -> int:
+        """Learning steps up to the next landmark: the step that passes one is always a chunk's last."""
+        ahead = [every - done % every for every in self.landmarks for done in self.computed]
+        fitting = min((steps // self.learner.most_steps for steps in ahead), default=self.learner.preferred)
+        return int(max(1, min(self.learner.preferred, fitting)))
+
+
+class Taken(NamedTuple):
+    """One learning step that the program took and nobody has asked for yet."""
+
+    learned: dict[str, float]  # {}: a part of the warm-up, nothing was learned
+    steps: int
+    reward: float  # sum over the step
+    episodes: list[Episode]
+    seconds: float
+
+
+class FusedTrainer:
+    """Yields one Log per learning step, as `Trainer` does. Iterating resumes; it never resets."""
+
+    world_engine = "jax"
+
+    def __init__(self, cohort: Cohort, number: int, agent: Agent, config: TrainerConfig):
+        self.cohort, self.number, self.agent, self.config = cohort, number, agent, config
+        self.journal = Journal(config.window, config.total_timesteps)
+        self.pending: deque[Taken] = deque()
+
+    def __call__(self) -> Iterator[Log]:
+        while True:
+            yield self.step()
+
+    def step(self) -> Log:
+        learned: dict[str, float] = {}
+        seconds = 0.0
+        while not learned:
+            if not self.pending:
+                self.cohort.advance()
+            taken = self.pending.popleft()
+            learned, seconds = dict(taken.learned), seconds + taken.seconds
+            self.journal.note(taken.steps, taken.reward, taken.episodes)
+        counters = {}
+        if self.config.exploration is not None:
+            counters["epsilon"] = self.config.exploration(self.journal.env_steps)
+        return self.journal.log(learned, seconds, counters)
+
+    def receive(self, report: Any, seconds: float) -> None:
+        """What a chunk gave this run, `seconds` for each learning step, and an agent that acts with it."""
+        episodes: list[list[Episode]] = [[] for _ in report.steps]
+        for step, row, world in zip(*np.nonzero(report.ends.how), strict=True):
+            how, total, length = (column[step, row, world] for column in report.ends)
+            flags = (bool(how & TERMINATED), bool(how & SUCCESS))
+            episodes[step].append(Episode(float(total), int(length), *flags, int(world)))
+        for i, updates in enumerate(report.updates.tolist()):
+            learned = {name: float(values[i]) / updates for name, values in report.learn.items()} if updates else {}
+            numbers = (int(report.steps[i]), float(report.reward[i]))
+            self.pending.append(Taken(learned, *numbers, episodes[i], seconds))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        learner = self.cohort.learner
+        self.agent.brain.params = learner.params(self.number)  # type: ignore[attr-defined]
+        moments = learner.moments(self.number)
+        if moments is not None and self.agent.normaliser is not None:
+            self.agent.normaliser.load_state_dict(moments._asdict() | {"clip": self.agent.normaliser.clip})
+
+    @property
+    def env_steps(self) -> int:
+        return self.journal.env_steps
+
+    @property
+    def episodes(self) -> int:
+        return self.journal.episodes
+
+    @property
+    def learning_steps(self) -> int:
+        return self.journal.learning_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of this run; the program's state is that of all seeds in it."""
+        pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
+        return {
+            "journal": self.journal.state_dict(),
+            "pending": pending,
+            "computed": list(self.cohort.computed),
+            "learner": self.cohort.learner.state_dict(),
+            "agent": self.agent.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.journal.load_state_dict(state["journal"])
+        self.pending.clear()
+        for taken in state["pending"]:
+            episodes = [Episode(*episode) for episode in taken["episodes"]]
+            self.pending.append(Taken(**taken | {"episodes": episodes}))
+        self.cohort.computed = [int(steps) for steps in state["computed"]]
+        self.cohort.learner.load_state_dict(state["learner"])
+        self.agent.load_state_dict(state["agent"])

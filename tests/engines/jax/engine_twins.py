@@ -1,0 +1,176 @@
+"""The same model, batch and configuration for both engines, drawn at random from a seed."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.transition import ReplayBatch, RolloutBatch
+from drl.engines.jax import models as jax_models
+from drl.engines.jax.algorithms import a2c, dqn, ppo, reinforce
+from drl.engines.jax.brain import Brain
+from drl.engines.torch import models as torch_models
+
+VECTOR = ObsSpec("box", (3,))
+GRID = ObsSpec("box", (2, 3))
+IMAGE = ObsSpec("box", (1, 36, 36), "uint8")
+SEQUENCE = ObsSpec("box", (6, 2))
+ACTIONS = {
+    "categorical": ActionSpec("categorical", sizes=(4,), starts=(1,)),
+    "multi_categorical": ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
+    "bernoulli": ActionSpec("bernoulli", shape=(3,), dtype="int8"),
+    "gaussian": ActionSpec("gaussian", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
+}
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
+
+
+PROGRAMS = [
+    (module, name, jax.jit(method, static_argnums=0, compiler_options=QUICK))
+    for module, name, method in (
+        (ppo, "_update", ppo.PurePPO.update),
+        (a2c, "_step", a2c.PureA2C.step),
+        (reinforce, "_step", reinforce.PureReinforce.step),
+        (dqn, "_update", dqn.PureDQN.update),
+    )
+]
+
+
+@pytest.fixture
+def quick_compilation(monkeypatch):
+    """Algorithms whose programs are compiled without optimisation, each only once."""
+    for place in PROGRAMS:
+        monkeypatch.setattr(*place)
+
+
+def torch_arrays(model):
+    return {name: t.detach().numpy().copy() for name, t in torch_models.parameters_by_name(model).items()}
+
+
+def make_twins(variant, obs_spec, action_spec, config, seed=0, scale=0.2):
+    """A torch model with opinions, and a brain of the JAX engine with the same parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    model = torch_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config, generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+    return model, Brain(jax_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config), torch_arrays(model))
+
+
+def draw_obs(rng, spec, *shape):
+    if spec.dtype == "uint8":
+        return rng.integers(256, size=(*shape, *spec.shape)).astype(np.uint8)
+    return rng.normal(size=(*shape, *spec.shape)).astype(np.float32)
+
+
+def draw_actions(rng, spec, *shape):
+    if spec.kind == "gaussian":
+        return rng.normal(size=(*shape, spec.entries)).astype(np.float32)
+    if spec.kind == "bernoulli":
+        return rng.integers(2, size=(*shape, spec.entries))
+    columns = [rng.integers(size, size=shape) for size in spec.sizes]
+    return columns[0] if spec.kind == "categorical" else np.stack(columns, axis=-1)
+
+
+def draw_rollout(rng, obs_spec, action_spec, length=7, worlds=3, phantoms=True, truncations=True):
+    """A window with both kinds of ending and, with `phantoms`, rows in which a world only reset itself."""
+    shape = (length, worlds)
+    terminated = rng.random(shape) < 0.15
+    truncated = (rng.random(shape) < 0.15) & ~terminated & truncations
+    ended = terminated | truncated
+    valid = np.ones(shape, bool)
+    if phantoms:
+        valid[1:] = ~ended[:-1]
+        terminated, truncated = terminated & valid, truncated & valid
+        valid[1:] = ~(terminated | truncated)[:-1]
+    index = np.flatnonzero(terminated | truncated)
+    return RolloutBatch(
+        obs=draw_obs(rng, obs_spec, *shape),
+        action=draw_actions(rng, action_spec, *shape),
+        reward=rng.normal(size=shape).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        last_obs=draw_obs(rng, obs_spec, worlds),
+        final_index=index,
+        final_obs=draw_obs(rng, obs_spec, len(index)),
+    )
+
+
+def draw_episodes(rng, obs_spec, action_spec, length=23):
+    """Whole episodes in one column."""
+    terminated = rng.random((length, 1)) < 0.15
+    truncated = (rng.random((length, 1)) < 0.15) & ~terminated
+    truncated[-1] = ~terminated[-1]
+    index = np.flatnonzero(terminated | truncated)
+    batch = draw_rollout(rng, obs_spec, action_spec, length, 1, phantoms=False)
+    finals = draw_obs(rng, obs_spec, len(index))
+    return RolloutBatch(
+        batch.obs, batch.action, batch.reward, terminated, truncated, batch.valid, finals[-1:], index, finals
+    )  # fmt: skip
+
+
+def draw_replay(rng, obs_spec, action_spec=ACTIONS["categorical"], count=16):
+    return ReplayBatch(
+        obs=draw_obs(rng, obs_spec, count),
+        action=draw_actions(rng, action_spec, count),
+        reward=rng.normal(size=count).astype(np.float32),
+        terminated=(rng.random(count) < 0.2).astype(np.float32),
+        discount=rng.choice([0.9, 0.81], count).astype(np.float32),
+        next_obs=draw_obs(rng, obs_spec, count),
+        weight=rng.random(count).astype(np.float32),
+        index=np.arange(count),
+    )
+
+
+def draw_model(rng, **fixed):
+    """A small `ModelConfig` with every field drawn."""
+    widths = [(), (5,), (6, 4)][rng.integers(3)]
+    return ModelConfig(
+        **{
+            "hidden": widths,
+            "activation": str(rng.choice(["tanh", "relu"])),
+            "shared": bool(rng.integers(2)),
+            "log_std_init": float(rng.choice([0.0, -0.5])),
+        }
+        | fixed
+    )
+
+
+def draw_q_model(rng, **fixed):
+    return QModelConfig(
+        **{
+            "hidden": [(5,), (6, 4)][rng.integers(2)],
+            "activation": str(rng.choice(["tanh", "relu"])),
+            "dueling": bool(rng.integers(2)),
+            "noisy": bool(rng.integers(2)),
+            "distributional": str(rng.choice(["none", "c51", "qr"])),
+            "num_atoms": int(rng.integers(2, 9)),
+            "v_min": -2.0,
+            "v_max": 3.0,
+        }
+        | fixed
+    )
+
+
+def assert_same_learner(torch_learner, jax_learner):
+    """Parameters, and what the optimizer remembers of all gradients so far."""
+    optimizer, memory = torch_learner.optimizer, jax_learner.memory
+    names = [name for name, p in torch_learner.model.named_parameters() if p.requires_grad]
+    for kind in ("first", "second", "peak"):
+        mine = getattr(memory, kind)
+        for name, view in zip(names, optimizer.views(getattr(optimizer, kind)), strict=True):
+            if mine:  # 1e-5 of the largest entry
+                limit = 1e-5 * float(view.abs().max()) + 1e-8
+                np.testing.assert_allclose(mine[name], view.numpy(), rtol=1e-5, atol=limit, err_msg=f"{kind} {name}")
+    assert int(memory.count) == optimizer.count
+    mine = jax_learner.brain.host
+    for name, array in torch_arrays(torch_learner.model).items():
+        np.testing.assert_allclose(mine[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def assert_same_logs(one, two, names=None):
+    assert one.keys() == two.keys()
+    for name in names or one:
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-5, atol=1e-5, err_msg=name)

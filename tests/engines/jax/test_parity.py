@@ -1,0 +1,204 @@
+"""The same numbers into both engines: the same logs, gradients (as the optimizer remembers them) and parameters out.
+
+Configurations are drawn from a seed over all fields, so every switch meets every other sooner or later.
+"""
+
+from functools import partial
+from itertools import cycle
+
+import engine_twins as twins
+import jax
+import numpy as np
+import pytest
+import torch
+from engine_twins import quick_compilation  # noqa: F401 (a fixture)
+
+from drl.core.configs import A2CConfig, DQNConfig, PPOConfig, ReinforceConfig
+from drl.core.numpy_nets import noise_of
+from drl.engines.jax.algorithms import a2c as jax_a2c
+from drl.engines.jax.algorithms import dqn as jax_dqn
+from drl.engines.jax.algorithms import ppo as jax_ppo
+from drl.engines.jax.algorithms import reinforce as jax_reinforce
+from drl.engines.torch.algorithms import a2c as torch_a2c
+from drl.engines.torch.algorithms import dqn as torch_dqn
+from drl.engines.torch.algorithms import ppo as torch_ppo
+from drl.engines.torch.algorithms import reinforce as torch_reinforce
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+KINDS = list(twins.ACTIONS)
+
+
+def pick(rng, *options):
+    return options[rng.integers(len(options))]
+
+
+def learn_both(ours, theirs, batches):
+    """Two learning steps, the second with what the first left behind."""
+    for number, batch in enumerate(batches):
+        progress = 0.3 * number
+        logged = theirs.learn(batch, progress)
+        twins.assert_same_logs(logged, ours.learn(batch, progress))
+        twins.assert_same_learner(theirs, ours)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ppo(seed):
+    rng = np.random.default_rng(seed)
+    spec = twins.ACTIONS[KINDS[seed % 4]]
+    obs_spec = pick(rng, twins.VECTOR, twins.VECTOR, twins.GRID)
+    rate = float(10 ** rng.uniform(-4, -2))
+    model_config = twins.draw_model(rng)
+    config = PPOConfig(
+        gamma=float(rng.uniform(0.5, 1)),
+        gae_lambda=float(rng.uniform(0, 1)),
+        learning_rate=rate,
+        learning_rate_end=pick(rng, None, rate / 10),
+        critic_learning_rate=None if model_config.shared else pick(rng, None, 3 * rate),
+        clip_range=pick(rng, 0.02, 0.2),
+        clip_range_end=pick(rng, None, 0.01),
+        value_clip=pick(rng, None, 0.1),
+        epochs=int(rng.integers(1, 4)),
+        minibatches=int(rng.integers(1, 5)),
+        entropy_coef=pick(rng, 0.0, 0.1),
+        value_coef=pick(rng, 0.0, 0.5, 2.0),
+        normalise_advantage=bool(rng.integers(2)),
+        max_grad_norm=pick(rng, None, 0.1, 10.0),
+        target_kl=pick(rng, None, 1e-4, 1e-1),
+        adam_eps=pick(rng, 1e-5, 1e-3),
+    )
+    model, brain = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
+    theirs = torch_ppo.PPO(model, spec, config, np.random.default_rng(seed))
+    ours = jax_ppo.PPO(brain, spec, config, np.random.default_rng(seed))
+    phantoms = bool(rng.integers(2))
+    learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, phantoms=phantoms) for _ in range(2)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a2c(seed):
+    rng = np.random.default_rng(seed)
+    spec = twins.ACTIONS[KINDS[seed % 4]]
+    config = A2CConfig(
+        gamma=float(rng.uniform(0.5, 1)),
+        gae_lambda=float(rng.uniform(0, 1)),
+        learning_rate=1e-3,
+        learning_rate_end=pick(rng, None, 1e-4),
+        optimizer=("rmsprop", "adam")[seed // 2 % 2],
+        optimizer_eps=pick(rng, 1e-5, 1e-3),
+        entropy_coef=pick(rng, 0.0, 0.1),
+        value_coef=pick(rng, 0.0, 0.5, 2.0),
+        normalise_advantage=bool(rng.integers(2)),
+        max_grad_norm=pick(rng, None, 0.1, 10.0),
+    )
+    model, brain = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
+    theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(brain, spec, config)
+    learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec) for _ in range(2)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reinforce(seed):
+    rng = np.random.default_rng(seed)
+    spec = twins.ACTIONS[KINDS[seed % 4]]
+    config = ReinforceConfig(
+        gamma=float(rng.uniform(0.5, 1)),
+        baseline=("none", "mean", "value")[seed % 3],
+        mean_momentum=pick(rng, 0.0, 0.9),
+        learning_rate=1e-3,
+        learning_rate_end=pick(rng, None, 1e-4),
+        entropy_coef=pick(rng, 0.0, 0.1),
+        value_coef=pick(rng, 0.5, 2.0),
+        normalise_advantage=bool(rng.integers(2)),
+        max_grad_norm=pick(rng, None, 0.1, 10.0),
+        adam_eps=pick(rng, 1e-5, 1e-3),
+    )
+    variant = "policy_value" if config.baseline == "value" else "policy_only"
+    model, brain = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
+    theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(brain, spec, config)
+    lengths = (23, 31)
+    learn_both(ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length) for length in lengths])
+    if config.baseline == "mean":
+        assert float(ours.running_mean) == pytest.approx(theirs.running_mean, rel=1e-5)
+
+
+def put_noise(model, noise):
+    """The JAX engine's noise into a torch model."""
+    buffers = dict(model.named_buffers())
+    for name, value in noise.items():
+        buffers[name].copy_(torch.from_numpy(np.asarray(value, np.float32)))
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_dqn(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    spec = twins.ACTIONS["categorical"]
+    kind = ("none", "c51", "qr")[seed % 3]
+    config = DQNConfig(
+        learning_rate=1e-3,
+        learning_rate_end=pick(rng, None, 1e-4),
+        double=bool(rng.integers(2)),
+        tau=pick(rng, 0.005, 0.3, 1.0),
+        target_every=pick(rng, 1, 2),
+        loss=pick(rng, "huber", "squared"),
+        optimizer=pick(rng, "adam", "adamw"),
+        amsgrad=bool(rng.integers(2)),
+        weight_decay=pick(rng, 0.0, 0.1),
+        adam_eps=pick(rng, 1e-5, 1e-3),
+        max_grad_norm=pick(rng, None, 0.1, 10.0),
+        max_grad_value=pick(rng, None, 0.01),
+    )
+    model_config = twins.draw_q_model(rng, distributional=kind)
+    model, brain = twins.make_twins("q_value", twins.VECTOR, spec, model_config, seed)
+    theirs = torch_dqn.DQN(model, spec, config)
+    ours = jax_dqn.DQN(brain, spec, config, np.random.default_rng(5))
+    stream = np.random.default_rng(5)  # the same noise as ours draws
+
+    def same_noise():
+        for network in (theirs.model, theirs.target):
+            put_noise(network, noise_of(brain.params, partial(stream.standard_normal, dtype=np.float32)))
+
+    monkeypatch.setattr(theirs, "_resample", same_noise)
+    learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR) for _ in range(3)])
+    for name, array in twins.torch_arrays(theirs.target).items():
+        np.testing.assert_allclose(ours.target[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+FORWARD = [
+    ("mlp", twins.VECTOR, {"hidden": (8, 8)}),
+    ("linear", twins.VECTOR, {"hidden": ()}),
+    ("grid", twins.GRID, {"hidden": (8,), "activation": "relu"}),
+    ("cnn", twins.IMAGE, {"cnn_features": 8}),
+    ("flat image", twins.IMAGE, {"backbone": "mlp", "hidden": (8,)}),
+    ("conv1d", twins.SEQUENCE, {"backbone": "conv1d", "hidden": (8,)}),
+]
+
+
+@pytest.mark.parametrize(("obs_spec", "config"), [case[1:] for case in FORWARD], ids=[case[0] for case in FORWARD])
+def test_forward_and_its_gradient(obs_spec, config):
+    """Every backbone with every head: the answers, and the gradient of their sum of squares."""
+    rng = np.random.default_rng(0)
+    obs = twins.draw_obs(rng, obs_spec, 5)
+    kinds = cycle([(False, False, "none"), (True, False, "c51"), (False, True, "qr"), (True, True, "none")])
+    pairs = []
+    for shared, spec in zip((False, True, False, True), twins.ACTIONS.values(), strict=True):
+        pairs.append(("policy_value", spec, twins.draw_model(rng, shared=shared, **config)))
+        dueling, noisy, kind = next(kinds)
+        switches = {"dueling": dueling, "noisy": noisy, "distributional": kind}
+        pairs.append(("q_value", twins.ACTIONS["categorical"], twins.draw_q_model(rng, **switches, **config)))
+    made = [twins.make_twins(variant, obs_spec, spec, c, seed=i) for i, (variant, spec, c) in enumerate(pairs)]
+    noises = [noise_of(brain.params, partial(rng.standard_normal, dtype=np.float32)) for _, brain in made]
+
+    def all_answers(params, noise):
+        answers = [brain.model.apply(p | n, obs) for (_, brain), p, n in zip(made, params, noise, strict=True)]
+        return sum((leaf**2).sum() for leaf in jax.tree.leaves(answers)), answers
+
+    run = jax.jit(jax.value_and_grad(all_answers, has_aux=True), compiler_options=twins.QUICK)
+    (_, answers), gradients = run([brain.params for _, brain in made], noises)
+    for (model, _), noise, answer, gradient in zip(made, noises, answers, gradients, strict=True):
+        put_noise(model, noise)
+        expected = model(torch.from_numpy(obs))
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for mine, theirs in zip(jax.tree.leaves(answer), expected, strict=True):
+            np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
+        sum(part.square().sum() for part in expected).backward()
+        for name, parameter in model.named_parameters():
+            theirs, scale = parameter.grad.numpy(), float(parameter.grad.abs().max())
+            np.testing.assert_allclose(gradient[name], theirs, rtol=1e-4, atol=1e-5 * max(scale, 1.0), err_msg=name)
