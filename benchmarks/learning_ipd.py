@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 ENV = "IteratedPrisonersDilemma-v0"
-SINGLE_STEPS = 500_000  # against one opponent; against the pool the preset's own budget counts
+SINGLE_STEPS = 1_000_000  # against one opponent; against the pool the preset's own budget counts
 
 
 def train_and_value(opponents: str, seed: int, games: int, flags: list[str]) -> tuple[float, float, int, Any]:

@@ -109,7 +109,7 @@ def log_prob_and_entropy(spec: ActionSpec, params: jax.Array, action: jax.Array)
 
 def _categorical(logits: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
     log_probs = jax.nn.log_softmax(logits, axis=-1)
-    # A sum over a one-hot: its gradient is a product, where a gather's would be a scatter, slow on a CPU.
+    # A sum over a one-hot: its gradient is a product, where a gather's would be a scatter.
     chosen = jax.nn.one_hot(action, logits.shape[-1], dtype=logits.dtype)
     return (log_probs * chosen).sum(-1), -(jnp.exp(log_probs) * log_probs).sum(-1)
 

@@ -43,7 +43,8 @@ class RecallEnv(_CueEnv):
         self._step += 1
         ends = self._step == self.length
         right = 2 * int(action) - 1 == self._cue
-        return self._observe(), (1.0 if right else -1.0) if ends else 0.0, ends, False, {}
+        info = {"is_success": right} if ends else {}
+        return self._observe(), (1.0 if right else -1.0) if ends else 0.0, ends, False, info
 
 
 class MoodEnv(_CueEnv):

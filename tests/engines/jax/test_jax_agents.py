@@ -128,6 +128,10 @@ def test_a_numpy_agent_needs_no_framework(tmp_path):
     _, brain = twins.make_twins("policy_value", obs_spec, spec, ModelConfig())
     agent = PolicyAgent(brain, obs_spec, spec)
     agent.save(tmp_path)
+    with pytest.raises(BadInput, match="unknown engine 'jaxx'"):
+        load_agent(tmp_path, engine="jaxx")
+    with pytest.raises(BadInput, match="of your own"):
+        load_agent(tmp_path, model=Own(), engine="numpy")
     for option, blocked in (("engine='numpy'", ()), ("", ("torch", "jax"))):
         hide = "".join(f"sys.modules[{name!r}] = None; " for name in blocked)
         code = (

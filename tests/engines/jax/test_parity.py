@@ -13,12 +13,15 @@ import pytest
 import torch
 from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
-from drl.core.configs import A2CConfig, DQNConfig, PPOConfig, ReinforceConfig
+from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
 from drl.core.numpy_nets import noise_of
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
 from drl.engines.jax.algorithms import reinforce as jax_reinforce
+from drl.engines.jax.models import MODEL_VARIANTS
+from drl.engines.jax.on_policy import window_of
+from drl.engines.jax.shuffle import random_orders
 from drl.engines.torch.algorithms import a2c as torch_a2c
 from drl.engines.torch.algorithms import dqn as torch_dqn
 from drl.engines.torch.algorithms import ppo as torch_ppo
@@ -36,6 +39,8 @@ def learn_both(ours, theirs, batches):
     """Two learning steps, the second with what the first left behind."""
     for number, batch in enumerate(batches):
         progress = 0.3 * number
+        if isinstance(theirs, torch_ppo.PPO):  # it shuffles epoch by epoch, ours all at once: an early stop parts them
+            ours.rng, theirs.rng = np.random.default_rng(number), np.random.default_rng(number)
         logged = theirs.learn(batch, progress)
         twins.assert_same_logs(logged, ours.learn(batch, progress))
         twins.assert_same_learner(theirs, ours)
@@ -67,8 +72,8 @@ def test_ppo(seed):
         adam_eps=pick(rng, 1e-5, 1e-3),
     )
     model, brain = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
-    theirs = torch_ppo.PPO(model, spec, config, np.random.default_rng(seed))
-    ours = jax_ppo.PPO(brain, spec, config, np.random.default_rng(seed))
+    theirs = torch_ppo.PPO(model, spec, config)
+    ours = jax_ppo.PPO(brain, spec, config)
     phantoms = bool(rng.integers(2))
     learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, phantoms=phantoms) for _ in range(2)])
 
@@ -202,3 +207,35 @@ def test_forward_and_its_gradient(obs_spec, config):
         for name, parameter in model.named_parameters():
             theirs, scale = parameter.grad.numpy(), float(parameter.grad.abs().max())
             np.testing.assert_allclose(gradient[name], theirs, rtol=1e-4, atol=1e-5 * max(scale, 1.0), err_msg=name)
+
+
+def test_a_step_is_an_update_with_what_its_key_gives():
+    """Also for rollouts in which all rows count, and for several seeds at once."""
+    rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
+    _, brain = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden=(5,)))
+    pure = jax_ppo.PurePPO(brain.model, spec, PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
+    window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, worlds=4, phantoms=False))
+    assert window.valid.all()
+    keys, rates = jax.random.split(jax.random.key(3), 2), (np.float32(1e-3), np.float32(0.2))
+
+    def both_ways(state, window, keys):
+        order = random_orders(keys[0], 2, window.valid, 24)
+        masked = pure.update(state, window, order, *rates)
+        plain = jax.vmap(lambda key: pure.step(state, window._replace(valid=None), key, *rates))(keys)
+        return masked, plain
+
+    masked, plain = jax.jit(both_ways, compiler_options=twins.QUICK)(pure.begin(brain.params), window, keys)
+    for one, many in zip(jax.tree.leaves(masked), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(one, many[0], rtol=1e-4, atol=1e-5)
+    assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(plain[0].params))
+
+
+def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
+    model = MODEL_VARIANTS["q_value"](twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden=(5,), noisy=True))
+    pure, seen = jax_dqn.PureDQN(model, DQNConfig()), []
+    monkeypatch.setattr(jax_dqn.PureDQN, "update", lambda self, state, rows, noise, rate: seen.append(noise))
+    pure.step(pure.begin(model.init(np.random.default_rng(0))), None, jax.random.key(0), 1e-3)
+    online, target = seen[0]
+    names = {f"{layer}.noise_{end}" for layer in ("backbone.0", "head.advantage") for end in ("in", "out")}
+    assert online.keys() == target.keys() == names
+    assert not any(np.allclose(online[name], target[name]) for name in online)

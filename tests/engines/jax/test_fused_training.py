@@ -1,0 +1,104 @@
+"""Whole fused programs: chunks do not matter, episodes are told truly, runs save and resume, seeds train together."""
+
+import numpy as np
+import pytest
+
+from drl.core.errors import BadInput
+from drl.experiment.building import build_cohort, in_one_program
+from drl.experiment.config import Experiment
+from drl.experiment.launch import train, train_seeds
+
+SMALL = {
+    "ppo": {"rollout_length": 16, "num_envs": 4, "minibatches": 2, "epochs": 2, "normalise_obs": True},
+    "reinforce": {"episodes_per_step": 4, "num_envs": 2, "env_kwargs": ["max_episode_steps=40"], "baseline": "mean"},
+    "dqn": {"num_envs": 2, "train_every": 4, "updates_per_log": 8, "warmup": 64, "batch_size": 16, "capacity": 200,
+            "prioritised": True, "n_step": 2},
+}  # fmt: skip
+QUIET = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "evaluation_episodes": 2}
+
+
+def experiment(algorithm, **changes):
+    settings = {"algorithm": algorithm, "engine": "jax", "hidden": [8], "total_timesteps": 2000}
+    return Experiment.from_flat(settings | SMALL[algorithm] | changes, "a test")
+
+
+def taken(trainer, steps):
+    """What `steps` learning steps told, without the clock."""
+    logs = [trainer.step() for _ in range(steps)]
+    return [(log.env_steps, log.episodes, log.learn, log.rollout, log.recent, log.finished) for log in logs]
+
+
+@pytest.mark.parametrize("algorithm", SMALL)
+def test_chunks_resume_and_seeds(algorithm):
+    """One test for all of it: a program takes long to compile."""
+    made = experiment(algorithm)
+    assert in_one_program(made)
+    whole, parts = build_cohort(made), build_cohort(made, landmarks=(130,))
+    logs = taken(whole.trainers[0], 12)
+    # Chunks of other lengths give the same numbers.
+    assert taken(parts.trainers[0], 12) == logs
+    # The books are right: CartPole pays 1 a step.
+    for episode in logs[-1][-1]:
+        assert episode.episode_return == episode.length
+    lengths = sum(episode.length for log in logs for episode in log[-1])
+    assert lengths <= logs[-1][0] <= lengths + 500 * made.run.num_envs
+    assert logs[-1][1] == sum(len(log[-1]) for log in logs)
+    # A state taken in the middle of a chunk continues exactly.
+    state = whole.trainers[0].state_dict()
+    further = taken(whole.trainers[0], 5)
+    other = build_cohort(made)
+    other.trainers[0].load_state_dict(state)
+    assert taken(other.trainers[0], 5) == further
+    for name, value in whole.trainers[0].agent.brain.host.items():
+        np.testing.assert_array_equal(value, other.trainers[0].agent.brain.host[name])
+
+
+def test_landmarks_end_chunks():
+    cohort = build_cohort(experiment("ppo"), landmarks=(300, 1000))
+    ends, seen = [], 0
+    for _ in range(20):
+        cohort.advance()
+        ends.append(cohort.computed[0])
+    for landmark in (300, 600, 900, 1000, 1200):
+        passed = next(end for end in ends if end >= landmark)
+        assert passed - landmark < 64, "the step that passes a landmark is the last of its chunk"
+    assert all(b > a for a, b in zip([seen, *ends], ends, strict=False))
+
+
+def test_seeds_train_together_as_they_would_alone(tmp_path):
+    options = QUIET | {"results_dir": str(tmp_path), "env": "MovieRec-v1"}
+    both = train_seeds(experiment("ppo", num_seeds=2, seed=3, **options | {"plots": True}), console=False)
+    alone = train(experiment("ppo", seed=4, **options), console=False)
+    assert [run.log.env_steps for run in both] == [alone.log.env_steps] * 2
+    np.testing.assert_allclose(
+        [both[1].log.learn[name] for name in ("policy_loss", "entropy")],
+        [alone.log.learn[name] for name in ("policy_loss", "entropy")],
+        rtol=1e-2,
+        atol=1e-4,
+    )
+    assert both[0].folder != both[1].folder
+    assert (both[1].folder / "config.yaml").read_text().count("seed: 4") == 1
+    assert list(both[0].folder.parent.glob("*_seeds.png"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": "torch", "world_engine": "jax"}, "needs --engine jax"),
+        ({"engine": "torch", "num_seeds": 2}, "need --engine jax"),
+        ({"compile": True}, "always compiles"),
+        ({"world_engine": "jax", "env": "LunarLander-v3"}, "written in JAX"),
+        ({"num_seeds": 2, "world_engine": "sync"}, "several seeds"),
+        ({"world_engine": "jax", "frame_stack": 2}, "frame_stack"),
+        ({"device": "tpu"}, "device"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(BadInput, match=message):
+        train_seeds(experiment("ppo", results_dir=str(tmp_path), **changes), console=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dqn_that_does_not_divide_says_what_to_type():
+    with pytest.raises(BadInput, match="train-every"):
+        build_cohort(experiment("dqn", num_envs=3, train_every=4))
