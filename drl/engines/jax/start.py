@@ -28,9 +28,8 @@ def start_jax(device: str = "auto", threads: int | None = None) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if device != "auto":
-        jax.config.update("jax_platforms", device.split(":")[0])
         try:
-            jax.devices()
+            jax.config.update("jax_default_device", jax.devices(device.split(":")[0])[0])
         except RuntimeError:
             raise BadInput(f"device {device!r} is not available to JAX; use --device auto or --device cpu") from None
 

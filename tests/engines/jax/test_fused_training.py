@@ -88,7 +88,7 @@ def test_seeds_train_together_as_they_would_alone(tmp_path):
         ({"engine": "torch", "num_seeds": 2}, "need --engine jax"),
         ({"compile": True}, "always compiles"),
         ({"world_engine": "jax", "env": "LunarLander-v3"}, "written in JAX"),
-        ({"num_seeds": 2, "world_engine": "sync"}, "several seeds"),
+        ({"num_seeds": 2, "world_engine": "sync"}, "num_seeds is 2"),
         ({"world_engine": "jax", "frame_stack": 2}, "frame_stack"),
         ({"device": "tpu"}, "device"),
     ],
