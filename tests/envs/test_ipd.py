@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from drl.core.errors import BadInput
-from drl.envs.ipd import NAMED, IteratedPrisonersDilemmaEnv, IteratedPrisonersDilemmaVectorEnv, Rules
+from drl.envs.ipd import NAMED, IteratedPrisonersDilemmaEnv, IteratedPrisonersDilemmaVectorEnv
 from drl.envs.make import make_single
 from drl.envs.registry import register_worlds
 from drl.testing.environment_check import check_environment
@@ -27,7 +27,7 @@ class Fixed:
 
 
 def game(opponents, *draws, **settings):
-    """A running game whose chances are `draws`: the opponent, the length if it is left to chance, then the moves."""
+    """A running game whose chances are `draws`: first the opponent, then the moves (and ends) in turn."""
     env = IteratedPrisonersDilemmaEnv(opponents, **settings)
     env.np_random = Fixed(*draws)
     env.reset()
@@ -95,29 +95,11 @@ def test_a_draw_below_the_probability_cooperates():
 
 
 def test_survival_ends_games_by_chance_and_that_is_an_end():
-    env = game("always_cooperate", 0.0, 0.15, 0.0, 0.0, survival=0.9)
+    env = game("always_cooperate", 0.0, 0.0, 0.89, 0.0, 0.9, survival=0.9)
     assert env.step(1)[2:4] == (False, False)
     assert env.step(1)[2:4] == (True, False)
     with pytest.raises(BadInput, match="call reset"):
         env.step(1)
-
-
-@pytest.mark.parametrize(
-    ("survival", "draw", "rounds"),
-    # With survival 0.9: one round has probability 0.1, two 0.09, three 0.081.
-    [
-        (0.9, 0.0, 1),
-        (0.9, 0.099, 1),
-        (0.9, 0.101, 2),
-        (0.9, 0.189, 2),
-        (0.9, 0.191, 3),
-        (0.9, 0.2711, 4),
-        (0.0, 0.99, 1),
-    ],
-)
-def test_lengths_share_the_unit_interval(survival, draw, rounds):
-    assert Rules(survival=survival).length_of(draw) == rounds
-    assert Rules(survival=survival).length_of(np.array([draw, draw])).tolist() == [rounds, rounds]
 
 
 def test_games_last_as_long_as_survival_says():
@@ -137,7 +119,7 @@ def test_games_last_as_long_as_survival_says():
 @pytest.mark.parametrize(("draw", "name"), [(0.0, "grim"), (0.249, "grim"), (0.25, "random"), (1 - 2**-53, "random")])
 def test_opponents_share_the_unit_interval_by_weight(draw, name):
     env = IteratedPrisonersDilemmaEnv(["grim", "random"], weights=[1, 3])
-    env.np_random = Fixed(draw, 0.5)
+    env.np_random = Fixed(draw)
     assert env.reset()[1] == {"opponent": name}
 
 
@@ -185,7 +167,7 @@ def test_a_line_of_text():
 
 
 def test_the_picture_changes_with_the_game():
-    env = game("random", 0.0, 0.9, *[0.0] * 90, survival=0.99, render_mode="rgb_array")
+    env = game("random", *[0.0] * 90, survival=0.99, render_mode="rgb_array")
     pictures = [env.render()]
     for t in range(40):  # more rounds than columns
         env.step(t % 3 % 2)
@@ -205,7 +187,7 @@ def test_the_picture_changes_with_the_game():
 
 def test_rendering_needs_a_mode():
     with pytest.raises(BadInput, match="without a render_mode"):
-        game("grim", 0.0, 0.5).render()
+        game("grim", 0.0).render()
 
 
 @pytest.mark.parametrize(
@@ -243,4 +225,4 @@ def test_what_cannot_be_is_refused(make, settings, message):
 @pytest.mark.parametrize("action", [-1, 2, 1.0, "C", None, np.array([1])])
 def test_an_action_that_is_no_move_is_refused(action):
     with pytest.raises(BadInput, match="is no move"):
-        game("grim", 0.0, 0.5).step(action)
+        game("grim", 0.0).step(action)

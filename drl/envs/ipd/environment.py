@@ -21,8 +21,8 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
     """One episode is one game against one opponent, drawn from a pool. Each step is a round: 0 defect, 1 cooperate.
 
     Observation: the last `history` rounds, oldest first, one-hot over empty, CC, CD, DC, DD. A game takes one uniform
-    draw for the opponent, one for its length where that is left to chance, one to seed a player of the axelrod package,
-    then one per round for the opponent's move.
+    draw for the opponent (and one more to seed a player of the axelrod package), then one per round for the opponent's
+    move, and one to end it where it ends by chance.
 
     >>> env = IteratedPrisonersDilemmaEnv("tit_for_tat", render_mode="ansi")
     >>> obs, info = env.reset(seed=1)
@@ -54,20 +54,19 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
         self._cooperation = self.pool.probs[:, OTHER_SIDE].tolist()  # of an opponent in each state, seen by the agent
         self._scripted: dict[int, AxelrodOpponent] = {}  # players of the axelrod package that have been met
         self._states = np.zeros(history, np.int64)
-        self._opponent, self._state, self._left, self._over = 0, 0, 0, True
+        self._opponent, self._state, self._round, self._over = 0, 0, 0, True
         self._played: list[int] = []  # outcomes of this game, kept only to be drawn
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._opponent = int(self.pool.draw(self.np_random.random()))
-        self._left = self.rules.rounds or int(self.rules.length_of(self.np_random.random()))
         strategy = self.pool.strategies[self._opponent]
         if strategy is not None:
             if self._opponent not in self._scripted:
                 self._scripted[self._opponent] = AxelrodOpponent(strategy, self.rules)
             self._scripted[self._opponent].begin(self.np_random.random())
         self._states[:] = 0
-        self._state, self._over = 0, False
+        self._state, self._round, self._over = 0, 0, False
         self._played.clear()
         return ONE_HOT[self._states], {"opponent": self.pool.names[self._opponent]}
 
@@ -82,19 +81,14 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
         self._state = 1 + outcome
         self._states[:-1] = self._states[1:]
         self._states[-1] = self._state
-        self._left -= 1
-        self._over = self._left == 0
-        by_chance = rules.rounds is None
+        self._round += 1
+        terminated = rules.survival is not None and bool(self.np_random.random() >= rules.survival)
+        truncated = rules.rounds is not None and self._round >= rules.rounds
+        self._over = terminated or truncated
         if self.render_mode is not None:
             self._played.append(outcome)
         info = {"opponent": self.pool.names[self._opponent], "outcome": OUTCOMES[outcome]}
-        return (
-            ONE_HOT[self._states],
-            rules.payoffs[outcome],
-            self._over and by_chance,
-            self._over and not by_chance,
-            info,
-        )
+        return ONE_HOT[self._states], rules.payoffs[outcome], terminated, truncated, info
 
     def render(self) -> Any:
         """The game so far: a line of text (`ansi`) or a picture (`rgb_array`)."""

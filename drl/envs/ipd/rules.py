@@ -57,16 +57,6 @@ class Rules:
         """Rounds of a game on average: what turns the value of a game into a payoff per round."""
         return 1 / (1 - self.survival) if self.survival is not None else float(self.rounds or 0)
 
-    def length_of(self, uniform: Any) -> Any:
-        """Rounds of the game that a uniform draw from [0, 1) stands for, where games end by chance; also for arrays.
-
-        Drawn once, when a game begins, it is what an end with probability 1 − survival after every round comes to:
-        more than k rounds have the chance survival^k.
-        """
-        if not self.survival:
-            return np.ones_like(uniform, np.int64)
-        return 1 + np.int64(np.log1p(-uniform) / np.log(self.survival))
-
 
 def outcome_of(move: Any, other: Any) -> Any:
     """The outcome (number) of two moves; also for arrays of moves."""

@@ -73,7 +73,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         self._at = 0
         self._opponent = np.zeros(num_envs, np.int64)
         self._state = np.zeros(num_envs, np.int64)
-        self._left = np.zeros(num_envs, np.int64)  # rounds until the game ends
+        self._round = np.zeros(num_envs, np.int64)
         self._name = np.full(num_envs, None, object)  # replaced, never changed: it has been handed out
 
     def reset(
@@ -85,6 +85,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observed(), self._masked({"opponent": self._name}, self._everywhere)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        rules = self.rules
         move = self._checked(actions)
         assert self._streams is not None
         chance = self._cooperation.take(self._opponent * len(STATES) + self._state)
@@ -94,9 +95,13 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         outcome = outcome_of(move, other)
         self._state = 1 + outcome
         self._remember(self._state)
-        self._left -= 1
-        ended, never = self._left == 0, np.zeros(self.num_envs, bool)
-        terminated, truncated = (ended, never) if self.rules.rounds is None else (never, ended)
+        if rules.survival is not None:
+            terminated = self._streams.draw_all() >= rules.survival
+            ended, truncated = terminated, np.zeros(self.num_envs, bool)
+        else:
+            self._round += 1
+            ended = truncated = self._round >= rules.rounds  # type: ignore[operator]
+            terminated = np.zeros(self.num_envs, bool)
         reward = self._payoffs.take(outcome)
         info = {"opponent": self._name, "outcome": self._outcomes.take(outcome)}
         if not ended.any():
@@ -111,8 +116,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
     def _begin(self, worlds: Array) -> None:
         assert self._streams is not None
         opponent = self.pool.draw(self._streams.draw(worlds))
-        self._opponent[worlds], self._state[worlds] = opponent, 0
-        self._left[worlds] = self.rules.rounds or self.rules.length_of(self._streams.draw(worlds))
+        self._opponent[worlds], self._state[worlds], self._round[worlds] = opponent, 0, 0
         self._rows[worlds, self._at : self._at + self.rules.history] = ONE_HOT[0]
         self._name = self._name.copy()
         self._name[worlds] = self._names[opponent]
