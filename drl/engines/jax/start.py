@@ -1,6 +1,7 @@
 """Settings of JAX that have to be made before it is first used."""
 
 import os
+import warnings
 from pathlib import Path
 
 import jax
@@ -15,6 +16,8 @@ def start_jax(device: str = "auto", threads: int | None = None) -> None:
 
     Flags of XLA that the user has set are left alone. Calling it again changes nothing.
     """
+    # JAX warns of every fork; ours step environments or write videos and never use it.
+    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
     flags = os.environ.get("XLA_FLAGS", "")
     # Level 2 compiles a quarter faster than the default and runs as fast; the small programs here gain nothing from
     # threads inside one operation.
