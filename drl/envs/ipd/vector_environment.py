@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -14,7 +13,7 @@ from drl.core.specs import Array
 from drl.envs.ipd.axelrod_players import AxelrodOpponent
 from drl.envs.ipd.opponents import as_pool
 from drl.envs.ipd.rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
-from drl.envs.movie_rec.uniform_streams import UniformStreams
+from drl.envs.vector_form import UniformStreams, masked, streams_for
 
 SPARE = 64  # rounds that are written behind the histories before these move back to the front
 
@@ -80,9 +79,9 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None or self._streams is None:
-            self._streams = UniformStreams([seeding.np_random(one)[0] for one in self._seeds(seed)])
+            self._streams = streams_for(seed, self.num_envs)
         self._begin(np.arange(self.num_envs))
-        return self._observed(), self._masked({"opponent": self._name}, self._everywhere)
+        return self._observed(), masked({"opponent": self._name}, self._everywhere)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         rules = self.rules
@@ -105,12 +104,12 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         reward = self._payoffs.take(outcome)
         info = {"opponent": self._name, "outcome": self._outcomes.take(outcome)}
         if not ended.any():
-            return self._observed(), reward, terminated, truncated, self._masked(info, self._everywhere)
+            return self._observed(), reward, terminated, truncated, masked(info, self._everywhere)
         worlds = np.flatnonzero(ended)
-        final = {"final_obs": self._last_observed(worlds), "final_info": self._masked(info, ended)}
-        infos = self._masked(final, ended) | self._masked(info, ~ended)
+        final = {"final_obs": self._last_observed(worlds), "final_info": masked(info, ended)}
+        infos = masked(final, ended) | masked(info, ~ended)
         self._begin(worlds)
-        first_info = self._masked({"opponent": self._name}, self._everywhere)
+        first_info = masked({"opponent": self._name}, self._everywhere)
         return self._observed(), reward, terminated, truncated, infos | first_info
 
     def _begin(self, worlds: Array) -> None:
@@ -156,23 +155,6 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         ):
             found[world] = obs
         return found
-
-    @staticmethod
-    def _masked(info: dict[str, Any], mask: Array) -> dict[str, Any]:
-        """Gymnasium's layout: beside each array a mask of the worlds it speaks of."""
-        return info | {f"_{key}": mask for key in info}
-
-    def _seeds(self, seed: int | Sequence[int] | None) -> Sequence[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        seeds: list[Any] = list(seed) if isinstance(seed, list | tuple | np.ndarray) else [seed]
-        if isinstance(seed, int | np.integer):
-            seeds = [seed + i for i in range(self.num_envs)]
-        if len(seeds) != self.num_envs or not all(isinstance(s, int | np.integer) and s >= 0 for s in seeds):
-            raise BadInput(
-                f"seed = {seed!r}; expected a whole number, 0 or more, or one for each of {self.num_envs} worlds"
-            )
-        return [int(s) for s in seeds]
 
     def _checked(self, actions: Any) -> Array:
         if self._streams is None:

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.envs.movie_rec.rules import CATALOGUE, CHURN_TENTHS, PERSONAS, Persona, Rules, as_personas, observe
-from drl.envs.movie_rec.uniform_streams import UniformStreams
+from drl.envs.vector_form import UniformStreams, masked, streams_for
 
 
 class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
@@ -71,9 +70,9 @@ class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None or self._streams is None:
-            self._streams = UniformStreams([seeding.np_random(one)[0] for one in self._seeds(seed)])
+            self._streams = streams_for(seed, self.num_envs)
         self._begin(np.arange(self.num_envs))
-        return observe(self._counts, self._scale), self._masked(self._first_info(), self._everywhere)
+        return observe(self._counts, self._scale), masked(self._first_info(), self._everywhere)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         rules, movies = self.rules, len(self.rules.catalogue)
@@ -100,14 +99,14 @@ class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
             "churned": churned,
         }
         if not ended.any():
-            return obs, reward, churned, truncated, self._masked(info, self._everywhere)
-        final_info = self._masked(info | {"is_success": truncated}, ended)
-        infos = self._masked({"final_obs": obs, "final_info": final_info}, ended) | self._masked(info, ~ended)
+            return obs, reward, churned, truncated, masked(info, self._everywhere)
+        final_info = masked(info | {"is_success": truncated}, ended)
+        infos = masked({"final_obs": obs, "final_info": final_info}, ended) | masked(info, ~ended)
         worlds = np.flatnonzero(ended)
         self._begin(worlds)
         first_obs = obs.copy()
         first_obs[worlds] = 0.0
-        return first_obs, reward, churned, truncated, infos | self._masked(self._first_info(), self._everywhere)
+        return first_obs, reward, churned, truncated, infos | masked(self._first_info(), self._everywhere)
 
     def _begin(self, worlds: Array) -> None:
         assert self._streams is not None
@@ -118,23 +117,6 @@ class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _first_info(self) -> dict[str, Any]:
         return {"user_persona": self._viewer, "fatigue": self._fatigue / CHURN_TENTHS}
-
-    @staticmethod
-    def _masked(info: dict[str, Any], mask: Array) -> dict[str, Any]:
-        """Gymnasium's layout: beside each array a mask of the worlds it speaks of."""
-        return info | {f"_{key}": mask for key in info}
-
-    def _seeds(self, seed: int | Sequence[int] | None) -> Sequence[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        seeds: list[Any] = list(seed) if isinstance(seed, list | tuple | np.ndarray) else [seed]
-        if isinstance(seed, int | np.integer):
-            seeds = [seed + i for i in range(self.num_envs)]
-        if len(seeds) != self.num_envs or not all(isinstance(s, int | np.integer) and s >= 0 for s in seeds):
-            raise BadInput(
-                f"seed = {seed!r}; expected a whole number, 0 or more, or one for each of {self.num_envs} worlds"
-            )
-        return [int(s) for s in seeds]
 
     def _checked(self, actions: Any) -> Array:
         if self._streams is None:

@@ -1,16 +1,38 @@
-"""Random numbers for N worlds at the price of one array, while each world keeps a stream of its own."""
+"""What our own vector environments share: a random stream per world, seeds, and Gymnasium's layout of infos."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from gymnasium.utils import seeding
 
+from drl.core.errors import BadInput
 from drl.core.specs import Array
 
 BLOCK = 256  # draws fetched from a generator at once; calls into Python cost more than unused draws
 
 
+def masked(info: dict[str, Any], mask: Array) -> dict[str, Any]:
+    """Gymnasium's layout: beside each array a mask of the worlds it speaks of."""
+    return info | {f"_{key}": mask for key in info}
+
+
+def streams_for(seed: int | Sequence[int] | None, num_envs: int) -> "UniformStreams":
+    """World i draws what a single environment with seed `seed + i`, or `seed[i]`, would draw."""
+    seeds: list[Any] = [None] * num_envs
+    if seed is not None:
+        seeds = list(seed) if isinstance(seed, list | tuple | np.ndarray) else [seed]
+        if isinstance(seed, int | np.integer):
+            seeds = [seed + i for i in range(num_envs)]
+        if len(seeds) != num_envs or not all(isinstance(s, int | np.integer) and s >= 0 for s in seeds):
+            raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more, or one for each of {num_envs} worlds")
+    return UniformStreams([seeding.np_random(None if one is None else int(one))[0] for one in seeds])
+
+
 class UniformStreams:
-    """World i sees, one by one, what `generators[i].random()` would give it, whatever the others do.
+    """Random numbers for N worlds at the price of one array, while each world keeps a stream of its own.
+
+    World i sees, one by one, what `generators[i].random()` would give it, whatever the others do.
 
     >>> streams = UniformStreams([np.random.default_rng(0), np.random.default_rng(1)])
     >>> first, other = streams.draw_all(), streams.draw(np.array([1]))
