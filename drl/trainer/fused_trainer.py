@@ -8,14 +8,14 @@ and agent belong together.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drl.core.contracts import Agent
 from drl.core.log import Episode, Log
-from drl.trainer.journal import Journal
+from drl.trainer.journal import Journal, Teacher
 from drl.trainer.trainer import TrainerConfig
 
 TERMINATED, SUCCESS = 2, 4  # bits of `how`; 1 is truncated
@@ -57,7 +57,7 @@ class Taken(NamedTuple):
     seconds: float
 
 
-class FusedTrainer:
+class FusedTrainer(Teacher):
     """Yields one Log per learning step, as `Trainer` does. Iterating resumes; it never resets."""
 
     world_engine = "jax"
@@ -66,10 +66,6 @@ class FusedTrainer:
         self.cohort, self.number, self.agent, self.config = cohort, number, agent, config
         self.journal = Journal(config.window, config.total_timesteps)
         self.pending: deque[Taken] = deque()
-
-    def __call__(self) -> Iterator[Log]:
-        while True:
-            yield self.step()
 
     def step(self) -> Log:
         learned: dict[str, float] = {}
@@ -104,18 +100,6 @@ class FusedTrainer:
         moments = learner.moments(self.number)
         if moments is not None and self.agent.normaliser is not None:
             self.agent.normaliser.load_state_dict(moments._asdict() | {"clip": self.agent.normaliser.clip})
-
-    @property
-    def env_steps(self) -> int:
-        return self.journal.env_steps
-
-    @property
-    def episodes(self) -> int:
-        return self.journal.episodes
-
-    @property
-    def learning_steps(self) -> int:
-        return self.journal.learning_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Everything of this run; the program's state is that of all seeds in it."""

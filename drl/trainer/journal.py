@@ -1,8 +1,9 @@
 """Counters and recent episodes of a run, and the `Log` of one learning step made from them."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,32 @@ class Journal:
         self.reward_sum, self.seconds = (float(number) for number in state["numbers"])
         self.recent = deque((Episode(*e) for e in state["recent"]), maxlen=self.recent.maxlen)
         self.finished = [Episode(*e) for e in state["finished"]]
+
+
+class Teacher(ABC):
+    """A generator of logs that keeps a journal: what every trainer is."""
+
+    journal: Journal
+
+    def __call__(self) -> Iterator[Log]:
+        while True:
+            yield self.step()
+
+    @abstractmethod
+    def step(self) -> Log:
+        """One learning step."""
+
+    @property
+    def env_steps(self) -> int:
+        return self.journal.env_steps
+
+    @property
+    def episodes(self) -> int:
+        return self.journal.episodes
+
+    @property
+    def learning_steps(self) -> int:
+        return self.journal.learning_steps
 
 
 def _episode_means(episodes: list[Episode]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The teacher. Each `next()` is one learning step: collect, then learn, then one `Log`."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from drl.core.log import Log
 from drl.core.normalise import RewardScaler
 from drl.core.schedules import Schedule
 from drl.core.specs import Array
-from drl.trainer.journal import Journal
+from drl.trainer.journal import Journal, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class TrainerConfig:
                 raise BadInput(f"{name} is {value}; expected at least 1")
 
 
-class Trainer:
+class Trainer(Teacher):
     """Yields one Log per learning step. Iterating resumes; it never resets.
 
     All state is on this object and its collaborators, none in the generator: break out of the loop, look around,
@@ -56,10 +55,6 @@ class Trainer:
         self.obs: Array | None = None  # what the worlds show now; None before the first step
         self.seen: list[Array] = []  # observations since the last learning step, for the normaliser
         self.journal = Journal(self.config.window, self.config.total_timesteps)
-
-    def __call__(self) -> Iterator[Log]:
-        while True:
-            yield self.step()
 
     def step(self) -> Log:
         started, progress = time.perf_counter(), self.progress
@@ -101,18 +96,6 @@ class Trainer:
             self.agent.begin(step.over)
         self.obs = step.obs
         self.journal.note(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
-
-    @property
-    def env_steps(self) -> int:
-        return self.journal.env_steps
-
-    @property
-    def episodes(self) -> int:
-        return self.journal.episodes
-
-    @property
-    def learning_steps(self) -> int:
-        return self.journal.learning_steps
 
     @property
     def world_engine(self) -> str:

@@ -1,7 +1,6 @@
 """The agent: an observation in, an action out. It owns its model and its normaliser, no optimizer, no algorithm."""
 
 import io
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.acting import Actor
 from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
@@ -20,7 +20,7 @@ from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
 
 
-class TorchAgent(ABC):
+class TorchAgent(Actor):
     """What all agents share: acting on raw observations, and files.
 
     `act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
@@ -29,7 +29,6 @@ class TorchAgent(ABC):
     """
 
     variant: str  # of the model it acts with
-    has_value = False  # whether there is a critic
 
     def __init__(
         self,
@@ -39,9 +38,8 @@ class TorchAgent(ABC):
         normaliser: ObsNormaliser | None = None,
         rng: np.random.Generator | None = None,
     ):
-        self.model, self.normaliser = model, normaliser
-        self.obs_spec, self.action_spec = obs_spec, action_spec
-        self.rng = rng or np.random.default_rng()
+        super().__init__(obs_spec, action_spec, normaliser, rng)
+        self.model = model
         self._first_parameter = next(model.parameters())
         self.hidden_size = arrange(model)  # numbers it remembers of each world
         self.recurrent = self.hidden_size > 0
@@ -51,24 +49,6 @@ class TorchAgent(ABC):
     def _probe(self) -> Any:
         """The model's answer to one observation of zeros: what kind of model is it?"""
         return self.forward(np.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype))
-
-    @abstractmethod
-    def decide(self, obs: Array, explore: bool = False) -> Array:
-        """Actions for encoded observations `[N, …]`, in the policy's units."""
-
-    @abstractmethod
-    def explain(self, obs: Array) -> dict[str, Array]:
-        """What the agent thinks of encoded observations, by name, for people who watch."""
-
-    def act(self, obs: Any, explore: bool = False) -> Array:
-        """`explore=False` is evaluation and deployment: the best action the agent knows."""
-        single = self.obs_spec.is_single(obs)
-        encoded = self.obs_spec.encode_one(obs)[None] if single else self.obs_spec.encode(obs)
-        action = self.action_spec.to_env(self.decide(encoded, explore))
-        return action[0] if single else action
-
-    def normalise(self, obs: Array) -> Array:
-        return obs if self.normaliser is None else self.normaliser(obs)
 
     def forward(self, obs: Array, part: nn.Module | None = None, after: Tensor | None = None) -> Any:
         """The answer of the model, or of a part of it, to encoded observations, without gradients.
