@@ -71,10 +71,12 @@ class PolicyActor(Actor):
 
     @abstractmethod
     def critic(self, obs: Array) -> Array:
-        """The critic's estimate for normalised observations `[N]`; asked only if `has_value`."""
+        """The critic's estimate for encoded observations `[N]`; asked only if `has_value`."""
 
     def decide(self, obs: Array, explore: bool = False) -> Array:
-        params = self.policy_params(obs)
+        return self.choose(self.policy_params(obs), explore)
+
+    def choose(self, params: Array, explore: bool) -> Array:
         if explore:
             return distributions.sample(self.action_spec, params, self.rng, self.temperature)
         return distributions.mode(self.action_spec, params)
@@ -88,7 +90,7 @@ class PolicyActor(Actor):
         """The critic's estimate for encoded observations `[N]`."""
         if not self.has_value:
             raise BadInput("this agent has a policy-only model; value() needs a policy-value model")
-        return self.critic(self.normalise(obs))
+        return self.critic(obs)
 
 
 class QActor(Actor):

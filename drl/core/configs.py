@@ -206,3 +206,10 @@ MODEL_CONFIGS: dict[str, type] = {
     "reinforce": ModelConfig,
     "dqn": QModelConfig,
 }
+
+
+def variant_of(algorithm: str, config: Any) -> str:
+    """Which model variant an algorithm needs."""
+    if algorithm == "dqn":
+        return "q_value"
+    return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"

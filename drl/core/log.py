@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+TRUNCATED, TERMINATED, SUCCESS = 1, 2, 4  # bits that tell how an episode ended, where it has to be one number
+
 
 class Episode(NamedTuple):
     """One finished episode, from raw rewards."""

@@ -32,7 +32,7 @@ class NumpyPolicyAgent(PolicyActor):
         return self._policy(self.normalise(obs))
 
     def critic(self, obs: Array) -> Array:
-        return mlp_forward(self._critic, as_rows(obs))[:, 0]
+        return mlp_forward(self._critic, as_rows(self.normalise(obs)))[:, 0]
 
 
 @final

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from drl.core.configs import DQNConfig
+
 
 class Schedule(Protocol):
     def __call__(self, time: float) -> float: ...
@@ -63,3 +65,9 @@ class Exponential:
 def schedule(start: float, end: float | None) -> Schedule:
     """A config's pair `x`, `x_end`: constant when `x_end` is None, else linear over the budget."""
     return Constant(start) if end is None else Linear(start, end)
+
+
+def epsilon_schedule(config: DQNConfig) -> Schedule:
+    """The share of random actions over environment steps."""
+    shape = Exponential if config.epsilon_schedule == "exponential" else Linear
+    return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)

@@ -8,7 +8,7 @@ from typing import Any
 from drl.core.contracts import World
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.normalise import RewardScaler
-from drl.core.schedules import Exponential, Linear, Schedule
+from drl.core.schedules import Schedule, epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.experiment.config import Experiment
 from drl.experiment.worlds import open_world
@@ -143,11 +143,7 @@ def _check_minibatches(config: Any, worlds: int, recurrent: bool = False) -> Non
 
 def exploration(experiment: Experiment) -> Schedule | None:
     """The share of random actions over environment steps; noisy networks need none."""
-    config = experiment.learner
-    if experiment.model.noisy:
-        return None
-    shape = Exponential if config.epsilon_schedule == "exponential" else Linear
-    return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
+    return None if experiment.model.noisy else epsilon_schedule(experiment.learner)
 
 
 def _set_threads(threads: int | None, world: World) -> None:

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl.core.contracts import Agent
-from drl.core.log import Episode, Log
+from drl.core.log import SUCCESS, TERMINATED, Episode, Log
 from drl.trainer.journal import Journal, Teacher
 from drl.trainer.trainer import TrainerConfig
-
-TERMINATED, SUCCESS = 2, 4  # bits of `how`; 1 is truncated
 
 
 class Cohort:

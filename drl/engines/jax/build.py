@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, variant_of
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.normalise import ObsNormaliser
 from drl.core.seeding import Seeds
@@ -21,13 +21,6 @@ from drl.engines.jax.q_agent import QAgent
 ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce, "dqn": DQN}
 # … and a model variant's name the agent that acts with it.
 AGENTS: dict[str, type[JaxAgent]] = {"policy_value": PolicyAgent, "policy_only": PolicyAgent, "q_value": QAgent}
-
-
-def variant_of(algorithm: str, config: Any) -> str:
-    """Which model variant an algorithm needs."""
-    if algorithm == "dqn":
-        return "q_value"
-    return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"
 
 
 def build_learner(

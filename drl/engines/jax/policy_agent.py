@@ -35,10 +35,10 @@ class PolicyAgent(PolicyActor, JaxAgent):
         return net(seen) if net else np.asarray(forward(self.model, "policy", self.brain.params, seen))
 
     def critic(self, obs: Array) -> Array:
-        layers = self._critic()
+        layers, seen = self._critic(), self.normalise(obs)
         if layers:
-            return mlp_forward(layers, as_rows(obs))[:, 0]
-        return np.asarray(forward(self.model, "value", self.brain.params, obs))
+            return mlp_forward(layers, as_rows(seen))[:, 0]
+        return np.asarray(forward(self.model, "value", self.brain.params, seen))
 
     def save_value_net(self, path: str | Path) -> None:
         """The critic as a plain state dict."""

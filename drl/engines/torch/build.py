@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, variant_of
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.normalise import ObsNormaliser
 from drl.core.seeding import Seeds
@@ -34,13 +34,6 @@ def pick_device(name: str) -> torch.device:
     if not available[name.split(":")[0]]:
         raise BadInput(f"device {name!r} is not available on this machine; use --device auto or --device cpu")
     return torch.device(name)
-
-
-def variant_of(algorithm: str, config: Any) -> str:
-    """Which model variant an algorithm needs."""
-    if algorithm == "dqn":
-        return "q_value"
-    return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"
 
 
 def build_learner(

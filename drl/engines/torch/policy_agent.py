@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import nn
 
-from drl.core import distributions
+from drl.core.acting import PolicyActor
 from drl.core.errors import BadInput
 from drl.core.numpy_nets import PolicyNet
 from drl.core.specs import Array
@@ -19,7 +18,7 @@ from drl.engines.torch.recurrent_views import recurrent_views
 
 
 @final
-class PolicyAgent(TorchAgent):
+class PolicyAgent(PolicyActor, TorchAgent):
     """Samples from its policy when it explores, takes the most likely action when it does not.
 
     With a recurrent model `decide` and `act` move its memory on; `explain` and `value` only look, as if the observation
@@ -28,22 +27,17 @@ class PolicyAgent(TorchAgent):
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
         super().__init__(model, *arguments, **options)
-        self.temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
         self.has_value = isinstance(self._probe(), tuple)
         self.variant = "policy_value" if self.has_value else "policy_only"
         self._numpy_net = NumpyNet(model, recurrent_views if self.recurrent else policy_views)
 
     def decide(self, obs: Array, explore: bool = False) -> Array:
-        if self.recurrent:
-            params, self.hidden = self._step(obs)
-        else:
-            params = self.policy_params(obs)
-        if explore:
-            return distributions.sample(self.action_spec, params, self.rng, self.temperature)
-        return distributions.mode(self.action_spec, params)
+        if not self.recurrent:
+            return super().decide(obs, explore)
+        params, self.hidden = self._step(obs)
+        return self.choose(params, explore)
 
     def policy_params(self, obs: Array) -> Array:
-        """Logits, or means and log deviations `[N, P]`, of encoded observations."""
         if self.recurrent:
             return self._step(obs)[0]
         net: PolicyNet | None = self._numpy_net.views()
@@ -64,15 +58,7 @@ class PolicyAgent(TorchAgent):
         params = self.forward(obs, after=after)
         return (params[0] if self.has_value else params).cpu().numpy(), after.cpu().numpy()
 
-    def explain(self, obs: Array) -> dict[str, Array]:
-        parts = distributions.probabilities(self.action_spec, self.policy_params(obs))
-        thoughts = {"policy": np.concatenate([part.reshape(len(obs), -1) for part in parts], axis=1)}
-        return thoughts | ({"value": self.value(obs)} if self.has_value else {})
-
-    def value(self, obs: Array) -> Array:
-        """The critic's estimate for encoded observations `[N]`."""
-        if not self.has_value:
-            raise BadInput("this agent has a policy-only model; value() needs a policy-value model")
+    def critic(self, obs: Array) -> Array:
         answer: Array = self.forward(obs)[1].cpu().numpy()
         return answer
 

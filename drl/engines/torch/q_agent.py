@@ -2,9 +2,9 @@
 
 from typing import Any, final
 
-import numpy as np
 from torch import nn
 
+from drl.core.acting import QActor
 from drl.core.numpy_nets import QNet
 from drl.core.specs import Array
 from drl.engines.torch.agents import TorchAgent
@@ -15,32 +15,19 @@ from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
 
 
 @final
-class QAgent(TorchAgent):
-    """Takes the action of the highest value. When it explores, each world tosses a coin of `epsilon` for a random one.
-
-    Noisy networks explore with new noise at every step and decide with their mean.
-    """
+class QAgent(QActor, TorchAgent):
+    """Takes the action of the highest value; explores by `epsilon`, or by noise where its layers are noisy."""
 
     variant = "q_value"
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
         super().__init__(model, *arguments, **options)
-        self.epsilon = 0.0  # share of random actions while exploring
         self._noisy = noisy_layers(model)
         self._numpy_net = NumpyNet(model, q_views)
 
-    def decide(self, obs: Array, explore: bool = False) -> Array:
-        if explore and self._noisy:
-            resample(self._noisy, self.rng)  # new noise at every step, also before the first update
-        best = self.q_values(obs, noisy=explore).argmax(axis=-1)
-        if not explore or self.epsilon <= 0.0:
-            return best
-        coin = self.rng.random(len(best)) < self.epsilon
-        random_action = self.rng.integers(self.action_spec.sizes[0], size=len(best))
-        return np.where(coin, random_action, best)
-
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
-        """Expected returns `[N, A]` of encoded observations."""
+        if noisy and self._noisy:
+            resample(self._noisy, self.rng)  # new noise at every step, also before the first update
         net: QNet | None = None if noisy and self._noisy else self._numpy_net.views()
         if net is not None:
             return net(self.normalise(obs))
@@ -52,9 +39,6 @@ class QAgent(TorchAgent):
         head = getattr(self.model, "head", None)
         values: Array = (head.q_values(answer) if isinstance(head, QHead) else answer).cpu().numpy()
         return values
-
-    def explain(self, obs: Array) -> dict[str, Array]:
-        return {"q": self.q_values(obs)}
 
 
 def q_views(model: nn.Module) -> QNet | None:

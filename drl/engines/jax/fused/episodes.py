@@ -11,7 +11,7 @@ from drl.core.schedules import schedule
 from drl.engines.jax.algorithms.reinforce import PureReinforce
 from drl.engines.jax.fused.chance import choose, draw_chance
 from drl.engines.jax.fused.clock import Budget, Clock, new_clock, value_at
-from drl.engines.jax.fused.moments import Moments, Scaler, follow, merge, new_moments, new_scaler, normalise
+from drl.engines.jax.fused.moments import Moments, Scaler, new_moments, new_scaler, normalise, prepared
 from drl.engines.jax.fused.report import Ends, Report, new_book, note
 from drl.engines.jax.layers import Params
 from drl.engines.jax.on_policy import Window, flat
@@ -91,7 +91,7 @@ class FusedEpisodes:
         window, ends = jax.tree.map(self._side_by_side, (window._replace(last_obs=None), ends))
         window = window._replace(last_obs=last_obs)
         steps, reward = window.valid.sum(dtype=jnp.int32), window.reward.sum()
-        window, moments, scaler = self._prepared(carry, window)
+        window, moments, scaler = prepared(window, carry.moments, carry.scaler, self.pure.config.gamma)
         config = self.pure.config
         rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.clock))
         learner, logs = self.pure.step(carry.learner, window, None, rate)
@@ -141,17 +141,3 @@ class FusedEpisodes:
     def _side_by_side(self, leaf: jax.Array) -> jax.Array:
         """`[turns, T, N, …]` → `[T, turns · N, …]`: every column is one episode."""
         return jnp.moveaxis(leaf, 0, 1).reshape(self.longest, -1, *leaf.shape[3:])
-
-    def _prepared(self, carry: Carry, window: Window) -> tuple[Window, Moments | None, Scaler | None]:
-        moments, scaler = carry.moments, carry.scaler
-        weight = window.valid.astype(jnp.float32)
-        if moments is not None:
-            names = ("obs", "next_obs", "last_obs")
-            normalised = {name: normalise(carry.moments, getattr(window, name)) for name in names}
-            moments = merge(moments, flat(window.obs), weight.reshape(-1))
-            window = window._replace(**normalised)
-        if scaler is not None:
-            ended = window.terminated | window.truncated
-            scaler, reward = follow(scaler, window.reward, ended, self.pure.config.gamma, weight)
-            window = window._replace(reward=reward)
-        return window, moments, scaler

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drl.engines.jax.on_policy import Window, flat, weight_of
+
 CLIP = 10.0  # as ObsNormaliser and RewardScaler clip
 
 
@@ -66,3 +68,19 @@ def follow(
     returns, seen = jax.lax.scan(step, scaler.returns, (reward, ended))
     moments = merge(scaler.moments, seen.reshape(-1), None if weight is None else weight.reshape(-1))
     return Scaler(moments, returns), jnp.clip(reward / deviation(moments), -CLIP, CLIP)
+
+
+def prepared(
+    window: Window, moments: Moments | None, scaler: Scaler | None, gamma: float
+) -> tuple[Window, Moments | None, Scaler | None]:
+    """The window as the learner sees it, and the statistics after it: those of observations change after their use."""
+    weight = weight_of(window)
+    if moments is not None:
+        names = ("obs", "next_obs", "last_obs")
+        seen = {name: normalise(moments, getattr(window, name)) for name in names}
+        moments = merge(moments, flat(window.obs), weight)
+        window = window._replace(**seen)
+    if scaler is not None:
+        scaler, reward = follow(scaler, window.reward, window.terminated | window.truncated, gamma, weight)
+        window = window._replace(reward=reward)
+    return window, moments, scaler

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from drl.core.configs import DQNConfig
 from drl.core.errors import BadInput
 from drl.core.numpy_nets import noise_of
-from drl.core.schedules import Exponential, Linear, schedule
+from drl.core.schedules import epsilon_schedule, schedule
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN
 from drl.engines.jax.fused.clock import Budget, Clock, new_clock, value_at
 from drl.engines.jax.fused.replay import FusedReplay, Memory
@@ -93,11 +93,7 @@ class FusedOffPolicy:
     @property
     def exploration(self) -> Any:
         """The share of random actions over environment steps; None for noisy networks."""
-        config = self.config
-        if self.pure.model.head.noisy:
-            return None
-        shape = Exponential if config.epsilon_schedule == "exponential" else Linear
-        return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
+        return None if self.pure.model.head.noisy else epsilon_schedule(self.config)
 
     def begin(self, params: Params, key: jax.Array) -> Carry:
         key, first = jax.random.split(key)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from drl.core.schedules import schedule
 from drl.engines.jax.fused.chance import choose, draw_chance
 from drl.engines.jax.fused.clock import Budget, Clock, new_clock, value_at
-from drl.engines.jax.fused.moments import Moments, Scaler, follow, merge, new_moments, new_scaler, normalise
+from drl.engines.jax.fused.moments import Moments, Scaler, new_moments, new_scaler, normalise, prepared
 from drl.engines.jax.fused.report import Book, Ends, Report, new_book, note
 from drl.engines.jax.layers import Params
-from drl.engines.jax.on_policy import Window, flat
+from drl.engines.jax.on_policy import Window
 from drl.engines.jax.worlds.stepping import step_and_reset
 from drl.engines.jax.worlds.world_contract import JaxWorld, Noise
 
@@ -67,7 +67,7 @@ class FusedOnPolicy:
     def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         key, world_key, action_key, learn_key = jax.random.split(carry.key, 4)
         carry, rows, ends = self._collect(carry, world_key, action_key)
-        window, moments, scaler = self._prepared(carry, rows)
+        window, moments, scaler = prepared(rows, carry.moments, carry.scaler, self.pure.config.gamma)
         config, progress = self.pure.config, self.budget.progress(carry.clock)
         settings = {"learning_rate": value_at(schedule(config.learning_rate, config.learning_rate_end), progress)}
         if hasattr(config, "clip_range"):
@@ -95,17 +95,3 @@ class FusedOnPolicy:
         (state, obs, book), (seen, ends) = jax.lax.scan(act, (carry.world, carry.obs, carry.book), chances)
         window = Window._make((*seen[:5], None, obs, seen[5]))
         return carry._replace(world=state, obs=obs, book=book), window, ends
-
-    def _prepared(self, carry: Carry, window: Window) -> tuple[Window, Moments | None, Scaler | None]:
-        """The rollout as the learner sees it, and the statistics after it: observations change after their use."""
-        moments, scaler = carry.moments, carry.scaler
-        if moments is not None:
-            names = ("obs", "next_obs", "last_obs")
-            normalised = {name: normalise(carry.moments, getattr(window, name)) for name in names}
-            moments = merge(moments, flat(window.obs))
-            window = window._replace(**normalised)
-        if scaler is not None:
-            ended = window.terminated | window.truncated
-            scaler, reward = follow(scaler, window.reward, ended, self.pure.config.gamma)
-            window = window._replace(reward=reward)
-        return window, moments, scaler

@@ -5,15 +5,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from drl.core.log import SUCCESS, TERMINATED, TRUNCATED
 from drl.engines.jax.worlds.stepping import JaxStep
-
-TRUNCATED, TERMINATED, SUCCESS = 1, 2, 4  # bits of `Ends.how`
 
 
 class Ends(NamedTuple):
     """Episodes that ended, where and how: `[…, N]`. Where none did, `how` is 0 and the others mean nothing."""
 
-    how: jax.Array  # int8
+    how: jax.Array  # int8: bits of `drl.core.log`
     episode_return: jax.Array  # float32, raw rewards
     length: jax.Array  # int32
 
