@@ -1,6 +1,7 @@
 """Learning results: train with the presets, several seeds, and evaluate deterministically.
 
     python benchmarks/learning.py ppo CartPole-v1 --seeds 5 [--episodes 100] [--total-timesteps N] [--workers 2]
+    python benchmarks/learning.py ppo CartPole-v1 --engine jax --seeds 10 --at-once
 
 Prints one row for `benchmarks/RESULTS.md`. Everything after the environment that is not a flag of this script goes
 to `drl train`.
@@ -10,32 +11,37 @@ import argparse
 import concurrent.futures
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
 
-def train_and_evaluate(algorithm: str, env: str, flags: list[str], seed: int, episodes: int) -> dict[str, float]:
-    """One seed: a quiet run in a temporary folder, then an evaluation on worlds it never saw."""
+def train_and_evaluate(
+    algorithm: str, env: str, flags: list[str], seeds: list[int], episodes: int
+) -> list[dict[str, float]]:
+    """Quiet runs in a temporary folder, then evaluations on worlds they never saw. Several seeds: in one program."""
     from drl.cli.train import read_experiment
     from drl.experiment.evaluation import evaluate
-    from drl.experiment.launch import train
+    from drl.experiment.launch import train, train_seeds
 
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--results-dir", folder, "--quiet", "--no-plots", "--no-video", "--no-tensorboard"]
         never = ["--evaluate-every", "0", "--checkpoint-every", "0", "--keep-checkpoints", "0"]
-        arguments = ["--env", env, "--seed", str(seed), *quiet, *never, *flags]
-        experiment, _ = read_experiment(algorithm, arguments)
+        numbers = ["--seed", str(seeds[0]), "--num-seeds", str(len(seeds))]
+        experiment, _ = read_experiment(algorithm, ["--env", env, *numbers, *quiet, *never, *flags])
         started = time.perf_counter()
-        finished = train(experiment)
+        finished = train_seeds(experiment, console=False) if len(seeds) > 1 else [train(experiment)]
         seconds = time.perf_counter() - started
-    assert finished.log is not None
     run = experiment.run
-    options = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
-    summary = evaluate(finished.agent, env, episodes, seed=10_000 + seed, **options).summary()  # type: ignore[arg-type]
-    training_return = finished.log.recent.get("mean_ep_return", float("nan"))
-    return {"evaluation": summary["mean_return"], "training": training_return, "seconds": seconds} | {
-        "env_steps": finished.log.env_steps
-    }
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    results = []
+    for seed, each in zip(seeds, finished, strict=True):
+        assert each.log is not None
+        summary = evaluate(each.agent, env, episodes, seed=10_000 + seed, **options).summary()
+        training_return = each.log.recent.get("mean_ep_return", float("nan"))
+        steps = {"env_steps": each.log.env_steps, "seconds": seconds}
+        results.append({"evaluation": summary["mean_return"], "training": training_return} | steps)
+    return results
 
 
 def main() -> None:
@@ -45,14 +51,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--at-once", action="store_true", help="all seeds in one program; for --engine jax")
     arguments, flags = parser.parse_known_args()
 
+    seeds = list(range(arguments.seeds))
+    groups = [seeds] if arguments.at_once else [[seed] for seed in seeds]
     with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
-        jobs = [
-            pool.submit(train_and_evaluate, arguments.algorithm, arguments.env, flags, seed, arguments.episodes)
-            for seed in range(arguments.seeds)
-        ]
-        results = [job.result() for job in jobs]
+        work = (arguments.algorithm, arguments.env, flags)
+        jobs = [pool.submit(train_and_evaluate, *work, group, arguments.episodes) for group in groups]
+        results = [result for job in jobs for result in job.result()]
     evaluation = np.array([result["evaluation"] for result in results])
     training = np.array([result["training"] for result in results])
     seconds = np.array([result["seconds"] for result in results])

@@ -1,12 +1,13 @@
 """Speed of PPO against Stable-Baselines3: the same work, one process, alternating, pinned to one core, CPU time.
 
-    python benchmarks/speed_ppo.py [--rounds 5] [--compile]
+    python benchmarks/speed_ppo.py [--rounds 5] [--compile] [--jax]
 
 Work: CartPole-v1, 8 worlds × 128 steps per rollout, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and critic,
 Adam, float32. Each round lets every contestant train for 20 rollouts; the median round counts.
 """
 
 import argparse
+import importlib
 from collections.abc import Callable
 
 from alternating import pin_to_one_core, race
@@ -36,15 +37,15 @@ def stable_baselines() -> Callable[[], None]:
     return train
 
 
-def ours(engine: str, compiled: bool) -> Callable[[], None]:
+def ours(world_engine: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
     from drl.core.configs import ModelConfig, PPOConfig
     from drl.core.seeding import Seeds
-    from drl.engines.torch.build import build_learner
     from drl.envs.make import make_world
     from drl.memory.rollout import Rollout
     from drl.trainer.trainer import Trainer
 
-    world = make_world("CartPole-v1", WORLDS, seed=0, engine=engine)
+    build_learner = importlib.import_module(f"drl.engines.{engine}.build").build_learner
+    world = make_world("CartPole-v1", WORLDS, seed=0, engine=world_engine)
     specs = (world.obs_spec, world.action_spec)
     config = PPOConfig(rollout_length=STEPS, epochs=4, minibatches=4, learning_rate=2.5e-4, entropy_coef=0.01)
     agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(0), compile_update=compiled)
@@ -61,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
+    parser.add_argument("--jax", action="store_true", help="also race the JAX engine, stepping the same worlds")
     arguments = parser.parse_args()
     pin_to_one_core()
     import torch
@@ -71,6 +73,11 @@ def main() -> None:
     if arguments.compile:
         contestants["drl --compile"] = ours("sync", True)
         contestants["drl --compile, native"] = ours("native", True)
+    if arguments.jax:
+        from drl.engines.jax.start import start_jax
+
+        start_jax()
+        contestants["drl, JAX engine"] = ours("sync", True, "jax")
     for train in contestants.values():
         train()  # warm up
     title = "PPO, CartPole-v1, 8 × 128, 4 epochs × 4 minibatches; environment steps per CPU second"

@@ -50,6 +50,7 @@ class QModelConfig:
     activation: str = "relu"  # of the MLP: tanh · relu
     dueling: bool = False  # value and advantage apart: Q = V + A − mean A
     noisy: bool = False  # noisy layers in place of linear ones; they explore by themselves
+    noisy_sigma: float = 0.5  # how strong their noise is at first, as a share of their weights' scale
     distributional: str = "none"  # none · c51 (a fixed support) · qr (quantiles)
     num_atoms: int = 51  # of the support, or quantiles
     v_min: float = -10.0  # c51: smallest return of the support
@@ -59,8 +60,14 @@ class QModelConfig:
         _check_backbone(self)
         require(self, "'none', 'c51' or 'qr'", "distributional", lambda x: x in ("none", "c51", "qr"))
         require(self, "a whole number of at least 2", "num_atoms", lambda x: x >= 2)
+        require(self, "a number above 0", "noisy_sigma", lambda x: x > 0)
         if not self.v_min < self.v_max:
             raise BadInput(f"v_min is {self.v_min} and v_max is {self.v_max}; expected v_min below v_max")
+
+    @property
+    def sigma(self) -> float:
+        """Of the noise in every layer; 0: no noisy layers."""
+        return self.noisy_sigma if self.noisy else 0.0
 
 
 def _check_backbone(config: ModelConfig | QModelConfig) -> None:

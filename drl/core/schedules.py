@@ -67,7 +67,12 @@ def schedule(start: float, end: float | None) -> Schedule:
     return Constant(start) if end is None else Linear(start, end)
 
 
-def epsilon_schedule(config: DQNConfig) -> Schedule:
-    """The share of random actions over environment steps."""
+def epsilon_schedule(config: DQNConfig, noisy: bool = False) -> Schedule:
+    """The share of random actions over environment steps.
+
+    Noisy networks explore by themselves once they learn: for these it falls from 1 to 0 over the warm-up.
+    """
+    if noisy:
+        return Linear(1.0, 0.0, max(config.warmup, 1))
     shape = Exponential if config.epsilon_schedule == "exponential" else Linear
     return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)

@@ -8,7 +8,7 @@ from typing import Any
 from drl.core.contracts import World
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.normalise import RewardScaler
-from drl.core.schedules import Schedule, epsilon_schedule
+from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.experiment.config import Experiment
 from drl.experiment.worlds import open_world
@@ -127,7 +127,10 @@ def build_cohort(experiment: Experiment, landmarks: tuple[float, ...] = ()) -> C
 def _trainer_config(experiment: Experiment) -> TrainerConfig:
     run, config, extra = experiment.run, experiment.learner, {}
     if experiment.algorithm == "dqn":
-        extra = {"updates_per_log": config.updates_per_log, "exploration": exploration(experiment)}
+        extra = {
+            "updates_per_log": config.updates_per_log,
+            "exploration": epsilon_schedule(config, experiment.model.noisy),
+        }
     total = None if run.num_episodes else run.budget
     return TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window, **extra)
 
@@ -139,11 +142,6 @@ def _check_minibatches(config: Any, worlds: int, recurrent: bool = False) -> Non
     if recurrent and parts > worlds:
         why = f"a recurrent rollout is split into whole worlds and there are {worlds}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {worlds}")
-
-
-def exploration(experiment: Experiment) -> Schedule | None:
-    """The share of random actions over environment steps; noisy networks need none."""
-    return None if experiment.model.noisy else epsilon_schedule(experiment.learner)
 
 
 def _set_threads(threads: int | None, world: World) -> None:

@@ -201,6 +201,7 @@ def _pipeline(
         window=config.window,
         best_after=config.best_after,
         in_episodes=bool(config.num_episodes),
+        settled=lambda: trainer.settled,
         **_notes(experiment),
     )
     every, keep = _checkpoint_every(config), config.keep_checkpoints

@@ -79,17 +79,22 @@ class FusedTrainer(Teacher):
             counters["epsilon"] = self.config.exploration(self.journal.env_steps)
         return self.journal.log(learned, seconds, counters)
 
+    @property
+    def settled(self) -> bool:
+        return not self.pending
+
     def receive(self, report: Any, seconds: float) -> None:
         """What a chunk gave this run, `seconds` for each learning step, and an agent that acts with it."""
         episodes: list[list[Episode]] = [[] for _ in report.steps]
-        for step, row, world in zip(*np.nonzero(report.ends.how), strict=True):
-            how, total, length = (column[step, row, world] for column in report.ends)
-            flags = (bool(how & TERMINATED), bool(how & SUCCESS))
-            episodes[step].append(Episode(float(total), int(length), *flags, int(world)))
-        for i, updates in enumerate(report.updates.tolist()):
-            learned = {name: float(values[i]) / updates for name, values in report.learn.items()} if updates else {}
-            numbers = (int(report.steps[i]), float(report.reward[i]))
-            self.pending.append(Taken(learned, *numbers, episodes[i], seconds))
+        step, _, world = place = np.nonzero(report.ends.how)
+        columns = (step, *(column[place] for column in report.ends), world)
+        for number, how, total, length, where in zip(*(column.tolist() for column in columns), strict=True):
+            episodes[number].append(Episode(total, length, bool(how & TERMINATED), bool(how & SUCCESS), where))
+        learn = {name: values.tolist() for name, values in report.learn.items()}
+        numbers = zip(*(column.tolist() for column in (report.updates, report.steps, report.reward)), strict=True)
+        for i, (updates, steps, reward) in enumerate(numbers):
+            learned = {name: values[i] / updates for name, values in learn.items()} if updates else {}
+            self.pending.append(Taken(learned, steps, reward, episodes[i], seconds))
         self._refresh()
 
     def _refresh(self) -> None:

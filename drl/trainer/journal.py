@@ -3,10 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from drl.core.errors import NonFinite
 from drl.core.log import Episode, Log
@@ -98,6 +97,11 @@ class Teacher(ABC):
         """One learning step."""
 
     @property
+    def settled(self) -> bool:
+        """Whether the agent is as the last log left it, not already ahead."""
+        return True
+
+    @property
     def env_steps(self) -> int:
         return self.journal.env_steps
 
@@ -110,20 +114,20 @@ class Teacher(ABC):
         return self.journal.learning_steps
 
 
-def _episode_means(episodes: list[Episode]) -> dict[str, float]:
+def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
     if not episodes:
         return {}
     return {
-        "mean_ep_len": float(np.mean([e.length for e in episodes])),
-        "mean_ep_return": float(np.mean([e.episode_return for e in episodes])),
+        "mean_ep_len": fmean([e.length for e in episodes]),
+        "mean_ep_return": fmean([e.episode_return for e in episodes]),
     }
 
 
 def _recent_means(episodes: deque[Episode]) -> dict[str, float]:
     if not episodes:
         return {}
-    success = float(np.mean([e.success for e in episodes]))
-    return _episode_means(list(episodes)) | {"success_rate": success, "window": len(episodes)}
+    success = fmean([e.success for e in episodes])
+    return _episode_means(episodes) | {"success_rate": success, "window": len(episodes)}
 
 
 def _check_finite(log: Log) -> None:

@@ -6,7 +6,7 @@ A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -39,7 +39,8 @@ def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers over the flattened observation.
+    """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
+    CNN it sees the world as it is.
 
     >>> net = MLP((4,), hidden=(8, 8))
     >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
@@ -49,7 +50,7 @@ class MLP:
     obs_shape: tuple[int, ...]
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
-    noisy: bool = False
+    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -63,7 +64,9 @@ class MLP:
     def layers(self) -> Layers:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
-        return {str(first + 2 * i): Linear(*pair, math.sqrt(2), self.noisy) for i, pair in enumerate(widths)}
+        sigmas = itertools.chain([self.sigma and 0.0], itertools.repeat(self.sigma))  # no noise in the first
+        layers = [Linear(*pair, math.sqrt(2), sigma) for pair, sigma in zip(widths, sigmas, strict=False)]
+        return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
 
     def init(self, rng: np.random.Generator) -> Params:
         return init_layers(self.layers, rng)
@@ -81,7 +84,7 @@ class NatureCNN:
 
     obs_shape: tuple[int, ...]
     features: int = 512
-    noisy: bool = False
+    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -97,7 +100,7 @@ class NatureCNN:
             "0": Convolution(self.obs_shape[0], 32, (8, 8), 4),
             "2": Convolution(32, 64, (4, 4), 2),
             "4": Convolution(64, 64, (3, 3), 1),
-            "7": Linear(64 * height * width, self.features, math.sqrt(2), self.noisy),
+            "7": Linear(64 * height * width, self.features, math.sqrt(2), self.sigma),
         }
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -115,7 +118,7 @@ class Conv1d:
     channels: tuple[int, ...] = (32, 32)
     kernel: int = 3
     features: int = 64
-    noisy: bool = False
+    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -130,7 +133,7 @@ class Conv1d:
         pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
         layers: Layers = {f"layers.{2 * i}": Convolution(*pair, (self.kernel,)) for i, pair in enumerate(pairs)}
         length = self.obs_shape[0] - len(pairs) * (self.kernel - 1)
-        flat = Linear(pairs[-1][1] * length, self.features, math.sqrt(2), self.noisy)
+        flat = Linear(pairs[-1][1] * length, self.features, math.sqrt(2), self.sigma)
         return layers | {f"layers.{2 * len(pairs) + 1}": flat}
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -169,14 +172,14 @@ def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
 def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
     """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
     shape, name = obs_spec.shape, config.backbone
-    noisy = isinstance(config, QModelConfig) and config.noisy
+    sigma = config.sigma if isinstance(config, QModelConfig) else None
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: Any
     if name == "mlp":
-        backbone = MLP(shape, tuple(config.hidden), config.activation, noisy)
+        backbone = MLP(shape, tuple(config.hidden), config.activation, sigma)
     elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, noisy)
+        backbone = NatureCNN(shape, config.cnn_features, sigma)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], noisy=noisy)
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], sigma=sigma)
     return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

@@ -82,7 +82,7 @@ class QHead:
     features: int
     num_actions: int
     dueling: bool = False
-    noisy: bool = False
+    sigma: float = 0.0  # of noisy layers; 0: plain ones
     kind: str = "none"  # none · c51 · qr
     num_atoms: int = 51
     v_min: float = -10.0
@@ -93,13 +93,20 @@ class QHead:
         return 1 if self.kind == "none" else self.num_atoms
 
     @property
+    def shape(self) -> dict[str, Any]:
+        """What a QModelConfig says of it."""
+        noise = {"noisy": True, "noisy_sigma": self.sigma} if self.sigma else {}
+        same = {name: getattr(self, name) for name in ("dueling", "num_atoms", "v_min", "v_max")}
+        return same | noise | {"distributional": self.kind}
+
+    @property
     def support(self) -> Array:
         return np.linspace(self.v_min, self.v_max, self.atoms, dtype=np.float32)
 
     @property
     def layers(self) -> dict[str, Linear]:
-        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, 1.0, self.noisy)}
-        return layers | ({"state_value": Linear(self.features, self.atoms, 1.0, self.noisy)} if self.dueling else {})
+        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, 1.0, self.sigma)}
+        return layers | ({"state_value": Linear(self.features, self.atoms, 1.0, self.sigma)} if self.dueling else {})
 
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
@@ -132,5 +139,5 @@ def make_policy_head(spec: ActionSpec, features: int, log_std_init: float = 0.0)
 
 
 def make_q_head(features: int, num_actions: int, config: QModelConfig) -> QHead:
-    switches = (config.dueling, config.noisy, config.distributional)
+    switches = (config.dueling, config.sigma, config.distributional)
     return QHead(features, num_actions, *switches, config.num_atoms, config.v_min, config.v_max)

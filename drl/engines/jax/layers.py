@@ -37,9 +37,28 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
     return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
 
 
+def turned(params: Params) -> Params:
+    """Weights `[out, in]` of plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on these."""
+
+    def plain(name: str) -> bool:
+        return name.endswith("weight") and np.ndim(params[name]) == 2 and f"{name}_sigma" not in params
+
+    kept = {name: array for name, array in params.items() if not plain(name)}
+    return kept | {name.removesuffix("weight") + "kernel": np.asarray(params[name]).T for name in params if plain(name)}
+
+
+def turned_back(params: Params) -> Params:
+    """What `turned` changed as it was."""
+    kept = {name: array for name, array in params.items() if not name.endswith("kernel")}
+    return kept | {
+        name.removesuffix("kernel") + "weight": array.T for name, array in params.items() if name not in kept
+    }
+
+
 @dataclass(frozen=True)
 class Linear:
-    """x Wᵀ + b with orthogonal weights, or the noisy layer in its place (Fortunato et al., 2018).
+    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018). Policies and their critics begin with orthogonal
+    weights, action values with small uniform ones: from orthogonal layers of gain √2 plain DQN often diverges.
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
     The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
@@ -48,22 +67,29 @@ class Linear:
     wide: int
     narrow: int
     gain: float = 1.0
-    noisy: bool = False
+    sigma: float | None = None  # None: orthogonal weights; else small uniform ones, and noisy above 0
 
     def init(self, rng: np.random.Generator) -> Params:
         shape = (self.narrow, self.wide)
-        if not self.noisy:
+        if self.sigma is None:
             return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
         bound = 1 / math.sqrt(self.wide)
-        return {
+        plain = {
             "weight": rng.uniform(-bound, bound, shape).astype(np.float32),
             "bias": rng.uniform(-bound, bound, self.narrow).astype(np.float32),
-            "weight_sigma": np.full(shape, 0.5 * bound, np.float32),
-            "bias_sigma": np.full(self.narrow, 0.5 * bound, np.float32),
+        }
+        if not self.sigma:
+            return plain
+        return plain | {
+            "weight_sigma": np.full(shape, self.sigma * bound, np.float32),
+            "bias_sigma": np.full(self.narrow, self.sigma * bound, np.float32),
         }
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
-        weight, bias = params["weight"], params["bias"]
+        bias = params["bias"]
+        if "kernel" in params:
+            return x @ params["kernel"] + bias
+        weight = params["weight"]
         if "noise_in" in params:
             weight = weight + params["weight_sigma"] * jnp.outer(params["noise_out"], params["noise_in"])
             bias = bias + params["bias_sigma"] * params["noise_out"]

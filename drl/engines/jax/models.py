@@ -154,8 +154,7 @@ def architecture_of(model: Any, obs_spec: ObsSpec, action_spec: ActionSpec) -> d
     variant, head = "policy_only", actor.head
     if type(head) is QHead:
         variant, kind = "q_value", QModelConfig
-        shape |= {name: getattr(head, name) for name in ("dueling", "noisy", "num_atoms", "v_min", "v_max")}
-        shape |= {"distributional": head.kind}
+        shape |= head.shape
     elif type(model) is PolicyValueModel:
         variant, shape["shared"] = "policy_value", model.shared
     if type(head) is GaussianHead:

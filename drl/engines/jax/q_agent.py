@@ -42,9 +42,7 @@ def _numpy_config(model: Any) -> QModelConfig | None:
     """What `q_net` wants to know of an MLP's head; None for other models."""
     if not is_mlp(model) or type(model.head) is not QHead:
         return None
-    names = ("dueling", "noisy", "num_atoms", "v_min", "v_max")
-    switches: dict[str, Any] = {name: getattr(model.head, name) for name in names}
-    return QModelConfig(activation=activation_of(model), distributional=model.head.kind, **switches)
+    return QModelConfig(activation=activation_of(model), **model.head.shape)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -17,7 +17,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class MLP(nn.Sequential):
-    """Fully connected layers over the flattened observation.
+    """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
+    CNN it sees the world as it is.
 
     >>> MLP((4,), hidden=(8, 8))(torch.zeros(3, 4)).shape
     torch.Size([3, 8])
@@ -29,14 +30,15 @@ class MLP(nn.Sequential):
         hidden: Sequence[int] = (64, 64),
         activation: str = "tanh",
         generator: torch.Generator | None = None,
-        noisy: bool = False,
+        sigma: float | None = None,
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        for wide, narrow in itertools.pairwise(widths):
-            layers += [make_linear(wide, narrow, math.sqrt(2), noisy, generator), ACTIVATIONS[activation]()]
+        sigmas = itertools.chain([sigma and 0.0], itertools.repeat(sigma))  # no noise in the first
+        for (wide, narrow), noise in zip(itertools.pairwise(widths), sigmas, strict=False):
+            layers += [make_linear(wide, narrow, math.sqrt(2), noise, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
@@ -50,7 +52,7 @@ class NatureCNN(nn.Sequential):
         obs_shape: tuple[int, ...],
         features: int = 512,
         generator: torch.Generator | None = None,
-        noisy: bool = False,
+        sigma: float | None = None,
     ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
@@ -68,7 +70,7 @@ class NatureCNN(nn.Sequential):
             nn.Flatten(),
         ]
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in obs_shape[1:])
-        super().__init__(*convolutions, make_linear(64 * height * width, features, gain, noisy, generator), relu())
+        super().__init__(*convolutions, make_linear(64 * height * width, features, gain, sigma, generator), relu())
         self.features = features
 
 
@@ -82,7 +84,7 @@ class Conv1d(nn.Module):
         kernel: int = 3,
         features: int = 64,
         generator: torch.Generator | None = None,
-        noisy: bool = False,
+        sigma: float | None = None,
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -96,7 +98,7 @@ class Conv1d(nn.Module):
             layers += [orthogonal(nn.Conv1d(wide, narrow, kernel), math.sqrt(2), generator), nn.ReLU()]
             wide = narrow
         length = obs_shape[0] - len(channels) * (kernel - 1)
-        flat = make_linear(wide * length, features, math.sqrt(2), noisy, generator)
+        flat = make_linear(wide * length, features, math.sqrt(2), sigma, generator)
         self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
 
@@ -126,16 +128,16 @@ def make_backbone(
     `auto` looks at the observation: images → cnn, everything else → mlp.
     """
     shape, name = obs_spec.shape, config.backbone
-    noisy = isinstance(config, QModelConfig) and config.noisy
+    sigma = config.sigma if isinstance(config, QModelConfig) else None
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: nn.Module
     if name == "mlp":
-        backbone = MLP(shape, config.hidden, config.activation, generator, noisy)
+        backbone = MLP(shape, config.hidden, config.activation, generator, sigma)
     elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, generator, noisy)
+        backbone = NatureCNN(shape, config.cnn_features, generator, sigma)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, noisy=noisy)
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, sigma=sigma)
     if obs_spec.dtype == "uint8":
         backbone = Pixels(backbone)
     if isinstance(config, ModelConfig) and config.recurrent != "none":

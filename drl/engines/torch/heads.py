@@ -57,8 +57,8 @@ class QHead(nn.Module):
         super().__init__()
         self.features, self.num_actions, self.kind = features, num_actions, config.distributional
         self.atoms = 1 if self.kind == "none" else config.num_atoms
-        self.advantage = make_linear(features, num_actions * self.atoms, 1.0, config.noisy, generator)
-        self.state_value = make_linear(features, self.atoms, 1.0, config.noisy, generator) if config.dueling else None
+        self.advantage = make_linear(features, num_actions * self.atoms, 1.0, config.sigma, generator)
+        self.state_value = make_linear(features, self.atoms, 1.0, config.sigma, generator) if config.dueling else None
         self.support: Tensor
         self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 

@@ -27,7 +27,7 @@ class NoisyLinear(nn.Module):
 
     def __init__(self, wide: int, narrow: int, sigma: float = 0.5, generator: torch.Generator | None = None):
         super().__init__()
-        self.in_features, self.out_features = wide, narrow
+        self.in_features, self.out_features, self.sigma = wide, narrow, sigma
         bound = 1 / math.sqrt(wide)
         self.weight = nn.Parameter(torch.empty(narrow, wide).uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.empty(narrow).uniform_(-bound, bound, generator=generator))
@@ -62,8 +62,19 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
         layer.resample(generator)
 
 
-def make_linear(wide: int, narrow: int, gain: float, noisy: bool, generator: torch.Generator | None) -> nn.Module:
-    """A linear layer with orthogonal weights, or a noisy one in its place."""
-    if noisy:
-        return NoisyLinear(wide, narrow, generator=generator)
-    return orthogonal(nn.Linear(wide, narrow), gain, generator)
+def make_linear(
+    wide: int, narrow: int, gain: float, sigma: float | None, generator: torch.Generator | None
+) -> nn.Module:
+    """A linear layer: with orthogonal weights for policies and their critics (no `sigma`), with small uniform ones for
+    action values; for a `sigma` above 0 the noisy one in its place.
+
+    Action values from orthogonal layers of gain √2 start so large that plain DQN often diverges.
+    """
+    if sigma is None:
+        return orthogonal(nn.Linear(wide, narrow), gain, generator)
+    if sigma:
+        return NoisyLinear(wide, narrow, sigma, generator)
+    layer, bound = nn.Linear(wide, narrow), 1 / math.sqrt(wide)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -bound, bound, generator)
+    return layer

@@ -128,7 +128,7 @@ def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec
     if isinstance(head, QHead):
         variant, kind = "q_value", QModelConfig
         shape |= {"distributional": head.kind, "dueling": head.state_value is not None}
-        shape |= {"noisy": isinstance(head.advantage, NoisyLinear)}
+        shape |= {"noisy": True, "noisy_sigma": head.advantage.sigma} if isinstance(head.advantage, NoisyLinear) else {}
         shape |= {"num_atoms": head.atoms} if head.kind != "none" else {}
         shape |= {"v_min": float(head.support[0]), "v_max": float(head.support[-1])} if head.kind == "c51" else {}
     elif isinstance(model, PolicyValueModel):

@@ -11,7 +11,7 @@ import numpy as np
 from drl.engines.jax.brain import restore_state, state_arrays
 from drl.engines.jax.fused.moments import Moments
 from drl.engines.jax.fused.report import Report
-from drl.engines.jax.layers import Params
+from drl.engines.jax.layers import Params, turned, turned_back
 
 CHUNK_SECONDS = 0.1  # work between two returns to Python, at least: below that the way there and back is felt
 # What a fast core does, for an estimate from sizes alone: with a stop-watch two equal runs would differ.
@@ -54,7 +54,8 @@ class FusedLearner:
 
     def __init__(self, program: Any, params: list[Params], seeds: list[int]):
         self.program, self.seeds = program, seeds
-        stacked = {name: np.stack([each[name] for each in params]) for name in params[0]}
+        turned_params = [turned(each) for each in params]
+        stacked = {name: np.stack([each[name] for each in turned_params]) for name in turned_params[0]}
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
         self.carry = _begin(program, stacked, keys)
         size = sum(array.size for array in params[0].values())
@@ -72,7 +73,8 @@ class FusedLearner:
 
     def params(self, index: int) -> Params:
         """Of one seed, as NumPy arrays of their own: the next chunk reuses the memory of these."""
-        return {name: np.array(value[index]) for name, value in self.carry.learner.params.items()}
+        params = {name: np.asarray(value)[index] for name, value in self.carry.learner.params.items()}
+        return {name: np.array(array, order="C") for name, array in turned_back(params).items()}
 
     def moments(self, index: int) -> Moments | None:
         """Of one seed's observations, where they are normalised."""

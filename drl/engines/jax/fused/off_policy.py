@@ -92,8 +92,8 @@ class FusedOffPolicy:
 
     @property
     def exploration(self) -> Any:
-        """The share of random actions over environment steps; None for noisy networks."""
-        return None if self.pure.model.head.noisy else epsilon_schedule(self.config)
+        """The share of random actions over environment steps."""
+        return epsilon_schedule(self.config, self.pure.model.head.sigma > 0)
 
     def begin(self, params: Params, key: jax.Array) -> Carry:
         key, first = jax.random.split(key)
@@ -134,14 +134,12 @@ class FusedOffPolicy:
         """One step of every world, into the memory."""
         noise, coins, key = chance
         params = carry.learner.params
-        if self.exploration is None:
-            params = params | noise_of(params, partial(random_noise, key))
+        params = params | noise_of(params, partial(random_noise, key))
         head = self.pure.model.head
         action = head.q_values(self.pure.model.apply(params, carry.obs)).argmax(axis=-1).astype(jnp.int32)
-        if self.exploration is not None:
-            random = jnp.int32(coins[:, 1] * self.world.action_spec.sizes[0])
-            epsilon = value_at(self.exploration, carry.clock.env_steps)
-            action = jnp.where(coins[:, 0] < epsilon, random, action)
+        random = jnp.int32(coins[:, 1] * self.world.action_spec.sizes[0])
+        epsilon = value_at(self.exploration, carry.clock.env_steps)
+        action = jnp.where(coins[:, 0] < epsilon, random, action)
         state, step = step_and_reset(self.world, carry.world, action, noise)
         book, ends = note(carry.book, step)
         memory = self.replay.add(carry.memory, carry.obs, action, step)
