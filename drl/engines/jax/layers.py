@@ -57,8 +57,10 @@ def turned_back(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Linear:
-    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018). Policies and their critics begin with orthogonal
-    weights, action values with small uniform ones: from orthogonal layers of gain √2 plain DQN often diverges.
+    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018).
+
+    Policies and their critics begin with orthogonal weights, action values with small uniform ones: from orthogonal
+    layers of gain √2 plain DQN often diverges.
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
     The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.

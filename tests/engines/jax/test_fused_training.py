@@ -1,5 +1,7 @@
 """Whole fused programs: chunks do not matter, episodes are told truly, runs save and resume, seeds train together."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,17 @@ def test_chunks_resume_and_seeds(algorithm):
     assert taken(other.trainers[0], 5) == further
     for name, value in whole.trainers[0].agent.brain.host.items():
         np.testing.assert_array_equal(value, other.trainers[0].agent.brain.host[name])
+
+
+@pytest.mark.parametrize("algorithm", SMALL)
+def test_the_same_command_twice_gives_the_same_metrics(algorithm, tmp_path):
+    made = experiment(algorithm, results_dir=str(tmp_path), **QUIET)
+    told = []
+    for _ in range(2):
+        lines = (train(made, console=False).folder / "metrics.jsonl").read_text().splitlines()
+        told.append([re.sub(r'"time/[^,}]*,? ?', "", line) for line in lines])
+    assert len(told[0]) > 3
+    assert told[0] == told[1]
 
 
 def test_landmarks_end_chunks():
