@@ -10,7 +10,7 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def preset_path(algorithm: str, env: str) -> Path:
-    return PRESETS / algorithm / f"{env.replace('/', '__')}.yaml"
+    return PRESETS / algorithm / f"{env.replace('/', '__').replace(':', '..')}.yaml"
 
 
 def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
@@ -23,4 +23,4 @@ def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
 
 def list_presets() -> list[tuple[str, str]]:
     """Every (algorithm, env) that has a preset."""
-    return sorted((p.parent.name, p.stem.replace("__", "/")) for p in PRESETS.glob("*/*.yaml"))
+    return sorted((p.parent.name, p.stem.replace("__", "/").replace("..", ":")) for p in PRESETS.glob("*/*.yaml"))

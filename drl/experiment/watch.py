@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from drl.core.contracts import Agent
+from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
 from drl.envs.make import make_single
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
+from drl.experiment.worlds import GYMNAX
 from drl.tracking.video import write_video
 
 MAX_FRAMES = 3000  # of one film: a world that never ends is cut here
@@ -82,6 +84,8 @@ def watch(
 
 def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool = False, **options: Any) -> Path | None:
     """One episode as an mp4; None where the world cannot be drawn."""
+    if env_id.startswith(GYMNAX):
+        return None
     with _open(agent, env_id, "rgb_array", options) as env, own_stream(agent, seed):
         if env.render_mode != "rgb_array":
             return None
@@ -92,6 +96,8 @@ def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool 
 
 def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
     """One environment in the wanted render mode, or without one where it has none; checked to fit the agent."""
+    if env_id.startswith(GYMNAX):
+        raise BadInput(f"{env_id} lives in a compiled program and cannot be watched; drl evaluate gives its returns")
     # pygame wants a sound card always, and a screen even to draw into memory.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if mode == "rgb_array":
