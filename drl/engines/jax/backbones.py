@@ -6,7 +6,7 @@ A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -50,7 +50,7 @@ class MLP:
     obs_shape: tuple[int, ...]
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
-    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
+    sigma: float = 0.0  # of noisy layers; 0: plain ones
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -64,7 +64,7 @@ class MLP:
     def layers(self) -> Layers:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
-        sigmas = itertools.chain([self.sigma and 0.0], itertools.repeat(self.sigma))  # no noise in the first
+        sigmas = itertools.chain([0.0], itertools.repeat(self.sigma))  # no noise in the first
         layers = [Linear(*pair, math.sqrt(2), sigma) for pair, sigma in zip(widths, sigmas, strict=False)]
         return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
 
@@ -84,7 +84,7 @@ class NatureCNN:
 
     obs_shape: tuple[int, ...]
     features: int = 512
-    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
+    sigma: float = 0.0  # of noisy layers; 0: plain ones
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -118,7 +118,7 @@ class Conv1d:
     channels: tuple[int, ...] = (32, 32)
     kernel: int = 3
     features: int = 64
-    sigma: float | None = field(default=None, compare=False)  # of its linear layers, for `init`
+    sigma: float = 0.0  # of noisy layers; 0: plain ones
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -172,7 +172,7 @@ def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
 def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
     """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
     shape, name = obs_spec.shape, config.backbone
-    sigma = config.sigma if isinstance(config, QModelConfig) else None
+    sigma = config.sigma if isinstance(config, QModelConfig) else 0.0
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: Any

@@ -57,10 +57,7 @@ def turned_back(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Linear:
-    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018).
-
-    Policies and their critics begin with orthogonal weights, action values with small uniform ones: from orthogonal
-    layers of gain √2 plain DQN often diverges.
+    """x Wᵀ + b with orthogonal weights, or the noisy layer in its place (Fortunato et al., 2018).
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
     The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
@@ -69,20 +66,16 @@ class Linear:
     wide: int
     narrow: int
     gain: float = 1.0
-    sigma: float | None = None  # None: orthogonal weights; else small uniform ones, and noisy above 0
+    sigma: float = 0.0  # how strong the noise is at first, as a share of the weights' scale; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
         shape = (self.narrow, self.wide)
-        if self.sigma is None:
+        if not self.sigma:
             return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
         bound = 1 / math.sqrt(self.wide)
-        plain = {
+        return {
             "weight": rng.uniform(-bound, bound, shape).astype(np.float32),
             "bias": rng.uniform(-bound, bound, self.narrow).astype(np.float32),
-        }
-        if not self.sigma:
-            return plain
-        return plain | {
             "weight_sigma": np.full(shape, self.sigma * bound, np.float32),
             "bias_sigma": np.full(self.narrow, self.sigma * bound, np.float32),
         }

@@ -30,13 +30,13 @@ class MLP(nn.Sequential):
         hidden: Sequence[int] = (64, 64),
         activation: str = "tanh",
         generator: torch.Generator | None = None,
-        sigma: float | None = None,
+        sigma: float = 0.0,
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        sigmas = itertools.chain([sigma and 0.0], itertools.repeat(sigma))  # no noise in the first
+        sigmas = itertools.chain([0.0], itertools.repeat(sigma))  # no noise in the first
         for (wide, narrow), noise in zip(itertools.pairwise(widths), sigmas, strict=False):
             layers += [make_linear(wide, narrow, math.sqrt(2), noise, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
@@ -52,7 +52,7 @@ class NatureCNN(nn.Sequential):
         obs_shape: tuple[int, ...],
         features: int = 512,
         generator: torch.Generator | None = None,
-        sigma: float | None = None,
+        sigma: float = 0.0,
     ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
@@ -84,7 +84,7 @@ class Conv1d(nn.Module):
         kernel: int = 3,
         features: int = 64,
         generator: torch.Generator | None = None,
-        sigma: float | None = None,
+        sigma: float = 0.0,
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -128,7 +128,7 @@ def make_backbone(
     `auto` looks at the observation: images → cnn, everything else → mlp.
     """
     shape, name = obs_spec.shape, config.backbone
-    sigma = config.sigma if isinstance(config, QModelConfig) else None
+    sigma = config.sigma if isinstance(config, QModelConfig) else 0.0
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: nn.Module

@@ -62,19 +62,8 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
         layer.resample(generator)
 
 
-def make_linear(
-    wide: int, narrow: int, gain: float, sigma: float | None, generator: torch.Generator | None
-) -> nn.Module:
-    """A linear layer: with orthogonal weights for policies and their critics (no `sigma`), with small uniform ones for
-    action values; for a `sigma` above 0 the noisy one in its place.
-
-    Action values from orthogonal layers of gain √2 start so large that plain DQN often diverges.
-    """
-    if sigma is None:
-        return orthogonal(nn.Linear(wide, narrow), gain, generator)
+def make_linear(wide: int, narrow: int, gain: float, sigma: float, generator: torch.Generator | None) -> nn.Module:
+    """A linear layer with orthogonal weights; for a `sigma` above 0 a noisy one in its place."""
     if sigma:
         return NoisyLinear(wide, narrow, sigma, generator)
-    layer, bound = nn.Linear(wide, narrow), 1 / math.sqrt(wide)
-    for parameter in layer.parameters():
-        nn.init.uniform_(parameter, -bound, bound, generator)
-    return layer
+    return orthogonal(nn.Linear(wide, narrow), gain, generator)
