@@ -231,11 +231,13 @@ def test_a_step_is_an_update_with_what_its_key_gives():
 
 
 def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
-    model = MODEL_VARIANTS["q_value"](twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden=(5,), noisy=True))
+    model = MODEL_VARIANTS["q_value"](
+        twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden=(5, 5), noisy=True)
+    )
     pure, seen = jax_dqn.PureDQN(model, DQNConfig()), []
     monkeypatch.setattr(jax_dqn.PureDQN, "update", lambda self, state, rows, noise, rate: seen.append(noise))
     pure.step(pure.begin(model.init(np.random.default_rng(0))), None, jax.random.key(0), 1e-3)
     online, target = seen[0]
-    names = {f"{layer}.noise_{end}" for layer in ("backbone.0", "head.advantage") for end in ("in", "out")}
+    names = {f"{layer}.noise_{end}" for layer in ("backbone.2", "head.advantage") for end in ("in", "out")}
     assert online.keys() == target.keys() == names
     assert not any(np.allclose(online[name], target[name]) for name in online)
