@@ -1,11 +1,13 @@
 """The pieces of a fused program, each against its NumPy twin or a brute-force loop."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from drl.core.configs import DQNConfig
+from drl.core.configs import DQNConfig, QModelConfig
 from drl.core.normalise import ObsNormaliser, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
 from drl.core.specs import ActionSpec, ObsSpec
@@ -13,6 +15,8 @@ from drl.engines.jax.fused import moments, sum_tree
 from drl.engines.jax.fused.chance import choose, draw_chance
 from drl.engines.jax.fused.clock import value_at
 from drl.engines.jax.fused.replay import FusedReplay
+from drl.engines.jax.layers import turned, turned_back
+from drl.engines.jax.models import make_q_value_model
 from drl.engines.jax.worlds.stepping import JaxStep
 
 GAMMA = 0.9
@@ -33,6 +37,21 @@ def test_sum_tree_finds_what_a_running_sum_finds():
     assert (found == np.searchsorted(np.cumsum(weights), mass, side="right")).mean() > 0.98
     at_the_end = sum_tree.find(levels, jnp.array([weights.sum() * 1.01], jnp.float32))
     assert weights[int(at_the_end[0])] > 0
+
+
+def test_turned_weights_answer_alike_and_turn_back():
+    config = QModelConfig(hidden=(6, 5), noisy=True, dueling=True)
+    for settings in (config, replace(config, noisy=False)):
+        model = make_q_value_model(ObsSpec("box", box_shape=(3,)), ActionSpec("categorical", sizes=(2,)), settings)
+        params = model.init(np.random.default_rng(0))
+        kernels = [name for name in turned(params) if name.endswith("kernel")]
+        assert len(kernels) == (1 if settings.noisy else 4), "an MLP's first layer is plain, a noisy one stays as it is"
+        obs = np.random.default_rng(1).normal(size=(7, 3)).astype(np.float32)
+        np.testing.assert_allclose(model.apply(turned(params), obs), model.apply(params, obs), rtol=1e-5, atol=1e-6)
+        back = turned_back(turned(params))
+        assert back.keys() == params.keys()
+        for name, array in params.items():
+            np.testing.assert_array_equal(back[name], array)
 
 
 def test_moments_and_scaler_agree_with_numpy():

@@ -10,6 +10,8 @@ import pytest
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.engines.jax.worlds import make_jax_world, step_and_reset
+from drl.experiment.presets import list_presets, load_preset
+from drl.experiment.watch import film, watch
 
 gymnax = pytest.importorskip("gymnax")
 WORLDS, STEPS = 16, 120
@@ -98,3 +100,11 @@ def test_an_old_gymnax_is_refused(monkeypatch):
     monkeypatch.delattr(environment.Environment, "is_truncated")
     with pytest.raises(BadInput, match=r"gymnax>=1\.0"):
         make_jax_world("gymnax:Breakout-MinAtar")
+
+
+def test_gymnax_worlds_have_a_preset_and_are_not_watched(tmp_path):
+    assert load_preset("ppo", "gymnax:Breakout-MinAtar")["engine"] == "jax"
+    assert ("ppo", "gymnax:Breakout-MinAtar") in list_presets()
+    assert film(None, "gymnax:Breakout-MinAtar", tmp_path / "film.mp4") is None
+    with pytest.raises(BadInput, match="cannot be watched"):
+        watch(None, "gymnax:Breakout-MinAtar", "ansi", 1, 0)

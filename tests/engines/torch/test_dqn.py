@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from drl.core.configs import DQNConfig, QModelConfig
+from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
 from drl.engines.torch.algorithms.dqn import DQN, LOGGED, QRows, dqn_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.layers import NoisyLinear
-from drl.engines.torch.models import make_q_value_model
+from drl.engines.torch.layers import NoisyLinear, noisy_layers
+from drl.engines.torch.models import architecture_of, make_q_value_model
 from drl.engines.torch.q_agent import QAgent
 from drl.envs.make import make_world
 from drl.experiment.agent_files import load_agent
@@ -64,6 +65,21 @@ def test_noise_has_the_variance_of_its_formula():
     np.testing.assert_allclose(drawn.var(0).numpy(), expected, rtol=0.1)
     layer.quiet = True
     np.testing.assert_allclose(drawn.mean(0).numpy(), layer(x)[0].detach().numpy(), atol=0.03)
+
+
+def test_noise_begins_as_strong_as_asked_behind_a_plain_layer():
+    model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True, noisy_sigma=0.2, hidden=(16, 9)))
+    assert [layer.in_features for layer in noisy_layers(model)] == [16, 9]
+    for layer in noisy_layers(model):
+        np.testing.assert_allclose(layer.weight_sigma.detach(), 0.2 / np.sqrt(layer.in_features), rtol=1e-6)
+    assert architecture_of(model, OBS, ACTION)["noisy_sigma"] == 0.2
+
+
+def test_noisy_networks_act_at_random_only_while_warming_up():
+    schedule = epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05), noisy=True)
+    assert [schedule(step) for step in (0, 100, 200, 5000)] == [1.0, 0.5, 0.0, 0.0]
+    assert epsilon_schedule(DQNConfig(warmup=0), noisy=True)(1) == 0.0
+    assert epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05))(10**9) == 0.05
 
 
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
