@@ -64,8 +64,7 @@ class MLP:
     def layers(self) -> Layers:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
-        sigmas = itertools.chain([0.0], itertools.repeat(self.sigma))  # no noise in the first
-        layers = [Linear(*pair, math.sqrt(2), sigma) for pair, sigma in zip(widths, sigmas, strict=False)]
+        layers = [Linear(*pair, math.sqrt(2), self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
 
     def init(self, rng: np.random.Generator) -> Params:

@@ -36,8 +36,8 @@ class MLP(nn.Sequential):
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        sigmas = itertools.chain([0.0], itertools.repeat(sigma))  # no noise in the first
-        for (wide, narrow), noise in zip(itertools.pairwise(widths), sigmas, strict=False):
+        for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
+            noise = sigma if i else 0.0
             layers += [make_linear(wide, narrow, math.sqrt(2), noise, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
