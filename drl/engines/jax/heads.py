@@ -125,7 +125,7 @@ class QHead:
         return answer
 
     def q_values(self, answer: jax.Array) -> jax.Array:
-        """Expected returns `[B, A]` from what `apply` gave."""
+        """Expected returns from what `apply` gave, of all actions `[B, A]` or of one each `[B]`."""
         if self.kind == "c51":
             return (jax.nn.softmax(answer, axis=-1) * self.support).sum(axis=-1)
         return answer.mean(axis=-1) if self.kind == "qr" else answer

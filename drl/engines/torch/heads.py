@@ -72,7 +72,7 @@ class QHead(nn.Module):
         return answer
 
     def q_values(self, answer: Tensor) -> Tensor:
-        """Expected returns `[B, A]` from what `forward` gave."""
+        """Expected returns from what `forward` gave, of all actions `[B, A]` or of one each `[B]`."""
         if self.kind == "c51":
             return (answer.softmax(dim=-1) * self.support).sum(dim=-1)
         return answer.mean(dim=-1) if self.kind == "qr" else answer

@@ -11,7 +11,7 @@ from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
-from drl.engines.torch.algorithms.dqn import DQN, LOGGED, QRows, dqn_loss
+from drl.engines.torch.algorithms.dqn import DQN, QRows, dqn_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
@@ -126,7 +126,7 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
     def value(answer):  # of one action
         return {"none": lambda: answer, "qr": lambda: answer.mean(), "c51": lambda: softmax(answer) @ support}[kind]()
 
-    total, errors = 0.0, []
+    total, values, errors = 0.0, [], []
     for i in range(16):
         chooser = later_online if double else later
         best = int(np.argmax([value(chooser[i, a]) for a in range(4)]))
@@ -141,9 +141,10 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
             wanted = oracles.c51_projection(softmax(goal), reward, continues, support)
             sample = priority = -float(wanted @ np.log(softmax(chosen)))
         total += float(rows.weight[i]) * sample / 16
+        values.append(value(chosen))
         errors.append(priority)
     assert loss.item() == pytest.approx(total, rel=1e-4)
-    np.testing.assert_allclose(logged[len(LOGGED) :].numpy(), errors, rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(logged.numpy(), [total, *values, *errors], rtol=2e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])

@@ -58,8 +58,7 @@ def dqn_loss(
     next_answer = model.apply(other, rows.next_obs)
     selector = jax.lax.stop_gradient(model.apply(online, rows.next_obs)) if config.double else next_answer
     next_chosen = ops.of_action(next_answer, _q_values(head, selector).argmax(axis=-1))  # [B] or [B, atoms]
-    answer = model.apply(online, rows.obs)
-    chosen = ops.of_action(answer, rows.action)
+    chosen = ops.of_action(model.apply(online, rows.obs), rows.action)
     penalty = ops.huber if config.loss == "huber" else ops.half_square
     if kind == "c51":
         goal = ops.project_distribution(jax.nn.softmax(next_chosen), rows.reward, rows.continues, head.support)
@@ -74,7 +73,7 @@ def dqn_loss(
         per_sample = penalty(error)
     loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
     size = jnp.abs(error)
-    numbers = jnp.stack([loss, _q_values(head, answer).mean(), size.mean()])
+    numbers = jnp.stack([loss, _q_values(head, chosen).mean(), size.mean()])
     return loss, jax.lax.stop_gradient((numbers, size))
 
 

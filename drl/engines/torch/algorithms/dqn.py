@@ -34,20 +34,17 @@ class QRows(NamedTuple):
     weight: Tensor
 
 
-LOGGED = ("loss", "mean_q", "mean_error")
-
-
 def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config: DQNConfig) -> tuple[Tensor, Tensor]:
     """Importance-weighted error of the chosen actions' values. Pure: reads parameters, changes nothing.
 
-    The second result holds the numbers of `LOGGED`, then every row's error: its priority.
+    The second result holds the loss, every row's value and every row's error: its priority. Their means are taken
+    outside, where they cost less.
     """
     with torch.no_grad():
         next_answer = target(rows.next_obs)
         selector = model(rows.next_obs) if config.double else next_answer
         next_chosen = _of_action(next_answer, _q_values(head, selector).argmax(dim=-1))  # [B] or [B, atoms]
-    answer = model(rows.obs)
-    chosen = _of_action(answer, rows.action)
+    chosen = _of_action(model(rows.obs), rows.action)
     penalty = ops.huber if config.loss == "huber" else ops.half_square
     kind = head.kind if head is not None else "none"
     if kind == "c51":
@@ -63,8 +60,7 @@ def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config
         per_sample = penalty(error)
     loss = (rows.weight * per_sample).mean()
     with torch.no_grad():
-        size = error.abs()
-        logged = torch.cat([torch.stack([loss, _q_values(head, answer).mean(), size.mean()]), size])
+        logged = torch.cat([loss[None], _q_values(head, chosen), error.abs()])
     return loss, logged
 
 
@@ -128,9 +124,9 @@ class DQN:
         logged = self.optimizer.descend(rate, rows).cpu().numpy()
         if self.optimizer.count % self.config.target_every == 0:
             self.target_values.lerp_(self.optimizer.values, self.config.tau)
-        numbers = {name: float(value) for name, value in zip(LOGGED, logged, strict=False)}
-        numbers |= {"grad_norm": float(logged[-1]), "learning_rate": rate}
-        return numbers | {"priority": logged[len(LOGGED) : -1]}
+        q, priority = logged[1:-1].reshape(2, -1)
+        numbers = {"loss": logged[0], "mean_q": q.mean(), "mean_error": priority.mean(), "grad_norm": logged[-1]}
+        return {name: float(number) for name, number in numbers.items()} | {"learning_rate": rate, "priority": priority}
 
     def _resample(self) -> None:
         resample(self.noisy, self.rng)
