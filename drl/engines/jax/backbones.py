@@ -1,6 +1,8 @@
 """Backbones see: observation → features. Each knows `features`, the width a head must expect.
 
 A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a pure `apply(params, obs) -> features`.
+`sigma` is the first strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
+ones, for action values).
 """
 
 import itertools
@@ -50,7 +52,8 @@ class MLP:
     obs_shape: tuple[int, ...]
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
-    sigma: float = 0.0  # of noisy layers; 0: plain ones
+    sigma: float = 0.0
+    gain: float | None = math.sqrt(2)
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -64,7 +67,7 @@ class MLP:
     def layers(self) -> Layers:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
-        layers = [Linear(*pair, math.sqrt(2), self.sigma if i else 0.0) for i, pair in enumerate(widths)]
+        layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -83,7 +86,8 @@ class NatureCNN:
 
     obs_shape: tuple[int, ...]
     features: int = 512
-    sigma: float = 0.0  # of noisy layers; 0: plain ones
+    sigma: float = 0.0
+    gain: float | None = math.sqrt(2)
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -96,10 +100,10 @@ class NatureCNN:
     def layers(self) -> Layers:
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in self.obs_shape[1:])
         return {
-            "0": Convolution(self.obs_shape[0], 32, (8, 8), 4),
-            "2": Convolution(32, 64, (4, 4), 2),
-            "4": Convolution(64, 64, (3, 3), 1),
-            "7": Linear(64 * height * width, self.features, math.sqrt(2), self.sigma),
+            "0": Convolution(self.obs_shape[0], 32, (8, 8), 4, self.gain),
+            "2": Convolution(32, 64, (4, 4), 2, self.gain),
+            "4": Convolution(64, 64, (3, 3), 1, self.gain),
+            "7": Linear(64 * height * width, self.features, self.gain, self.sigma),
         }
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -117,7 +121,8 @@ class Conv1d:
     channels: tuple[int, ...] = (32, 32)
     kernel: int = 3
     features: int = 64
-    sigma: float = 0.0  # of noisy layers; 0: plain ones
+    sigma: float = 0.0
+    gain: float | None = math.sqrt(2)
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -130,9 +135,11 @@ class Conv1d:
     @property
     def layers(self) -> Layers:
         pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
-        layers: Layers = {f"layers.{2 * i}": Convolution(*pair, (self.kernel,)) for i, pair in enumerate(pairs)}
+        layers: Layers = {
+            f"layers.{2 * i}": Convolution(*pair, (self.kernel,), gain=self.gain) for i, pair in enumerate(pairs)
+        }
         length = self.obs_shape[0] - len(pairs) * (self.kernel - 1)
-        flat = Linear(pairs[-1][1] * length, self.features, math.sqrt(2), self.sigma)
+        flat = Linear(pairs[-1][1] * length, self.features, self.gain, self.sigma)
         return layers | {f"layers.{2 * len(pairs) + 1}": flat}
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -171,14 +178,14 @@ def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
 def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
     """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
     shape, name = obs_spec.shape, config.backbone
-    sigma = config.sigma if isinstance(config, QModelConfig) else 0.0
+    sigma, gain = (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: Any
     if name == "mlp":
-        backbone = MLP(shape, tuple(config.hidden), config.activation, sigma)
+        backbone = MLP(shape, tuple(config.hidden), config.activation, sigma, gain)
     elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, sigma)
+        backbone = NatureCNN(shape, config.cnn_features, sigma, gain)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], sigma=sigma)
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], sigma=sigma, gain=gain)
     return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

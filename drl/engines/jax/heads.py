@@ -105,8 +105,8 @@ class QHead:
 
     @property
     def layers(self) -> dict[str, Linear]:
-        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, 1.0, self.sigma)}
-        return layers | ({"state_value": Linear(self.features, self.atoms, 1.0, self.sigma)} if self.dueling else {})
+        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, None, self.sigma)}
+        return layers | ({"state_value": Linear(self.features, self.atoms, None, self.sigma)} if self.dueling else {})
 
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}

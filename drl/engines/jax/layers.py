@@ -37,6 +37,19 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
     return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
 
 
+def draw(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
+    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias.
+
+    Policies begin with the first, action values with the second: from the first some runs of DQN diverged, from the
+    second none of ours did (benchmarks/RESULTS.md).
+    """
+    if gain is not None:
+        return {"weight": orthogonal(rng, shape, gain), "bias": np.zeros(shape[0], np.float32)}
+    bound = math.prod(shape[1:]) ** -0.5  # by the number of inputs, as is PyTorch's custom
+    sizes = {"weight": shape, "bias": shape[:1]}
+    return {name: rng.uniform(-bound, bound, size).astype(np.float32) for name, size in sizes.items()}
+
+
 def turned(params: Params) -> Params:
     """Weights `[out, in]` of plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on these."""
 
@@ -57,7 +70,7 @@ def turned_back(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Linear:
-    """x Wᵀ + b with orthogonal weights, or the noisy layer in its place (Fortunato et al., 2018).
+    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018).
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
     The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
@@ -65,19 +78,17 @@ class Linear:
 
     wide: int
     narrow: int
-    gain: float = 1.0
+    gain: float | None = 1.0  # see `draw`
     sigma: float = 0.0  # how strong the noise is at first, as a share of the weights' scale; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
         shape = (self.narrow, self.wide)
         if not self.sigma:
-            return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
-        bound = 1 / math.sqrt(self.wide)
-        return {
-            "weight": rng.uniform(-bound, bound, shape).astype(np.float32),
-            "bias": rng.uniform(-bound, bound, self.narrow).astype(np.float32),
-            "weight_sigma": np.full(shape, self.sigma * bound, np.float32),
-            "bias_sigma": np.full(self.narrow, self.sigma * bound, np.float32),
+            return draw(rng, shape, self.gain)
+        noise = self.sigma / math.sqrt(self.wide)
+        return draw(rng, shape, None) | {
+            "weight_sigma": np.full(shape, noise, np.float32),
+            "bias_sigma": np.full(self.narrow, noise, np.float32),
         }
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
@@ -93,17 +104,16 @@ class Linear:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution without padding along one or two axes of `[B, channels, …]`; orthogonal weights `[out, in, …]`."""
+    """A convolution without padding along one or two axes of `[B, channels, …]`; weights `[out, in, …]`."""
 
     wide: int  # channels in
     narrow: int  # channels out
     kernel: tuple[int, ...]
     stride: int = 1
-    gain: float = math.sqrt(2)
+    gain: float | None = math.sqrt(2)  # see `draw`
 
     def init(self, rng: np.random.Generator) -> Params:
-        shape = (self.narrow, self.wide, *self.kernel)
-        return {"weight": orthogonal(rng, shape, self.gain), "bias": np.zeros(self.narrow, np.float32)}
+        return draw(rng, (self.narrow, self.wide, *self.kernel), self.gain)
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
         strides = (self.stride,) * len(self.kernel)

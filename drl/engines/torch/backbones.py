@@ -1,4 +1,8 @@
-"""Backbones see: observation → features. Each knows `features`, the width a head must expect."""
+"""Backbones see: observation → features. Each knows `features`, the width a head must expect.
+
+`sigma` is the first strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
+ones, for action values).
+"""
 
 import itertools
 import math
@@ -10,7 +14,7 @@ from torch import Tensor, nn
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import ObsSpec
-from drl.engines.torch.layers import make_linear, orthogonal
+from drl.engines.torch.layers import drawn, make_linear
 from drl.engines.torch.recurrent import Recurrent
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -31,6 +35,7 @@ class MLP(nn.Sequential):
         activation: str = "tanh",
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
+        gain: float | None = math.sqrt(2),
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
@@ -38,7 +43,7 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
         for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
-            layers += [make_linear(wide, narrow, math.sqrt(2), noise, generator), ACTIVATIONS[activation]()]
+            layers += [make_linear(wide, narrow, gain, noise, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
@@ -53,19 +58,20 @@ class NatureCNN(nn.Sequential):
         features: int = 512,
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
+        gain: float | None = math.sqrt(2),
     ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
                 f"the Nature CNN needs images (channels, height, width) of at least 36 × 36, got {obs_shape}; "
                 f"use --backbone mlp, or resize the observation"
             )
-        channels, relu, gain = obs_shape[0], nn.ReLU, math.sqrt(2)
+        channels, relu = obs_shape[0], nn.ReLU
         convolutions = [
-            orthogonal(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
+            drawn(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
             relu(),
-            orthogonal(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
+            drawn(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
             relu(),
-            orthogonal(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
+            drawn(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
             relu(),
             nn.Flatten(),
         ]
@@ -85,6 +91,7 @@ class Conv1d(nn.Module):
         features: int = 64,
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
+        gain: float | None = math.sqrt(2),
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -95,10 +102,10 @@ class Conv1d(nn.Module):
         layers: list[nn.Module] = []
         wide = obs_shape[1]
         for narrow in channels:
-            layers += [orthogonal(nn.Conv1d(wide, narrow, kernel), math.sqrt(2), generator), nn.ReLU()]
+            layers += [drawn(nn.Conv1d(wide, narrow, kernel), gain, generator), nn.ReLU()]
             wide = narrow
         length = obs_shape[0] - len(channels) * (kernel - 1)
-        flat = make_linear(wide * length, features, math.sqrt(2), sigma, generator)
+        flat = make_linear(wide * length, features, gain, sigma, generator)
         self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
 
@@ -128,16 +135,16 @@ def make_backbone(
     `auto` looks at the observation: images → cnn, everything else → mlp.
     """
     shape, name = obs_spec.shape, config.backbone
-    sigma = config.sigma if isinstance(config, QModelConfig) else 0.0
+    sigma, gain = (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
     if name == "auto":
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: nn.Module
     if name == "mlp":
-        backbone = MLP(shape, config.hidden, config.activation, generator, sigma)
+        backbone = MLP(shape, config.hidden, config.activation, generator, sigma, gain)
     elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, generator, sigma)
+        backbone = NatureCNN(shape, config.cnn_features, generator, sigma, gain)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, sigma=sigma)
+        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, sigma=sigma, gain=gain)
     if obs_spec.dtype == "uint8":
         backbone = Pixels(backbone)
     if isinstance(config, ModelConfig) and config.recurrent != "none":

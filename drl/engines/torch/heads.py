@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from drl.core.configs import QModelConfig
 from drl.core.specs import ActionSpec
-from drl.engines.torch.layers import make_linear, orthogonal
+from drl.engines.torch.layers import drawn, make_linear
 
 
 class LogitsHead(nn.Linear):
@@ -13,7 +13,7 @@ class LogitsHead(nn.Linear):
 
     def __init__(self, features: int, num_params: int, generator: torch.Generator | None = None):
         super().__init__(features, num_params)
-        orthogonal(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
+        drawn(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
         self.features = features
 
 
@@ -25,7 +25,7 @@ class GaussianHead(nn.Module):
     ):
         super().__init__()
         self.mean = nn.Linear(features, entries)
-        orthogonal(self.mean, 0.01, generator)
+        drawn(self.mean, 0.01, generator)
         self.log_std = nn.Parameter(torch.full((entries,), log_std_init))
         self.features = features
 
@@ -39,7 +39,7 @@ class ValueHead(nn.Linear):
 
     def __init__(self, features: int, generator: torch.Generator | None = None):
         super().__init__(features, 1)
-        orthogonal(self, 1.0, generator)
+        drawn(self, 1.0, generator)
         self.features = features
 
     def forward(self, features: Tensor) -> Tensor:
@@ -57,8 +57,8 @@ class QHead(nn.Module):
         super().__init__()
         self.features, self.num_actions, self.kind = features, num_actions, config.distributional
         self.atoms = 1 if self.kind == "none" else config.num_atoms
-        self.advantage = make_linear(features, num_actions * self.atoms, 1.0, config.sigma, generator)
-        self.state_value = make_linear(features, self.atoms, 1.0, config.sigma, generator) if config.dueling else None
+        self.advantage = make_linear(features, num_actions * self.atoms, None, config.sigma, generator)
+        self.state_value = make_linear(features, self.atoms, None, config.sigma, generator) if config.dueling else None
         self.support: Tensor
         self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
 

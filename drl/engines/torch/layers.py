@@ -1,4 +1,4 @@
-"""Layers that backbones and heads are made of: orthogonal ones, and noisy ones in their place."""
+"""Layers that backbones and heads are made of: how their weights begin, and noisy ones in their place."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def orthogonal(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float, generator: torch.Generator | None) -> nn.Module:
-    """Orthogonal weights, zero bias; drawn from `generator`, never from the global stream."""
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+def drawn(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None) -> nn.Module:
+    """The layer with orthogonal weights and zero bias or, for `gain=None`, with uniform weights and bias.
+
+    Policies begin with the first, action values with the second: from the first some runs of DQN diverged, from the
+    second none of ours did (benchmarks/RESULTS.md).
+    Drawn from `generator`, never from the global stream.
+    """
     assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
+    if gain is None:
+        bound = layer.weight[0].numel() ** -0.5  # by the number of inputs, as is torch's custom
+        nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    else:
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -62,8 +72,10 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
         layer.resample(generator)
 
 
-def make_linear(wide: int, narrow: int, gain: float, sigma: float, generator: torch.Generator | None) -> nn.Module:
-    """A linear layer with orthogonal weights; for a `sigma` above 0 a noisy one in its place."""
+def make_linear(
+    wide: int, narrow: int, gain: float | None, sigma: float, generator: torch.Generator | None
+) -> nn.Module:
+    """A linear layer; for a `sigma` above 0 a noisy one in its place."""
     if sigma:
         return NoisyLinear(wide, narrow, sigma, generator)
-    return orthogonal(nn.Linear(wide, narrow), gain, generator)
+    return drawn(nn.Linear(wide, narrow), gain, generator)

@@ -201,6 +201,19 @@ def test_weights_are_orthogonal_and_come_from_the_stream_alone():
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(32), atol=1e-5)
 
 
+@pytest.mark.parametrize("obs", [twins.VECTOR, twins.IMAGE], ids=["vector", "image"])
+def test_action_values_begin_with_uniform_weights_and_biases_in_both_engines(obs):
+    spec, config = twins.ACTIONS["categorical"], QModelConfig(dueling=True)
+    ours = make_q_value_model(obs, spec, config).init(np.random.default_rng(7))
+    theirs = twins.torch_arrays(twins.make_twins("q_value", obs, spec, config, scale=0)[0])
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        inputs = ours[name.replace("bias", "weight")][0].size
+        for array in (ours[name], theirs[name]):
+            assert abs(array).max() <= inputs**-0.5
+            assert array.size < 50 or array.std() == pytest.approx((3 * inputs) ** -0.5, rel=0.3)  # of a uniform one
+
+
 @dataclass(frozen=True)
 class Own:
     """A user's model with nothing of ours in it."""
