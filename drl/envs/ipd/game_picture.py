@@ -1,28 +1,16 @@
-"""A game as a line of text and as a picture.
+"""A game as a line of text and as a picture."""
 
-Pygame draws, as it does for MovieRec: no window, imported with the first picture, drawn at twice the size and scaled
-down because its own edges are jagged.
-"""
-
-import itertools
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from drl.core.specs import Array
 from drl.envs.ipd.rules import OUTCOMES, Rules
+from drl.envs.pen import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Pen
 
 STRIP = 40  # rounds of the text strip: the last ones
 COLUMNS = 32  # rounds of the picture: the last ones
 WIDTH, HEIGHT = 640, 288  # multiples of 16, which video encoders like
-FINER = 2  # drawn this many times larger
-
-Colour = tuple[int, int, int]
-NIGHT, PANEL, GROOVE = (17, 19, 28), (28, 31, 44), (48, 53, 72)
-WHITE, GREY = (238, 240, 247), (148, 155, 178)
-GREEN, RED, AMBER = (72, 199, 132), (232, 84, 92), (240, 176, 72)
 MOVE_COLOURS = {"C": GREEN, "D": RED}
 
 
@@ -41,7 +29,7 @@ def describe(rules: Rules, opponent: str, outcomes: Sequence[int]) -> str:
 
 def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
     """The last rounds, one column each, and the running score: uint8 [HEIGHT, WIDTH, 3]."""
-    pen = _Pen()
+    pen = Pen(WIDTH, HEIGHT)
     pen.box((0, 0, WIDTH, HEIGHT), NIGHT)
     pen.text((24, 16), "Prisoner's Dilemma", 22, WHITE)
     pen.text((WIDTH - 24, 20), f"opponent  {opponent}", 17, GREY, right=True)
@@ -59,7 +47,7 @@ def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
     return pen.pixels()
 
 
-def _draw_score(pen: "_Pen", rules: Rules, outcomes: Sequence[int], first: int, wide: float) -> None:
+def _draw_score(pen: Pen, rules: Rules, outcomes: Sequence[int], first: int, wide: float) -> None:
     """Mean payoff per round so far, as a curve over the columns above it."""
     top, tall = 136, 104
     pen.box((112, top, WIDTH - 24 - 112, tall), PANEL, 8)
@@ -77,42 +65,3 @@ def _draw_score(pen: "_Pen", rules: Rules, outcomes: Sequence[int], first: int, 
         pen.text((WIDTH - 24, 254), f"{mean[-1]:.2f} per round, total {payoffs.sum():.1f}", 17, WHITE, right=True)
     else:
         pen.text((24, 254), "The game begins", 17, WHITE)
-
-
-class _Pen:
-    """Draws in points of the finished picture."""
-
-    def __init__(self) -> None:
-        import pygame
-
-        self._pygame = pygame
-        self._surface = pygame.Surface((WIDTH * FINER, HEIGHT * FINER), 0, 32)
-
-    def box(self, at: tuple[float, float, float, float], colour: Colour, radius: int = 0) -> None:
-        rect = self._pygame.Rect(*(round(FINER * x) for x in at))
-        self._pygame.draw.rect(self._surface, colour, rect, border_radius=FINER * radius)
-
-    def curve(self, x: Array, y: Array, colour: Colour) -> None:
-        points = [(FINER * float(a), FINER * float(b)) for a, b in zip(x, y, strict=True)]
-        for one, other in itertools.pairwise(points):
-            self._pygame.draw.line(self._surface, colour, one, other, 3 * FINER)
-        for point in points:
-            self._pygame.draw.circle(self._surface, colour, point, 3 * FINER)
-
-    def text(self, at: tuple[float, float], words: str, size: int, colour: Colour, right: bool = False) -> None:
-        """`at` is the upper left corner, or the upper right one."""
-        picture = _font(size).render(words, True, colour)
-        left = FINER * at[0] - (picture.get_width() if right else 0)
-        self._surface.blit(picture, (round(left), round(FINER * at[1])))
-
-    def pixels(self) -> Array:
-        small = self._pygame.transform.smoothscale(self._surface, (WIDTH, HEIGHT))
-        return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
-
-
-@cache
-def _font(size: int) -> Any:
-    import pygame
-
-    pygame.font.init()
-    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines

@@ -1,28 +1,18 @@
-"""A session as a line of text and as a picture.
-
-Pygame draws: it comes with `gymnasium[classic-control]`, needs no window, and a card takes it about 10 ms. It is
-imported with the first picture. Shapes are drawn at twice the size and scaled down: pygame's own edges are jagged.
-"""
+"""A session as a line of text and as a picture, which takes about 10 ms."""
 
 import colorsys
 import itertools
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.specs import Array
 from drl.envs.movie_rec.rules import CHURN_TENTHS, Rules
+from drl.envs.pen import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Colour, Pen
 
 WIDTH, HEIGHT = 640, 400  # multiples of 16, which video encoders like
-FINER = 2  # drawn this many times larger
 MOST_CELLS = 60  # a session longer than this gets a plain bar
-
-Colour = tuple[int, int, int]
-NIGHT, PANEL, GROOVE = (17, 19, 28), (28, 31, 44), (48, 53, 72)
-WHITE, GREY = (238, 240, 247), (148, 155, 178)
-GREEN, AMBER, RED = (72, 199, 132), (240, 176, 72), (232, 84, 92)
 
 
 class Moment(NamedTuple):
@@ -58,7 +48,7 @@ def describe(rules: Rules, persona: str, moments: Sequence[Moment]) -> str:
 
 def draw_card(rules: Rules, persona: str, moments: Sequence[Moment]) -> Array:
     """The last step and the session so far as a picture: uint8 [HEIGHT, WIDTH, 3]."""
-    pen = _Pen()
+    pen = Pen(WIDTH, HEIGHT)
     pen.box((0, 0, WIDTH, HEIGHT), NIGHT, 0)
     pen.text((24, 18), "MovieRec", 22, WHITE)
     pen.text((WIDTH - 24, 20), f"viewer  {persona}", 17, GREY, right=True)
@@ -72,7 +62,7 @@ def draw_card(rules: Rules, persona: str, moments: Sequence[Moment]) -> Array:
     return pen.pixels()
 
 
-def _draw_movie(pen: "_Pen", rules: Rules, last: Moment) -> None:
+def _draw_movie(pen: Pen, rules: Rules, last: Moment) -> None:
     genres = rules.catalogue[last.movie]
     colours = [_genre_colour(rules, genre) for genre in genres]
     pen.poster((44, 76, 116, 160), colours[0], colours[-1])
@@ -100,7 +90,7 @@ def _verdict(moment: Moment) -> tuple[str, Colour]:
     return ("CLICKED", GREEN) if moment.clicked else ("NO CLICK", AMBER)
 
 
-def _draw_fatigue(pen: "_Pen", tenths: int) -> None:
+def _draw_fatigue(pen: Pen, tenths: int) -> None:
     pen.text((24, 280), "Fatigue", 17, GREY)
     pen.text((WIDTH - 24, 280), f"{tenths / CHURN_TENTHS:.1f}", 17, WHITE, right=True)
     full, share = WIDTH - 194, min(tenths / CHURN_TENTHS, 1.0)
@@ -111,7 +101,7 @@ def _draw_fatigue(pen: "_Pen", tenths: int) -> None:
         )
 
 
-def _draw_session(pen: "_Pen", rules: Rules, moments: Sequence[Moment]) -> None:
+def _draw_session(pen: Pen, rules: Rules, moments: Sequence[Moment]) -> None:
     length, taken = rules.max_session_length, len(moments)
     pen.text((24, 320), "Session", 17, GREY)
     pen.text((WIDTH - 24, 320), f"{taken}/{length}", 17, WHITE, right=True)
@@ -136,57 +126,3 @@ def _genre_colour(rules: Rules, genre: str) -> Colour:
     hue = rules.genres.index(genre) / len(rules.genres)
     red, green, blue = colorsys.hls_to_rgb(hue, 0.70, 0.62)
     return int(255 * red), int(255 * green), int(255 * blue)
-
-
-class _Pen:
-    """Draws in points of the finished picture."""
-
-    def __init__(self) -> None:
-        import pygame
-
-        self._pygame = pygame
-        self._surface = pygame.Surface((WIDTH * FINER, HEIGHT * FINER), 0, 32)
-
-    def box(self, at: tuple[float, float, float, float], colour: Colour, radius: int) -> None:
-        rect = self._pygame.Rect(*(round(FINER * x) for x in at))
-        self._pygame.draw.rect(self._surface, colour, rect, border_radius=FINER * radius)
-
-    def poster(self, at: tuple[int, int, int, int], top: Colour, bottom: Colour) -> None:
-        """A panel whose colour runs from `top` to `bottom`, darkened so that white text stands on it."""
-        pygame = self._pygame
-        rect = pygame.Rect(*(FINER * x for x in at))
-        strip = pygame.Surface((1, 2), pygame.SRCALPHA, 32)
-        strip.set_at((0, 0), _darker(top))
-        strip.set_at((0, 1), _darker(bottom))
-        colours = pygame.transform.smoothscale(strip, rect.size)
-        mask = pygame.Surface(rect.size, pygame.SRCALPHA, 32)
-        pygame.draw.rect(mask, (255, 255, 255, 255), mask.get_rect(), border_radius=FINER * 12)
-        colours.blit(mask, (0, 0), special_flags=pygame.BLEND_RGBA_MULT)
-        self._surface.blit(colours, rect)
-
-    def measure(self, words: str, size: int) -> float:
-        return float(_font(size).size(words)[0]) / FINER
-
-    def text(
-        self, at: tuple[float, float], words: str, size: int, colour: Colour, right: bool = False, centre: bool = False
-    ) -> None:
-        """`at` is the upper left corner, or the upper end of the side or middle that is asked for."""
-        picture = _font(size).render(words, True, colour)
-        left = FINER * at[0] - (picture.get_width() if right else picture.get_width() / 2 if centre else 0)
-        self._surface.blit(picture, (round(left), round(FINER * at[1])))
-
-    def pixels(self) -> Array:
-        small = self._pygame.transform.smoothscale(self._surface, (WIDTH, HEIGHT))
-        return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
-
-
-@cache
-def _font(size: int) -> Any:
-    import pygame
-
-    pygame.font.init()
-    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines
-
-
-def _darker(colour: Colour) -> Colour:
-    return colour[0] * 6 // 10, colour[1] * 6 // 10, colour[2] * 6 // 10
