@@ -68,7 +68,7 @@ class FlatOptimizer:
         self.peak = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self.compile_seconds = 0.0  # what the first compiled step took
-        self._program = _compile(self._fused) if compiled else None
+        self._program = _compile(self._fused, self.values.device.type) if compiled else None
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
         """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
@@ -184,7 +184,7 @@ class FlatOptimizer:
         self.count = int(state["count"])
 
 
-def _compile(method: Any) -> Callable[..., Tensor]:
+def _compile(method: Any, device: str) -> Callable[..., Tensor]:
     """A bound method as a program of its own.
 
     Before each call the compiler checks whatever the program depends on. Of these hundreds of checks we keep those on
@@ -196,7 +196,10 @@ def _compile(method: Any) -> Callable[..., Tensor]:
     def on_arguments(checks: Sequence[Any]) -> list[bool]:
         return [not check.name.startswith("self") for check in checks]
 
-    return torch.compile(types.MethodType(own, method.__self__), options={"guard_filter_fn": on_arguments})
+    options: dict[str, Any] = {"guard_filter_fn": on_arguments}
+    if device == "cpu":
+        options["cpp_wrapper"] = True  # C++ calls the kernels, not Python: a small update is a tenth faster
+    return torch.compile(types.MethodType(own, method.__self__), options=options)
 
 
 def _factors(
