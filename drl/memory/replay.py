@@ -15,7 +15,8 @@ from drl.memory.transition_store import FrameStore, PackedStore
 
 
 class Replay:
-    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up.
+    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up, which
+    lasts at least until there is a batch to draw: no update is owed for that time.
 
     Prioritised (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the largest of the batch. A new
     transition has the largest priority seen so far, so it is drawn soon.
@@ -45,12 +46,13 @@ class Replay:
         self.size = 0
         self.env_steps = 0
         self.updates = 0
+        self.warmup = max(config.warmup, config.batch_size - 1)
         self.begins = np.ones(num_envs, bool)  # worlds whose next row starts an episode
         self._ones = np.ones(config.batch_size, np.float32)
 
     @property
     def ready(self) -> bool:
-        rounds = (self.env_steps - self.config.warmup) // self.config.train_every
+        rounds = (self.env_steps - self.warmup) // self.config.train_every
         due = rounds * self.config.gradient_steps
         return due > self.updates and self.size >= self.config.batch_size
 

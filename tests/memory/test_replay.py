@@ -138,6 +138,18 @@ def test_updates_are_due_per_environment_step_whatever_the_number_of_worlds():
         assert updates == 2 * (500 - 100) // 4
 
 
+def test_no_update_is_owed_for_the_time_without_a_batch():
+    memory = Replay(config(train_every=1, warmup=0, batch_size=64), 1, VECTOR, ACTION)
+    play, updates = Play(1, invalid=0.0), []
+    for _ in range(70):
+        memory.add(*play.step())
+        updates.append(0)
+        while memory.ready:
+            memory.take()
+            updates[-1] += 1
+    assert updates == [0] * 63 + [1] * 7
+
+
 def test_priorities_and_weights():
     settings = {"priority_alpha": 0.7, "priority_beta": 0.5, "priority_beta_step": 0.1, "priority_eps": 0.05}
     memory = Replay(config(prioritised=True, capacity=128, **settings), 1, VECTOR, ACTION)
