@@ -158,7 +158,7 @@ class DQNConfig:
     learning_rate_end: float | None = None  # linear over the budget to this; None: constant
     batch_size: int = 128  # transitions per update
     capacity: int = 100_000  # transitions the replay keeps
-    warmup: int = 1000  # environment steps before the first update
+    warmup: int = 1000  # environment steps before updates are owed; none is before there is a batch
     train_every: int = 1  # environment steps per round of updates, whatever the number of worlds
     gradient_steps: int = 1  # updates per round
     updates_per_log: int = 100  # updates that make up one learning step, one line in the log

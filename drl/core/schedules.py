@@ -70,9 +70,9 @@ def schedule(start: float, end: float | None) -> Schedule:
 def epsilon_schedule(config: DQNConfig, noisy: bool = False) -> Schedule:
     """The share of random actions over environment steps.
 
-    Noisy networks explore by themselves once they learn: for these it falls from 1 to 0 over the warm-up.
+    Noisy networks explore by themselves once they learn: for these it falls from 1 to 0 until there are updates.
     """
     if noisy:
-        return Linear(1.0, 0.0, max(config.warmup, 1))
+        return Linear(1.0, 0.0, max(config.warmup, config.batch_size))
     shape = Exponential if config.epsilon_schedule == "exponential" else Linear
     return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)

@@ -53,7 +53,7 @@ ACTIVATION = Choice(("tanh", "relu"))
 # The one place where an algorithm's name becomes what is searched: (base, what `all` adds).
 SPACES: dict[str, tuple[Space, Space]] = {
     "dqn": (
-        {"learning_rate": Real(1e-5, 1e-2), "gamma": GAMMA, "tau": Real(1e-3, 0.3)},
+        {"learning_rate": Real(1e-5, 1e-2), "gamma": GAMMA, "tau": Real(1e-3, 1.0)},
         {
             "double": SWITCH,
             "dueling": SWITCH,

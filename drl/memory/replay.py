@@ -9,14 +9,14 @@ from drl.core.contracts import WorldStep
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.transition import ReplayBatch
-from drl.memory.n_step import NStep
+from drl.memory.n_step import NStep, NStepRows
 from drl.memory.sum_tree import make_sum_tree
 from drl.memory.transition_store import FrameStore, PackedStore
 
 
 class Replay:
-    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up, which
-    lasts at least until there is a batch to draw: no update is owed for that time.
+    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up. None
+    is owed for the time when there was no batch to draw yet.
 
     Prioritised (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the largest of the batch. A new
     transition has the largest priority seen so far, so it is drawn soon.
@@ -46,15 +46,18 @@ class Replay:
         self.size = 0
         self.env_steps = 0
         self.updates = 0
-        self.warmup = max(config.warmup, config.batch_size - 1)
+        self.missed = 0  # rounds of updates for which there was no batch yet
         self.begins = np.ones(num_envs, bool)  # worlds whose next row starts an episode
         self._ones = np.ones(config.batch_size, np.float32)
 
     @property
     def ready(self) -> bool:
-        rounds = (self.env_steps - self.warmup) // self.config.train_every
-        due = rounds * self.config.gradient_steps
-        return due > self.updates and self.size >= self.config.batch_size
+        return (self._rounds - self.missed) * self.config.gradient_steps > self.updates
+
+    @property
+    def _rounds(self) -> int:
+        """Rounds of updates since the warm-up, at this many environment steps."""
+        return max(self.env_steps - self.config.warmup, 0) // self.config.train_every
 
     def add(self, obs: Array, action: Array, step: WorldStep) -> None:
         if isinstance(self.store, FrameStore):
@@ -62,8 +65,12 @@ class Replay:
             self.begins = np.where(step.valid, step.terminated | step.truncated, self.begins)
         self.env_steps += int(np.count_nonzero(step.valid))
         rows = self.n_step.add(obs, action, step)
-        if rows is None or not len(rows.reward):
-            return
+        if rows is not None and len(rows.reward):
+            self._write(rows)
+        if self.size < self.config.batch_size:
+            self.missed = self._rounds
+
+    def _write(self, rows: NStepRows) -> None:
         count = len(rows.reward)
         slots = np.arange(self.cursor, self.cursor + count) % self.config.capacity
         self.store.write(slots, rows)
@@ -113,7 +120,7 @@ class Replay:
             "n_step": self.n_step.state_dict(),
             "tree": None if self.tree is None else self.tree[np.arange(self.config.capacity)],
             "numbers": [self.top_priority, self.beta],
-            "counters": [self.cursor, self.size, self.env_steps, self.updates],
+            "counters": [self.cursor, self.size, self.env_steps, self.updates, self.missed],
             "begins": self.begins.copy(),
             "rng": generator_state(self.rng),
         }
@@ -124,6 +131,7 @@ class Replay:
         if self.tree is not None:
             self.tree.set(np.arange(self.config.capacity), state["tree"])
         self.top_priority, self.beta = (float(number) for number in state["numbers"])
-        self.cursor, self.size, self.env_steps, self.updates = (int(count) for count in state["counters"])
+        counters = (int(count) for count in state["counters"])
+        self.cursor, self.size, self.env_steps, self.updates, self.missed = counters
         self.begins = np.array(state["begins"], bool)
         restore_generator(self.rng, state["rng"])

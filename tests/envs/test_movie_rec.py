@@ -4,6 +4,7 @@ import itertools
 
 import gymnasium as gym
 import numpy as np
+import pygame
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -189,6 +190,7 @@ def test_one_line_a_step():
 def test_the_card_changes_with_the_session():
     env = session(0.0, *[0.99] * 5, render_mode="rgb_array")
     pictures = [env.render()]
+    pygame.quit()  # as Gymnasium's own worlds do when they are closed
     for movie in (14, 11, 11, 11, 11, 11):
         env.step(movie)
         pictures.append(env.render())

@@ -138,16 +138,19 @@ def test_updates_are_due_per_environment_step_whatever_the_number_of_worlds():
         assert updates == 2 * (500 - 100) // 4
 
 
-def test_no_update_is_owed_for_the_time_without_a_batch():
-    memory = Replay(config(train_every=1, warmup=0, batch_size=64), 1, VECTOR, ACTION)
-    play, updates = Play(1, invalid=0.0), []
-    for _ in range(70):
+@pytest.mark.parametrize(("num_envs", "n_step", "train_every"), [(1, 1, 1), (1, 3, 1), (4, 3, 2), (1, 1, 25)])
+def test_no_update_is_owed_for_the_time_without_a_batch(num_envs, n_step, train_every):
+    memory = Replay(config(train_every=train_every, warmup=0, n_step=n_step), num_envs, VECTOR, ACTION)
+    play = Play(num_envs, invalid=0.0)
+    while memory.env_steps < 200:
+        before = memory.env_steps
         memory.add(*play.step())
-        updates.append(0)
+        rounds = memory.env_steps // train_every - before // train_every
+        updates = 0
         while memory.ready:
             memory.take()
-            updates[-1] += 1
-    assert updates == [0] * 63 + [1] * 7
+            updates += 1
+        assert updates == (rounds if memory.size >= 64 else 0)
 
 
 def test_priorities_and_weights():

@@ -8,7 +8,7 @@ ones, for action values).
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -53,7 +53,7 @@ class MLP:
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     sigma: float = 0.0
-    gain: float | None = math.sqrt(2)
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -87,7 +87,7 @@ class NatureCNN:
     obs_shape: tuple[int, ...]
     features: int = 512
     sigma: float = 0.0
-    gain: float | None = math.sqrt(2)
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -122,7 +122,7 @@ class Conv1d:
     kernel: int = 3
     features: int = 64
     sigma: float = 0.0
-    gain: float | None = math.sqrt(2)
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)

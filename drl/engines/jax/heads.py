@@ -75,8 +75,8 @@ class ValueHead:
 class QHead:
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
-    `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` reduces
-    either to `[B, A]`. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
+    either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
     """
 
     features: int

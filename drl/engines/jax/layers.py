@@ -37,11 +37,11 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
     return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
 
 
-def draw(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
+def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
     """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias.
 
-    Policies begin with the first, action values with the second: from the first some runs of DQN diverged, from the
-    second none of ours did (benchmarks/RESULTS.md).
+    Policies and critics begin with the first, action values with the second: DQN learned more steadily from it
+    (benchmarks/RESULTS.md).
     """
     if gain is not None:
         return {"weight": orthogonal(rng, shape, gain), "bias": np.zeros(shape[0], np.float32)}
@@ -78,15 +78,15 @@ class Linear:
 
     wide: int
     narrow: int
-    gain: float | None = 1.0  # see `draw`
+    gain: float | None = 1.0  # see `initial`
     sigma: float = 0.0  # how strong the noise is at first, as a share of the weights' scale; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
         shape = (self.narrow, self.wide)
         if not self.sigma:
-            return draw(rng, shape, self.gain)
+            return initial(rng, shape, self.gain)
         noise = self.sigma / math.sqrt(self.wide)
-        return draw(rng, shape, None) | {
+        return initial(rng, shape, None) | {
             "weight_sigma": np.full(shape, noise, np.float32),
             "bias_sigma": np.full(self.narrow, noise, np.float32),
         }
@@ -110,10 +110,10 @@ class Convolution:
     narrow: int  # channels out
     kernel: tuple[int, ...]
     stride: int = 1
-    gain: float | None = math.sqrt(2)  # see `draw`
+    gain: float | None = math.sqrt(2)  # see `initial`
 
     def init(self, rng: np.random.Generator) -> Params:
-        return draw(rng, (self.narrow, self.wide, *self.kernel), self.gain)
+        return initial(rng, (self.narrow, self.wide, *self.kernel), self.gain)
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
         strides = (self.stride,) * len(self.kernel)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import ObsSpec
-from drl.engines.torch.layers import drawn, make_linear
+from drl.engines.torch.layers import initialise, make_linear
 from drl.engines.torch.recurrent import Recurrent
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -67,11 +67,11 @@ class NatureCNN(nn.Sequential):
             )
         channels, relu = obs_shape[0], nn.ReLU
         convolutions = [
-            drawn(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
+            initialise(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
             relu(),
-            drawn(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
+            initialise(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
             relu(),
-            drawn(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
+            initialise(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
             relu(),
             nn.Flatten(),
         ]
@@ -102,7 +102,7 @@ class Conv1d(nn.Module):
         layers: list[nn.Module] = []
         wide = obs_shape[1]
         for narrow in channels:
-            layers += [drawn(nn.Conv1d(wide, narrow, kernel), gain, generator), nn.ReLU()]
+            layers += [initialise(nn.Conv1d(wide, narrow, kernel), gain, generator), nn.ReLU()]
             wide = narrow
         length = obs_shape[0] - len(channels) * (kernel - 1)
         flat = make_linear(wide * length, features, gain, sigma, generator)

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def drawn(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None) -> nn.Module:
-    """The layer with orthogonal weights and zero bias or, for `gain=None`, with uniform weights and bias.
+def initialise(
+    layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None
+) -> nn.Module:
+    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias: the layer, with these.
 
-    Policies begin with the first, action values with the second: from the first some runs of DQN diverged, from the
-    second none of ours did (benchmarks/RESULTS.md).
-    Drawn from `generator`, never from the global stream.
+    Policies and critics begin with the first, action values with the second: DQN learned more steadily from it
+    (benchmarks/RESULTS.md). Drawn from `generator`, never from the global stream.
     """
     assert layer.bias is not None
     if gain is None:
@@ -78,4 +79,4 @@ def make_linear(
     """A linear layer; for a `sigma` above 0 a noisy one in its place."""
     if sigma:
         return NoisyLinear(wide, narrow, sigma, generator)
-    return drawn(nn.Linear(wide, narrow), gain, generator)
+    return initialise(nn.Linear(wide, narrow), gain, generator)

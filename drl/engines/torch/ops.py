@@ -135,7 +135,7 @@ def half_square(error: Tensor) -> Tensor:
 
 def q_target(reward: Tensor, continues: Tensor, next_q: Tensor) -> Tensor:
     """r + γ^k Q(s', a'), `continues` being γ^k, or 0 where the episode terminated."""
-    return torch.addcmul(reward, continues, next_q)
+    return reward + continues * next_q
 
 
 def project_distribution(probs: Tensor, reward: Tensor, continues: Tensor, support: Tensor) -> Tensor:

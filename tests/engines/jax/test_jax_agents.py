@@ -17,7 +17,7 @@ from drl.core.normalise import ObsNormaliser
 from drl.core.specs import ObsSpec
 from drl.engines.jax.backbones import MLP
 from drl.engines.jax.brain import Brain
-from drl.engines.jax.heads import LogitsHead, ValueHead
+from drl.engines.jax.heads import LogitsHead, QHead, ValueHead
 from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, make_policy_model, make_q_value_model
 from drl.engines.jax.policy_agent import PolicyAgent
 from drl.engines.jax.q_agent import QAgent
@@ -230,6 +230,14 @@ class Own:
 
     def value(self, params, obs):
         return self.apply(params, obs)[1]
+
+
+def test_a_q_value_model_composed_by_hand_is_no_stranger(tmp_path):
+    spec, obs = twins.ACTIONS["categorical"], encoded(twins.VECTOR, 20)
+    model = Model(MLP(twins.VECTOR.shape, (8,), "relu"), QHead(8, spec.sizes[0]))
+    agent = QAgent(Brain(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent.save(tmp_path)
+    np.testing.assert_array_equal(load_agent(tmp_path, engine="jax").act(obs), agent.act(obs))
 
 
 def test_a_model_of_ones_own(tmp_path):

@@ -78,7 +78,7 @@ def test_noise_begins_as_strong_as_asked_behind_a_plain_layer():
 def test_noisy_networks_act_at_random_only_while_warming_up():
     schedule = epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05), noisy=True)
     assert [schedule(step) for step in (0, 100, 200, 5000)] == [1.0, 0.5, 0.0, 0.0]
-    assert epsilon_schedule(DQNConfig(warmup=0), noisy=True)(1) == 0.0
+    assert epsilon_schedule(DQNConfig(warmup=0, batch_size=64), noisy=True)(32) == 0.5, "no batch before 64 steps"
     assert epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05))(10**9) == 0.05
 
 

@@ -124,7 +124,7 @@ class DQN:
         logged = self.optimizer.descend(rate, rows).cpu().numpy()
         if self.optimizer.count % self.config.target_every == 0:
             self.target_values.lerp_(self.optimizer.values, self.config.tau)
-        q, priority = logged[1:-1].reshape(2, -1)
+        q, priority = logged[1:-1].reshape(2, -1)  # between the loss and the gradient norm
         numbers = {"loss": logged[0], "mean_q": q.mean(), "mean_error": priority.mean(), "grad_norm": logged[-1]}
         return {name: float(number) for name, number in numbers.items()} | {"learning_rate": rate, "priority": priority}
 
