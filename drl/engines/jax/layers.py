@@ -40,8 +40,8 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
 def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
     """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias.
 
-    Policies and critics begin with the first, action values with the second: DQN learned more steadily from it
-    (benchmarks/RESULTS.md).
+    Policies and critics begin with the first, action values with the second, as is usual for DQN (both measured in
+    benchmarks/RESULTS.md).
     """
     if gain is not None:
         return {"weight": orthogonal(rng, shape, gain), "bias": np.zeros(shape[0], np.float32)}

@@ -14,8 +14,8 @@ def initialise(
 ) -> nn.Module:
     """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias: the layer, with these.
 
-    Policies and critics begin with the first, action values with the second: DQN learned more steadily from it
-    (benchmarks/RESULTS.md). Drawn from `generator`, never from the global stream.
+    Policies and critics begin with the first, action values with the second, as is usual for DQN (both measured in
+    benchmarks/RESULTS.md). Drawn from `generator`, never from the global stream.
     """
     assert layer.bias is not None
     if gain is None:
