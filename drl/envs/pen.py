@@ -5,6 +5,7 @@ Shapes are drawn at twice the size and scaled down: pygame's own edges are jagge
 """
 
 import itertools
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,6 @@ class Pen:
         import pygame
 
         self._pygame = pygame
-        pygame.font.init()
-        self._fonts: dict[int, Any] = {}  # of this picture only: closing any other world may quit pygame
         self._size = (width, height)
         self._surface = pygame.Surface((width * FINER, height * FINER), 0, 32)
 
@@ -55,25 +54,31 @@ class Pen:
         colours.blit(mask, (0, 0), special_flags=pygame.BLEND_RGBA_MULT)
         self._surface.blit(colours, rect)
 
-    def _font(self, size: int) -> Any:
-        if size not in self._fonts:  # pygame's sizes include the space between lines
-            self._fonts[size] = self._pygame.font.Font(None, round(1.35 * size * FINER))
-        return self._fonts[size]
-
     def measure(self, words: str, size: int) -> float:
-        return float(self._font(size).size(words)[0]) / FINER
+        return float(_font(size).size(words)[0]) / FINER
 
     def text(
         self, at: tuple[float, float], words: str, size: int, colour: Colour, right: bool = False, centre: bool = False
     ) -> None:
         """`at` is the upper left corner, or the upper end of the side or middle that is asked for."""
-        picture = self._font(size).render(words, True, colour)
+        picture = _font(size).render(words, True, colour)
         left = FINER * at[0] - (picture.get_width() if right else picture.get_width() / 2 if centre else 0)
         self._surface.blit(picture, (round(left), round(FINER * at[1])))
 
     def pixels(self) -> Array:
         small = self._pygame.transform.smoothscale(self._surface, self._size)
         return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
+
+
+@cache
+def _font(size: int) -> Any:
+    import pygame
+
+    pygame.font.init()
+    pygame.register_quit(
+        _font.cache_clear
+    )  # other worlds quit pygame when they are closed, and fonts do not outlive it
+    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines
 
 
 def _darker(colour: Colour) -> Colour:
