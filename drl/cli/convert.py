@@ -1,5 +1,6 @@
 """`drl convert RUN|AGENT --engine jax`: the same agent for the other engine, checked before it is written."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
         path = find_run(path)
     folder = find_agent(path)
     out = Path(flags.out) if flags.out else folder.with_name(f"{folder.name}-{flags.engine}")
-    if out.exists():
+    if os.path.lexists(out):
         raise BadInput(f"{out} exists and is not overwritten; choose another --out")
     print(convert(folder, flags.engine, out))
     return 0

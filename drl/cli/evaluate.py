@@ -10,6 +10,8 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
 from drl.core.errors import BadInput
+from drl.core.safe_files import stay_inside
+from drl.envs.trust import check_trusted
 from drl.experiment.run_folder import find_run
 
 
@@ -25,6 +27,7 @@ class Flags:
     video: bool = False  # film one episode into the run's videos folder
     step_by_step: bool = False  # print what the agent sees, thinks, does and gets
     json: bool = False  # print the summary as JSON and nothing else
+    trust: bool = False  # import the module that the agent's card names for its environment: this runs its code
 
 
 def main(arguments: list[str]) -> int:
@@ -37,6 +40,8 @@ def main(arguments: list[str]) -> int:
     card, _ = read_agent(folder)
     notes = card["notes"]
     env = flags.env or notes.get("env")
+    if env is not None and flags.env is None and not flags.trust:
+        check_trusted(str(env), f"{folder}/card.json", f"drl evaluate {flags.agent}")
     options = {"frame_stack": notes.get("frame_stack", 1)}
     if env == notes.get("env"):
         options["env_kwargs"] = notes.get("env_kwargs") or {}
@@ -50,19 +55,15 @@ def main(arguments: list[str]) -> int:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
         agent.temperature = flags.temperature
-    summary = _play(agent, env, flags, folder, options)
+    result = _play(agent, env, flags, folder, options)
     if flags.json:
-        print(json.dumps({"env": env, "agent": str(folder)} | summary))
+        print(json.dumps({"env": env, "agent": str(folder)} | result.summary()))
     else:
-        print(
-            f"{env}: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} "
-            f"(min {summary['min_return']:.2f}, max {summary['max_return']:.2f}), mean length "
-            f"{summary['mean_length']:.1f}, success rate {summary['success_rate']:.0%}, {summary['episodes']} episodes"
-        )
+        print(f"{env}: {result.sentence()}")
     return 0
 
 
-def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, Any]) -> dict[str, float]:
+def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, Any]) -> Any:
     from drl.experiment.evaluation import Evaluation, evaluate
     from drl.experiment.watch import film, watch
 
@@ -70,7 +71,7 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
         path = film(
             agent,
             env,
-            _free_name(folder.parent / "videos", "evaluation", ".mp4"),
+            stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4")),
             flags.seed,
             explore=flags.sampled,
             **options,
@@ -84,8 +85,8 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")
         mode = "human" if flags.render else "ansi"
         episodes = watch(agent, env, mode, flags.episodes, flags.seed, explore=flags.sampled, **options)
-        return Evaluation(episodes).summary()
-    return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options).summary()
+        return Evaluation(episodes)
+    return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options)
 
 
 def _agent_folder(given: str) -> Path:

@@ -198,11 +198,7 @@ def _evaluate(flags: argparse.Namespace) -> int:
     agent = load_q_agent(Path(flags.load_model_path), experiment)
     mode = "quiet" if flags.quiet else "ansi"
     episodes = watch(agent, flags.env_name, mode, flags.eval_episodes, flags.seed, **options)
-    summary = Evaluation(episodes).summary()
-    print(
-        f"{flags.env_name}: mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f} over "
-        f"{summary['episodes']} episodes, success rate {summary['success_rate']:.0%}"
-    )
+    print(f"{flags.env_name}: {Evaluation(episodes).sentence()}")
     return 0
 
 

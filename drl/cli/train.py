@@ -7,6 +7,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.core.configs import ALGORITHM_CONFIGS
 from drl.core.errors import BadInput, did_you_mean
+from drl.envs.trust import check_trusted
 from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.presets import load_preset, preset_path
 
@@ -41,8 +42,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     """The experiment, and in words where its numbers come from."""
     flags = list(flags)
     config_file = take_flag(flags, "--config")
-    use_preset = "--no-preset" not in flags
-    flags = [flag for flag in flags if flag != "--no-preset"]
+    use_preset, trust = "--no-preset" not in flags, "--trust" in flags
+    flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file else {}
     if from_file.get("algorithm", algorithm) != algorithm:
         raise BadInput(
@@ -51,6 +52,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     env = _peek(flags, "--env") or from_file.get("env", RunConfig.env)
     if not isinstance(env, str):
         raise BadInput(f"{config_file}: env is {env!r}; expected the name of an environment, such as CartPole-v1")
+    if _peek(flags, "--env") is None and not trust:
+        check_trusted(env, str(config_file), f"drl train {algorithm} --config {config_file}")
     preset = (load_preset(algorithm, env) if use_preset else None) or {}
     _one_budget(preset, from_file, flags)
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
@@ -63,7 +66,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         prog=f"drl train {algorithm}",
         description=f"Train {algorithm}. Shown defaults are those of {env}"
         + (" (preset)." if preset else ".")
-        + " Also: --config FILE.yaml, settings that go on top of the preset; --no-preset, without it.",
+        + " Also: --config FILE.yaml, settings that go on top of the preset; --no-preset, without it; --trust, import "
+        "the module that the file names for its environment, which runs its code.",
     )
     experiment = Experiment(algorithm=algorithm, run=parsed.run, model=parsed.model, learner=parsed.learner)
     sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])

@@ -50,6 +50,14 @@ class Actor(ABC):
         action = self.action_spec.to_env(self.decide(encoded, explore))
         return action[0] if single else action
 
+    def predict(self, obs: Any) -> Array:
+        """`act(obs)`: the action for evaluation and deployment."""
+        return self.act(obs)
+
+    def sample(self, obs: Any) -> Array:
+        """`act(obs, explore=True)`: the action for training."""
+        return self.act(obs, explore=True)
+
     def normalise(self, obs: Array) -> Array:
         return obs if self.normaliser is None else self.normaliser(obs)
 

@@ -7,6 +7,8 @@ agent/weights-<checksum>.safetensors
 The card is replaced last and in one piece, so a reader always finds a card whose weights are there.
 """
 
+import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
 
 AGENT_FORMAT = 1
+MANY_WEIGHTS = 10_000_000  # a model of up to this many is built without asking how many its file has
 REQUIRED = (
     "engine",
     "variant",
@@ -67,7 +70,14 @@ def read_agent(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
     missing = [key for key in REQUIRED if key not in card]
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")
-    return card, read_arrays(folder / card["weights"], card["checksum"])
+    weights = card["weights"]
+    if not isinstance(weights, str) or Path(weights).name != weights:
+        raise UnusableFile(f"{folder}/card.json names its weights {weights!r}; expected a file beside the card")
+    arrays = read_arrays(folder / weights, card["checksum"])
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UnusableFile(f"{folder}/{weights} has a weight that is not a finite number, in {name}")
+    return card, arrays
 
 
 class StoredAgent(NamedTuple):
@@ -86,22 +96,48 @@ def open_agent(path: str | Path) -> StoredAgent:
     card, arrays = read_agent(path)
     try:
         obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UnusableFile(f"the card of {path} describes its spaces wrongly ({error!r})") from None
     config: ModelConfig | QModelConfig | None = None
     if card["architecture"] is not None:
         kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
         try:
             config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r})") from None
-    normaliser = None
-    if card["normaliser"] is not None:
-        normaliser = ObsNormaliser(obs_spec.shape)
-        moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
-        normaliser.load_state_dict(card["normaliser"] | moments)
     params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
+    if config is not None:
+        _check_size(config, obs_spec, action_spec, sum(array.size for array in params.values()), path)
+    try:
+        normaliser = _normaliser(card["normaliser"], arrays, obs_spec)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableFile(f"the card of {path} describes its normaliser wrongly ({error!r})") from None
     return StoredAgent(card["variant"], config, obs_spec, action_spec, normaliser, params)
+
+
+def _check_size(
+    config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec, weights: int, path: str | Path
+) -> None:
+    """Refuse a card whose model is larger than its weights, before anybody makes room for it."""
+    widths = [*config.hidden] if config.backbone in ("auto", "mlp") else [config.cnn_features]
+    if config.backbone in ("auto", "mlp") and len(obs_spec.shape) == 1:
+        widths = [math.prod(obs_spec.shape), *widths]
+    outputs = action_spec.entries * (config.num_atoms if isinstance(config, QModelConfig) else 1)
+    recurrent = config.recurrent_size**2 if isinstance(config, ModelConfig) and config.recurrent != "none" else 0
+    least = sum(one * two for one, two in pairwise(widths)) + recurrent + outputs
+    if least > max(weights, MANY_WEIGHTS):
+        raise UnusableFile(f"the card of {path} describes at least {least:,} weights; its file has {weights:,}")
+
+
+def _normaliser(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormaliser | None:
+    if card is None:
+        return None
+    moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
+    if any(array.shape != obs_spec.shape for array in moments.values()):
+        raise ValueError(f"its arrays do not have the shape {obs_spec.shape}")
+    normaliser = ObsNormaliser(obs_spec.shape)
+    normaliser.load_state_dict(card | moments)
+    return normaliser
 
 
 def save_agent(

@@ -53,11 +53,14 @@ class Agent(Protocol):
     action_spec: ActionSpec
     normaliser: ObsNormaliser | None
     rng: np.random.Generator  # explores; evaluation puts its own in its place meanwhile
+    variant: str  # of its model: policy_value · policy_only · q_value
     has_value: bool
     recurrent: bool  # whether it remembers; then it must be told where episodes begin
     hidden: Array | None  # [N, S] what it remembers of N worlds; evaluation puts its own in its place meanwhile
 
     def act(self, obs: Any, explore: bool = False) -> Array: ...
+    def predict(self, obs: Any) -> Array: ...  # act(obs)
+    def sample(self, obs: Any) -> Array: ...  # act(obs, explore=True)
     def decide(self, obs: Array, explore: bool = False) -> Array: ...
     def explain(self, obs: Array) -> dict[str, Array]: ...
     def begin(self, worlds: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
@@ -71,7 +74,11 @@ class Agent(Protocol):
 class Algorithm(Protocol):
     """A pure loss and the step that follows it. `progress` is the share of the budget used, for schedules."""
 
+    needs: str  # the variant its model must have
+
     def learn(self, batch: Any, progress: float = 0.0) -> dict[str, float]: ...
+    def predict(self, obs: Array) -> Array: ...  # what the agent chooses from: policy parameters or action values
+    def sync_target(self) -> None: ...  # online → target network, where there is one
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
@@ -80,6 +87,7 @@ class Memory(Protocol):
     """What the learner sees. `take` hands out the batch of one learning step, once `ready`."""
 
     num_envs: int
+    stops_anywhere: bool  # whether a run may end between any two steps; else a whole rollout or episode is needed
 
     @property
     def ready(self) -> bool: ...

@@ -17,10 +17,14 @@ class BadInput(DrlError, ValueError):
 
 
 class MissingExtra(BadInput, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. `cause` is the import that failed, or the name of its module: a package
+    that is there may itself lack one."""
 
-    def __init__(self, feature: str, extra: str):
-        super().__init__(f"{feature} needs an optional package; install it with: pip install 'drl-workshop[{extra}]'")
+    def __init__(self, feature: str, extra: str, cause: ImportError | str):
+        module = cause if isinstance(cause, str) else cause.name
+        what = f"the module {module!r}, which cannot be imported" if module else f"an optional package ({cause})"
+        super().__init__(f"{feature} needs {what}; install it with: pip install 'drl-workshop[{extra}]'")
+        self.name = module
 
 
 class UnusableFile(DrlError):

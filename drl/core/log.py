@@ -1,9 +1,18 @@
 """One `Log` per learning step, and the episodes that ended in it."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
-TRUNCATED, TERMINATED, SUCCESS = 1, 2, 4  # bits that tell how an episode ended, where it has to be one number
+# Bits that tell how an episode ended, where it has to be one number. SUCCESS counts only beside REPORTED.
+TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
+
+COUNTERS = ("env_steps", "episodes", "learning_steps")
+GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "time")
+LOOKUP = ("recent", *(group for group in GROUPS if group != "recent"))  # where a plain name is looked for
+# What a short print shows, where it is there.
+HEADLINE = ("mean_ep_return", "loss", "policy_loss", "value_loss", "entropy", "approx_kl", "epsilon")
 
 
 class Episode(NamedTuple):
@@ -12,15 +21,44 @@ class Episode(NamedTuple):
     episode_return: float
     length: int
     terminated: bool  # False: cut by a clock
-    success: bool  # the world's own `is_success` where it reports one, else `terminated`
+    success: bool | None  # see `judge_success`
     world: int  # index of the world it ran in
 
 
+def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:
+    """Whether an episode succeeded: the environment's own `is_success`, else a return of at least its registered
+    `reward_threshold`; None where there is neither.
+
+    >>> judge_success(None, 500.0, 475.0), judge_success(False, 500.0, 475.0), judge_success(None, 500.0, None)
+    (True, False, None)
+    """
+    if reported is not None:
+        return reported
+    return None if reward_threshold is None else episode_return >= reward_threshold
+
+
+def rates(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The share of episodes that terminated, and of those that succeeded where that can be told."""
+    ended = [(episode.terminated, episode.success) for episode in episodes]
+    judged = [success for _, success in ended if success is not None]
+    success_rate = {"success_rate": fmean(judged)} if judged else {}
+    return {"terminated_rate": fmean([terminated for terminated, _ in ended])} | success_rate
+
+
 @dataclass
-class Log:
+class Log(Mapping[str, float]):
     """What one learning step did. Stages read it and may add to `evaluation`.
 
-    Groups map a plain name to a number; a field that does not apply is left out.
+    Groups map a plain name to a number; a field that does not apply is left out. A log is also a read-only mapping from
+    `group/name` to the number; a plain name finds the first group that has it, `recent` before `rollout`.
+
+    >>> log = Log(env_steps=8, episodes=1, learning_steps=1, recent={"mean_ep_return": 21.5}, learn={"loss": 0.5})
+    >>> log["mean_ep_return"], log["learn/loss"], "entropy" in log
+    (21.5, 0.5, False)
+    >>> dict(log)  # doctest: +NORMALIZE_WHITESPACE
+    {'env_steps': 8, 'episodes': 1, 'learning_steps': 1, 'recent/mean_ep_return': 21.5, 'learn/loss': 0.5}
+    >>> print(log)
+    step 8 · 1 episode · mean_ep_return 21.5 · loss 0.5
     """
 
     env_steps: int  # environment steps since the start, whatever the number of worlds
@@ -40,11 +78,28 @@ class Log:
         >>> Log(env_steps=8, episodes=1, learning_steps=1, learn={"loss": 0.5}).flat()
         {'env_steps': 8, 'episodes': 1, 'learning_steps': 1, 'learn/loss': 0.5}
         """
-        flat: dict[str, float] = {
-            "env_steps": self.env_steps,
-            "episodes": self.episodes,
-            "learning_steps": self.learning_steps,
-        }
-        for group in ("rollout", "recent", "trainer", "learn", "evaluation", "time"):
+        flat: dict[str, float] = {name: getattr(self, name) for name in COUNTERS}
+        for group in GROUPS:
             flat |= {f"{group}/{name}": value for name, value in getattr(self, group).items()}
         return flat
+
+    def __getitem__(self, name: str) -> float:
+        if name in COUNTERS:
+            return getattr(self, name)  # type: ignore[no-any-return]
+        group, _, plain = name.rpartition("/")
+        for each in LOOKUP if not group else {group} & set(GROUPS):
+            if plain in (numbers := getattr(self, each)):
+                return numbers[plain]  # type: ignore[no-any-return]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.flat())
+
+    def __len__(self) -> int:
+        return len(self.flat())
+
+    def __str__(self) -> str:
+        count = f"step {self.env_steps:,} · {self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
+        told = {name: self[name] for name in HEADLINE if name in self}
+        told |= {f"evaluation {name}": value for name, value in self.evaluation.items() if name == "mean_return"}
+        return " · ".join([count, *(f"{name} {value:.4g}" for name, value in told.items())])

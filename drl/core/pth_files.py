@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from drl.core.safe_files import write_atomically
 from drl.core.specs import Array
-from drl.core.state_files import write_atomically
 
 STORAGES = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage", "int32": "IntStorage"}
 

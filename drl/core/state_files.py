@@ -6,7 +6,6 @@ the checksum of the arrays, so a folder is either whole or recognisably not.
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,10 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
 
 from drl.core.errors import UnusableFile
+from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
 from drl.core.specs import Array
 
 STATE_FORMAT = 1
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is the old one or the new one, never half of either."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -39,11 +25,10 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
+    content = read_inside(path.parent, path)
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UnusableFile(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise UnusableFile(f"{path} is not valid JSON ({error}); restore it from a copy") from None
 
 
@@ -56,10 +41,7 @@ def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
 
 def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
     """Read a safetensors file; one flipped bit anywhere is an error."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
+    content = read_inside(path.parent, path, MOST_WEIGHTS)
     if hashlib.sha256(content).hexdigest() != checksum:
         raise UnusableFile(f"{path} is damaged: its checksum is not the one written beside it; use another copy")
     try:

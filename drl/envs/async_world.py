@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from drl.core.contracts import StateDict, WorldStep
 from drl.core.errors import WorldFailed
 from drl.core.specs import Array
-from drl.envs.episode_book import EpisodeBook, reported_success
+from drl.envs.episode_book import EpisodeBook, success_in_infos
 from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 
@@ -76,8 +76,7 @@ class AsyncWorld(OpenWorld):
             next_obs, final_info = obs.copy(), infos.get("final_info", {})
             for i in ends.tolist():
                 next_obs[i] = self.obs_spec.encode_one(infos["final_obs"][i])
-                died = bool(terminated[i])
-                episodes.append(book.finish(i, died, reported_success(final_info, i, died)))
+                episodes.append(book.finish(i, bool(terminated[i]), success_in_infos(final_info, i)))
         book.obs = obs
         return WorldStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
 

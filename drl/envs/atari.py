@@ -142,7 +142,7 @@ class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
             import ale_py
             import cv2
         except ImportError as error:
-            raise MissingExtra("Atari", "atari") from error
+            raise MissingExtra("Atari", "atari", error) from error
         self._resize, self._interpolation = cv2.resize, cv2.INTER_AREA
         game: Any = env.unwrapped
         self.options, self.skip, self.ale = options, skip, game.ale

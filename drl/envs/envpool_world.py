@@ -9,7 +9,7 @@ from drl.core.contracts import StateDict, WorldStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
-from drl.envs.episode_book import EpisodeBook, reported_success
+from drl.envs.episode_book import EpisodeBook, success_in_infos
 from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 
@@ -63,10 +63,7 @@ class EnvPoolWorld(OpenWorld):
             raise book.failed(error) from error
         reward = np.array(reward, np.float64)
         book.add(reward)
-        episodes = []
-        for i in ended.tolist():
-            died = bool(terminated[i])
-            episodes.append(book.finish(i, died, reported_success(infos, i, died)))
+        episodes = [book.finish(i, bool(terminated[i]), success_in_infos(infos, i)) for i in ended.tolist()]
         book.obs = obs
         return WorldStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
 
@@ -87,7 +84,7 @@ def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: di
     try:
         import envpool
     except ImportError as error:
-        raise MissingExtra("engine 'envpool'", "envpool") from error
+        raise MissingExtra("engine 'envpool'", "envpool", error) from error
     known = envpool.list_all_envs()
     if env_id not in known:
         raise BadInput(

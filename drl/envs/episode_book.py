@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from drl.core.contracts import StateDict
 from drl.core.errors import BadInput, NonFinite, WorldFailed
-from drl.core.log import Episode
+from drl.core.log import Episode, judge_success
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
 
@@ -17,13 +18,14 @@ class EpisodeBook:
 
     >>> book = EpisodeBook("Toy-v0", num_envs=2, seed=0)
     >>> book.add(np.array([1.0, 2.0]))
-    >>> book.finish(1, terminated=True, success=True)
+    >>> book.finish(1, terminated=True, reported=True)
     Episode(episode_return=2.0, length=1, terminated=True, success=True, world=1)
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
         self.env_id, self.num_envs = env_id, num_envs
         self.seed, self.stream = seed, stream
+        self.reward_threshold = reward_threshold(env_id)
         # Plain floats (float64): for the usual few worlds they add up faster than an array does.
         self.returns = [0.0] * num_envs  # of raw rewards
         # An episode's length is the ticks since it began: cheaper than to raise N counters at every step.
@@ -72,8 +74,10 @@ class EpisodeBook:
             self.began += ~valid
             self.env_steps += int(np.count_nonzero(valid))
 
-    def finish(self, world: int, terminated: bool, success: bool) -> Episode:
+    def finish(self, world: int, terminated: bool, reported: bool | None) -> Episode:
+        """An episode is over. `reported` is the environment's `is_success`, None where it says nothing."""
         length = self.tick - int(self.began[world])
+        success = judge_success(reported, self.returns[world], self.reward_threshold)
         episode = Episode(self.returns[world], length, terminated, success, world)
         self.returns[world] = 0.0
         self.began[world] = self.tick
@@ -109,10 +113,19 @@ class EpisodeBook:
         )
 
 
-def reported_success(infos: dict[str, Any], world: int, otherwise: bool) -> bool:
-    """`is_success` of one world in a vector environment's infos: an array with a `_is_success` mask beside it."""
-    values = infos.get("is_success")
-    if values is None:
-        return otherwise
-    mask = infos.get("_is_success")
-    return bool(values[world]) if mask is None or mask[world] else otherwise
+def reward_threshold(env_id: str) -> float | None:
+    """The return at which an environment counts as solved, as it is registered with Gymnasium."""
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+
+
+def success_in(info: dict[str, Any] | None) -> bool | None:
+    """`is_success` in one environment's info; None where it is not there."""
+    reported = (info or {}).get("is_success")
+    return None if reported is None else bool(reported)
+
+
+def success_in_infos(infos: dict[str, Any], world: int) -> bool | None:
+    """The same in a vector environment's infos: an array with a `_is_success` mask beside it."""
+    values, mask = infos.get("is_success"), infos.get("_is_success")
+    return bool(values[world]) if values is not None and (mask is None or mask[world]) else None

@@ -107,7 +107,9 @@ def find_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         if "" not in sys.path and os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
+            sys.path.append(
+                os.getcwd()
+            )  # a console script does not look there by itself; installed packages come first
         try:
             importlib.import_module(module)
         except Exception as error:  # the module is the user's: anything may go wrong in it
@@ -117,7 +119,7 @@ def find_spec(env_id: str) -> EnvSpec:
         try:
             gym.register_envs(importlib.import_module("ale_py"))
         except ImportError as error:
-            raise MissingExtra(f"environment {env_id!r}", "atari") from error
+            raise MissingExtra(f"environment {env_id!r}", "atari", error) from error
     spec = gym.registry.get(name) or _latest_version(name)
     if spec is None:
         raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
@@ -162,7 +164,8 @@ def _missing(env_id: str, error: Exception) -> BadInput:
     said = f"{error} {error.__cause__}".lower()
     for word, extra in EXTRAS.items():
         if word in said:
-            return MissingExtra(f"environment {env_id!r}", extra)
+            module = error if isinstance(error, ImportError) and error.name else error.__cause__
+            return MissingExtra(f"environment {env_id!r}", extra, module if isinstance(module, ImportError) else word)
     return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
 
 

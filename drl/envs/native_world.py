@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from drl.core.contracts import StateDict, WorldStep
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.envs.episode_book import EpisodeBook, reported_success
+from drl.envs.episode_book import EpisodeBook, success_in, success_in_infos
 from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 
@@ -73,8 +73,7 @@ class NativeWorld(OpenWorld):
             elif self.mode is AutoresetMode.DISABLED:
                 obs = self._reset_ended(obs, ended)
             for i in np.flatnonzero(ended).tolist():
-                died = bool(terminated[i])
-                episodes.append(book.finish(i, died, _success(last_infos, i, died)))
+                episodes.append(book.finish(i, bool(terminated[i]), _success(last_infos, i)))
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
         book.obs = obs
@@ -138,7 +137,7 @@ def _mode(vector_env: VectorEnv[Any, Any, Any], env_id: str) -> AutoresetMode:
         ) from None
 
 
-def _success(infos: Any, world: int, otherwise: bool) -> bool:
+def _success(infos: Any, world: int) -> bool | None:
     if isinstance(infos, dict):
-        return reported_success(infos, world, otherwise)
-    return bool((infos[world] or {}).get("is_success", otherwise))  # an object array of one dict per world
+        return success_in_infos(infos, world)
+    return success_in(infos[world])  # an object array of one dict per world

@@ -10,7 +10,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from drl.core.contracts import StateDict, WorldStep
 from drl.core.log import Episode
 from drl.core.specs import Array
-from drl.envs.episode_book import EpisodeBook
+from drl.envs.episode_book import EpisodeBook, success_in
 from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import action_spec, collate, obs_spec
 
@@ -113,8 +113,7 @@ class SyncWorld(OpenWorld):
     ) -> tuple[Array, list[Episode]]:
         obs, episodes = next_obs.copy(), []
         for world, terminated in sorted(ends.items()):
-            success = bool(infos[world].get("is_success", terminated))
-            episodes.append(self.book.finish(world, terminated, success))
+            episodes.append(self.book.finish(world, terminated, success_in(infos[world])))
             first = self._first_obs(world, None)
             obs[world] = first if self._is_box else self.obs_spec.encode_one(first)
         return obs, episodes

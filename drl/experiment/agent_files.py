@@ -30,7 +30,7 @@ def load_agent(path: str | Path, model: Any = None, device: str = "cpu", engine:
     if engine not in ENGINES:
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
-        raise MissingExtra(f"engine {engine!r}", engine)
+        raise MissingExtra(f"engine {engine!r}", engine, engine)
     agents = importlib.import_module(ENGINES[engine]).AGENTS
     if card["variant"] not in agents:
         raise UnusableFile(f"{path} is an agent of an unknown kind, {card['variant']!r}")

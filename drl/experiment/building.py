@@ -10,6 +10,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.normalise import RewardScaler
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
+from drl.envs.episode_book import reward_threshold
 from drl.experiment.config import Experiment
 from drl.experiment.worlds import open_world
 from drl.memory.episodes import Episodes
@@ -68,8 +69,8 @@ def start_engine(experiment: Experiment) -> None:
         raise BadInput("compile is a switch of the torch engine; the JAX engine always compiles")
     try:
         from drl.engines.jax.start import start_jax
-    except ImportError:
-        raise MissingExtra("--engine jax", "jax") from None
+    except ImportError as error:
+        raise MissingExtra("--engine jax", "jax", error) from None
     start_jax(run.device, run.threads)
 
 
@@ -121,7 +122,7 @@ def build_cohort(experiment: Experiment, landmarks: tuple[float, ...] = ()) -> C
     options = {"normalise_obs": run.normalise_obs, "normalise_reward": run.normalise_reward}
     configs = (experiment.model, config)
     learner, agents = build_fused(experiment.algorithm, world, configs, seeds, run.num_envs, budget, **options)
-    return Cohort(learner, agents, _trainer_config(experiment), landmarks)
+    return Cohort(learner, agents, _trainer_config(experiment), landmarks, reward_threshold(run.env))
 
 
 def _trainer_config(experiment: Experiment) -> TrainerConfig:

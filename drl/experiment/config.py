@@ -23,8 +23,10 @@ class RunConfig:
     frame_stack: int = 1  # how many observations the agent sees at once
     normalise_obs: bool = False  # running mean and deviation, saved with the agent
     normalise_reward: bool = False  # by the deviation of the running discounted return
-    total_timesteps: int | None = None  # budget in environment steps; default 100 000 when no budget is given
-    num_episodes: int | None = None  # or budget in episodes
+    # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
+    # that reaches it, and reinforce its batch of episodes.
+    total_timesteps: int | None = None
+    num_episodes: int | None = None
     stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream

@@ -9,7 +9,7 @@ import numpy as np
 
 from drl.core.contracts import Agent, World
 from drl.core.errors import BadInput, WorldFailed
-from drl.core.log import Episode
+from drl.core.log import Episode, rates
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.experiment.worlds import open_world
@@ -24,16 +24,25 @@ class Evaluation:
     episodes: list[Episode]
 
     def summary(self) -> dict[str, float]:
+        """Means over the episodes; `success_rate` only where the environment tells what a success is."""
         returns = np.array([episode.episode_return for episode in self.episodes])
-        return {
+        numbers = {
             "mean_return": float(returns.mean()),
             "std_return": float(returns.std()),
             "min_return": float(returns.min()),
             "max_return": float(returns.max()),
             "mean_length": float(np.mean([episode.length for episode in self.episodes])),
-            "success_rate": float(np.mean([episode.success for episode in self.episodes])),
-            "episodes": len(self.episodes),
         }
+        return numbers | rates(self.episodes) | {"episodes": len(self.episodes)}
+
+    def sentence(self) -> str:
+        """The summary in one line."""
+        told = self.summary()
+        success = f", success rate {told['success_rate']:.0%}" if "success_rate" in told else ""
+        return (
+            f"mean return {told['mean_return']:.2f} ± {told['std_return']:.2f} (min {told['min_return']:.2f}, max "
+            f"{told['max_return']:.2f}), mean length {told['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+        )
 
 
 def run_episodes(agent: Agent, world: World, episodes: int, explore: bool = False) -> Evaluation:

@@ -73,7 +73,7 @@ def train(experiment: Experiment, trackers: list[Tracker] | None = None, console
     """
     run_config = experiment.run
     if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("tracking with Weights & Biases", "wandb")
+        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
     with StopSignals() as signals, open_trainer(experiment, _landmarks(experiment)) as trainer:
         run = _begin_run(experiment, trainer)
         own = _trackers(experiment, run, console)
@@ -187,7 +187,6 @@ def _pipeline(
     experiment: Experiment, trainer: Any, run: Run, trackers: list[Tracker], signals: StopSignals
 ) -> Iterator[Log]:
     config, agent = experiment.run, trainer.agent
-    steps_budget = None if config.num_episodes else config.budget
     logs: Iterator[Log] = trainer()
     every = _evaluate_every(config)
     if every:
@@ -212,8 +211,6 @@ def _pipeline(
     logs = stages.track(logs, trackers)
     return stages.stop_at(
         logs,
-        env_steps=steps_budget,
-        episodes=config.num_episodes,
         minutes=config.max_minutes,
         mean_return=config.stop_at_return,
         window=config.window,
@@ -275,10 +272,10 @@ def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict
     except OSError as error:
         raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
     if config.compile:
-        seconds = round(trainer.algorithm.optimizer.compile_seconds, 1)  # type: ignore[attr-defined]
-        run.note(compile_seconds=seconds)
-        if not config.quiet:
-            say(f"compiling the update took {seconds} s")
+        optimizer = trainer.algorithm.optimizer
+        run.note(compile_seconds=round(optimizer.compile_seconds, 1), compile_error=optimizer.compile_error)
+        if not config.quiet and optimizer.compile_error is None:
+            say(f"compiling the update took {optimizer.compile_seconds:.1f} s")
     evaluation = None
     if status == "finished":
         evaluation = _evaluate(experiment, agent, config.evaluation_episodes)

@@ -1,11 +1,15 @@
 """A plain `.pth` of a q-value model back into an agent: the file's own shapes say which switches it has."""
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.safe_files import MOST_WEIGHTS, read_plain
 from drl.envs.make import make_single
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.config import Experiment
@@ -22,11 +26,14 @@ def load_q_agent(path: Path, experiment: Experiment) -> Any:
 
     if not path.is_file():
         raise BadInput(f"{path} does not exist; training prints where the best model was saved")
+    content = io.BytesIO(read_plain(path, MOST_WEIGHTS))
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        state = torch.load(content, weights_only=True, map_location="cpu")
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
     except Exception as error:  # torch raises a dozen kinds for a file that is not one of its own
         raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {error})") from None
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise UnusableFile(f"{path} has a weight that is not a finite number")
     run = experiment.run
     with make_single(run.env, frame_stack=run.frame_stack, env_kwargs=run.world_kwargs) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))

@@ -12,7 +12,8 @@ import yaml
 
 import drl
 from drl.core.errors import BadInput
-from drl.core.state_files import write_atomically, write_json, write_state
+from drl.core.safe_files import write_atomically
+from drl.core.state_files import write_json, write_state
 
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions decide a run's numbers
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from drl.core.state_files import write_atomically, write_json
+from drl.core.safe_files import write_atomically
+from drl.core.state_files import write_json
 from drl.experiment.search_worker import Job, Outcome
 from drl.tracking import figures
 

@@ -23,8 +23,8 @@ def optuna() -> Any:
     """The library, quiet, or a clear error."""
     try:
         import optuna as library
-    except ImportError:
-        raise MissingExtra("hyper-parameter search", "search") from None
+    except ImportError as error:
+        raise MissingExtra("hyper-parameter search", "search", error) from None
     library.logging.set_verbosity(library.logging.ERROR)
     return library
 

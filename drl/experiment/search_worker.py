@@ -70,14 +70,7 @@ def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[]
                 return evaluate(trainer.agent, run.env, run.evaluation_episodes, run.seed, **world_options).summary()
 
         logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)
-        logs = stages.stop_at(
-            logs,
-            env_steps=None if run.num_episodes else run.budget,
-            episodes=run.num_episodes,
-            minutes=run.max_minutes,
-            mean_return=run.stop_at_return,
-            window=run.window,
-        )
+        logs = stages.stop_at(logs, minutes=run.max_minutes, mean_return=run.stop_at_return, window=run.window)
         for log in logs:
             if stop():
                 return Outcome("stopped")

@@ -11,9 +11,10 @@ import numpy as np
 
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput
-from drl.core.log import Episode
+from drl.core.log import Episode, judge_success
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
+from drl.envs.episode_book import reward_threshold, success_in
 from drl.envs.make import make_single
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
@@ -77,7 +78,7 @@ def watch(
                     print(env.render(), file=stream)
             how = "terminated" if last.terminated else "truncated"
             print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
-            success = bool(last.info.get("is_success", last.terminated))
+            success = judge_success(success_in(last.info), total, reward_threshold(env_id))
             finished.append(Episode(total, length, last.terminated, success, world=0))
     return finished
 

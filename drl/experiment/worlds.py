@@ -16,6 +16,6 @@ def open_world(env: str, num_envs: int, seed: int, *, seeds_stream: str = "world
         raise BadInput(f"frame_stack is not for {GYMNAX} environments")
     try:
         from drl.engines.jax.worlds import HostedWorld, make_jax_world
-    except ImportError:
-        raise MissingExtra(f"{env}", "gymnax") from None
+    except ImportError as error:
+        raise MissingExtra(f"{env}", "gymnax", error) from None
     return HostedWorld(make_jax_world(env, options.get("env_kwargs")), num_envs, seed, env, seeds_stream)

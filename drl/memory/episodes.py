@@ -18,6 +18,8 @@ class Episodes:
     some of their rows were played by the policy before the last update.
     """
 
+    stops_anywhere = False
+
     def __init__(self, num_episodes: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.num_episodes, self.num_envs = num_episodes, num_envs
         self.obs_shape, self.obs_dtype = obs_spec.shape, obs_spec.dtype

@@ -22,6 +22,8 @@ class Replay:
     transition has the largest priority seen so far, so it is drawn soon.
     """
 
+    stops_anywhere = True
+
     def __init__(
         self,
         config: DQNConfig,

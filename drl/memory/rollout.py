@@ -17,6 +17,8 @@ class Rollout:
     False
     """
 
+    stops_anywhere = False
+
     def __init__(self, length: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.length, self.num_envs = length, num_envs
         self.obs = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)

@@ -46,7 +46,7 @@ def blocks(log: Log, total_timesteps: int | None = None, window: int | None = No
     recent = "RECENT EPISODES" if episodes is None else f"RECENT {int(episodes)} EPISODES"
     found = [
         Block("ROLLOUT STATISTICS", _shown(rollout, (*names, "time_elapsed"))),
-        Block(recent, _shown(log.recent, ("mean_ep_len", "mean_ep_return", "success_rate"))),
+        Block(recent, _shown(log.recent, ("mean_ep_len", "mean_ep_return", "terminated_rate", "success_rate"))),
         Block("TRAINER STATISTICS", _shown(trainer, (*counters, "total_timesteps", "clip_range", "steps_per_second"))),
         Block("EVALUATION", _shown(log.evaluation, tuple(log.evaluation))),
     ]

@@ -16,7 +16,7 @@ class Episodes(NamedTuple):
 
     env_steps: Array  # [E] about where each ended: spread evenly over its learning step
     returns: Array  # [E] NaN where a return was not finite
-    success: Array  # [E] 0 or 1
+    success: Array  # [E] 0 or 1; NaN where nobody can tell
     row: Array  # [E] index of the log it was finished in
 
 

@@ -6,6 +6,7 @@ Drawn on Agg canvases through matplotlib's objects: no window, no pyplot, no sta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drl.core.safe_files import draft_of
 from drl.core.specs import Array
 from drl.tracking.curves import Band
 
@@ -94,11 +95,6 @@ def short_number(value: float, letters_from: float = 1e3) -> str:
 
 
 def save_figure(figure: "Figure", path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    try:
+    with draft_of(path) as draft:
         figure.savefig(draft, format="png")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
     return path

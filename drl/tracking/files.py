@@ -8,18 +8,20 @@ import csv
 import io
 import json
 import math
-import os
 from pathlib import Path
 from typing import IO, Any
 
 from drl.core.errors import UnusableFile
 from drl.core.log import Log
+from drl.core.safe_files import read_inside, write_atomically
 
 Row = dict[str, Any]
+MOST_METRICS = 8 << 30  # bytes
 
 
 class JsonlTracker:
-    """One flat JSON object per log, plus its finished episodes as `[return, length, terminated, success]`.
+    """One flat JSON object per log, plus its finished episodes as `[return, length, terminated, success]`; `success` is
+    null where the environment does not tell what a success is.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
@@ -39,7 +41,8 @@ class JsonlTracker:
             self._file = self._open(log.learning_steps)
         row: Row = {name: _json_number(value) for name, value in log.flat().items()}
         row["finished"] = [
-            [_json_number(e.episode_return), int(e.length), bool(e.terminated), bool(e.success)] for e in log.finished
+            [_json_number(e.episode_return), int(e.length), bool(e.terminated), _json_flag(e.success)]
+            for e in log.finished
         ]
         self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
         self._file.flush()
@@ -67,12 +70,12 @@ class JsonlTracker:
 def read_metrics(path: str | Path) -> list[Row]:
     """Every row of a `metrics.jsonl`, also while it is being written: a torn last line is left out."""
     path = Path(path)
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = read_inside(path.parent, path, MOST_METRICS).splitlines(keepends=True)
     try:  # all lines in one call take a third less time than one by one
         rows = json.loads(b"[" + b",".join(lines) + b"]")
         if len(rows) == len(lines) and lines[-1].endswith(b"\n") and all(isinstance(row, dict) for row in rows):
             return list(rows)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         pass  # the slow way finds out what is wrong
     return [row for _, row in _json_rows(path)]
 
@@ -88,7 +91,7 @@ def _json_rows(path: Path) -> list[tuple[bytes, Row]]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if i == len(lines) - 1:
                 break
             raise UnusableFile(
@@ -103,6 +106,10 @@ def _json_number(value: Any) -> float | int | None:
     """A plain number, or None where JSON has no word for it."""
     number = value.item() if hasattr(value, "item") else value
     return number if math.isfinite(number) else None
+
+
+def _json_flag(value: bool | None) -> bool | None:
+    return None if value is None else bool(value)  # also of NumPy's
 
 
 class CsvTracker:
@@ -166,13 +173,7 @@ class CsvTracker:
     def _rewrite(self, rows: list[list[str]]) -> None:
         """Replace the whole file in one step, so that a kill leaves either the old file or the new one."""
         self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f".{self.path.name}.draft")
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(_csv_line(line) for line in [self.columns, *rows])
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path)
+        write_atomically(self.path, "".join(_csv_line(line) for line in [self.columns, *rows]).encode())
         self._file = self.path.open("a", encoding="utf-8", newline="")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl.core.errors import BadInput
+from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.tracking.curves import (
     Episodes,
@@ -53,7 +54,8 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         "evaluation": _evaluation(rows, label),
     }
     plots = run_dir / "plots"
-    return [save_figure(figure, plots / f"{name}.png") for name, figure in pictures.items() if figure is not None]
+    drawn = {stay_inside(run_dir, plots / f"{name}.png"): figure for name, figure in pictures.items()}
+    return [save_figure(figure, path) for path, figure in drawn.items() if figure is not None]
 
 
 def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
@@ -118,11 +120,11 @@ def _return(episodes: Episodes, label: str) -> "Figure | None":
 
 
 def _success_rate(episodes: Episodes, label: str) -> "Figure | None":
-    count = len(episodes.success)
-    if not count:
+    if not np.isfinite(episodes.success).any():
         return None
     from matplotlib.ticker import PercentFormatter
 
+    count = len(episodes.success)
     window = max(smoothing_window(count), min(count, 10))  # a share of fewer than ten says little
     figure, ax = make_figure("Success rate", f"{label} · share of the last {window:,} episodes")
     shown = thinned(count, LINE_POINTS)

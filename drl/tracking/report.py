@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from drl.core.errors import BadInput
+from drl.core.safe_files import read_inside, write_atomically
 from drl.tracking.files import read_metrics
 
 PICTURES = ("return", "rollout_return", "success_rate", "evaluation", "loss")  # in this order; others follow
@@ -63,9 +64,8 @@ def write_report(run_dir: str | Path) -> Path:
         'style-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(name)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(filter(None, body))
     )
-    path, draft = run_dir / "report.html", run_dir / ".report.html.draft"
-    draft.write_text(page + "\n</body></html>\n", encoding="utf-8")
-    draft.replace(path)
+    path = run_dir / "report.html"
+    write_atomically(path, (page + "\n</body></html>\n").encode())
     return path
 
 
@@ -109,7 +109,7 @@ def _pictures(folder: Path) -> str:
 
     images = []
     for path in sorted(folder.glob("*.png"), key=place):
-        data = base64.b64encode(path.read_bytes()).decode()
+        data = base64.b64encode(read_inside(folder.parent, path)).decode()
         images.append(f'<img alt="{escape(path.stem.replace("_", " "))}" src="data:image/png;base64,{data}">')
     return "<h2>Curves</h2>" + "".join(images) if images else ""
 
@@ -144,10 +144,10 @@ def _parsed(path: Path) -> Any:
     """The content of a YAML or JSON file; the raw text where it cannot be read; None where there is no file."""
     if not path.is_file():
         return None
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_inside(path.parent, path).decode(errors="replace")
     try:
         return yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         return text
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from drl.core.errors import BadInput
+from drl.core.safe_files import draft_of
 from drl.core.specs import Array
 
 
@@ -30,15 +31,10 @@ def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) ->
     if first is None:
         raise BadInput("got no frames to write; was the world made with render_mode='rgb_array'?")
     shape = _checked(first, 0, None).shape
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.draft.mp4")
     size = (shape[1] + shape[1] % 2, shape[0] + shape[0] % 2)
     even = (_even(_checked(frame, i, shape)) for i, frame in enumerate(chain([first], stream)))
-    try:
+    with draft_of(path, suffix=".mp4") as draft:
         _encode(draft, even, size, fps)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
     return path
 
 

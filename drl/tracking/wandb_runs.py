@@ -32,7 +32,7 @@ class WandbTracker:
 
     def __init__(self, project: str, config: dict[str, Any], folder: str | Path, name: str | None = None):
         if importlib.util.find_spec("wandb") is None:
-            raise MissingExtra("tracking with W&B", "wandb")
+            raise MissingExtra("tracking with W&B", "wandb", "wandb")
         self.project, self.config, self.folder, self.name = project, config, Path(folder), name
         self.error: Exception | None = None  # what went wrong in the thread
         self._jobs: queue.SimpleQueue[dict[str, float] | str] = queue.SimpleQueue()  # rows, then how to end

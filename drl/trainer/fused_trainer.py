@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl.core.contracts import Agent
-from drl.core.log import SUCCESS, TERMINATED, Episode, Log
+from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log, judge_success
 from drl.trainer.journal import Journal, Teacher
 from drl.trainer.trainer import TrainerConfig
 
@@ -22,9 +22,16 @@ from drl.trainer.trainer import TrainerConfig
 class Cohort:
     """Runs of several seeds in one program. Each has a trainer of its own; all are taught in step."""
 
-    def __init__(self, learner: Any, agents: Sequence[Agent], config: TrainerConfig, landmarks: Sequence[float] = ()):
-        self.learner = learner
-        self.landmarks = [every for every in landmarks if every]  # environment steps
+    def __init__(
+        self,
+        learner: Any,
+        agents: Sequence[Agent],
+        config: TrainerConfig,
+        landmarks: Sequence[float] = (),  # environment steps
+        reward_threshold: float | None = None,  # the return of a success, where the world does not report one
+    ):
+        self.learner, self.reward_threshold = learner, reward_threshold
+        self.landmarks = [every for every in landmarks if every]
         self.computed = [0] * len(agents)  # environment steps that the program has taken, per seed
         self.trainers = [FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)]
 
@@ -62,13 +69,13 @@ class FusedTrainer(Teacher):
 
     def __init__(self, cohort: Cohort, number: int, agent: Agent, config: TrainerConfig):
         self.cohort, self.number, self.agent, self.config = cohort, number, agent, config
-        self.journal = Journal(config.window, config.total_timesteps)
+        self.journal = Journal(config.window, config.total_timesteps, config.num_episodes)
         self.pending: deque[Taken] = deque()
 
     def step(self) -> Log:
         learned: dict[str, float] = {}
         seconds = 0.0
-        while not learned:
+        while not learned and not self.over:
             if not self.pending:
                 self.cohort.advance()
             taken = self.pending.popleft()
@@ -89,10 +96,14 @@ class FusedTrainer(Teacher):
         step, _, world = place = np.nonzero(report.ends.how)
         columns = (step, *(column[place] for column in report.ends), world)
         for number, how, total, length, where in zip(*(column.tolist() for column in columns), strict=True):
-            episodes[number].append(Episode(total, length, bool(how & TERMINATED), bool(how & SUCCESS), where))
+            reported = bool(how & SUCCESS) if how & REPORTED else None
+            success = judge_success(reported, total, self.cohort.reward_threshold)
+            episodes[number].append(Episode(total, length, bool(how & TERMINATED), success, where))
         learn = {name: values.tolist() for name, values in report.learn.items()}
         numbers = zip(*(column.tolist() for column in (report.updates, report.steps, report.reward)), strict=True)
         for i, (updates, steps, reward) in enumerate(numbers):
+            if not steps:  # after the budget's end, while other seeds go on
+                continue
             learned = {name: values[i] / updates for name, values in learn.items()} if updates else {}
             self.pending.append(Taken(learned, steps, reward, episodes[i], seconds))
         self._refresh()

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from drl.core.errors import NonFinite
-from drl.core.log import Episode, Log
+from drl.core.log import Episode, Log, rates
 
 SETTINGS = ("learning_rate", "clip_range", "gradient_steps")  # logged beside the counters, not as results
 MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
@@ -17,8 +17,8 @@ MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal
 class Journal:
     """What every trainer keeps of a run, however its learning steps come about."""
 
-    def __init__(self, window: int, total_timesteps: int | None = None):
-        self.total_timesteps = total_timesteps
+    def __init__(self, window: int, total_timesteps: int | None = None, num_episodes: int | None = None):
+        self.total_timesteps, self.num_episodes = total_timesteps, num_episodes  # the budget: one of them, or none
         self.env_steps = 0
         self.learning_steps = 0
         self.episodes = 0
@@ -27,6 +27,13 @@ class Journal:
         self.new_steps = 0  # environment steps since then
         self.reward_sum = 0.0  # of all worlds since then
         self.seconds = 0.0  # of work so far
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget used so far, in [0, 1]; 0 where none is given."""
+        if self.total_timesteps:
+            return min(self.env_steps / self.total_timesteps, 1.0)
+        return min(self.episodes / self.num_episodes, 1.0) if self.num_episodes else 0.0
 
     def note(self, steps: int, reward: float, episodes: Iterable[Episode]) -> None:
         """What happened in the worlds."""
@@ -61,7 +68,7 @@ class Journal:
             recent=_recent_means(self.recent),
             trainer=trainer,
             learn={name: value for name, value in learned.items() if not math.isnan(value) or name not in MAY_BE_NAN},
-            time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / self.seconds},
+            time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / max(self.seconds, 1e-9)},
             finished=self.finished,
         )
         self.finished, self.new_steps, self.reward_sum = [], 0, 0.0
@@ -84,13 +91,19 @@ class Journal:
 
 
 class Teacher(ABC):
-    """A generator of logs that keeps a journal: what every trainer is."""
+    """A generator of logs that keeps a journal: what every trainer is. It ends at the budget that its config states;
+    where none is given it never does."""
 
     journal: Journal
 
     def __call__(self) -> Iterator[Log]:
-        while True:
+        while not self.over:
             yield self.step()
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up."""
+        return self.journal.progress >= 1.0
 
     @abstractmethod
     def step(self) -> Log:
@@ -126,8 +139,7 @@ def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
 def _recent_means(episodes: deque[Episode]) -> dict[str, float]:
     if not episodes:
         return {}
-    success = fmean([e.success for e in episodes])
-    return _episode_means(episodes) | {"success_rate": success, "window": len(episodes)}
+    return _episode_means(episodes) | rates(episodes) | {"window": len(episodes)}
 
 
 def _check_finite(log: Log) -> None:

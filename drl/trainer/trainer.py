@@ -12,13 +12,14 @@ from drl.core.log import Log
 from drl.core.normalise import RewardScaler
 from drl.core.schedules import Schedule
 from drl.core.specs import Array
+from drl.core.variants import require_variant
 from drl.trainer.journal import Journal, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    total_timesteps: int | None = None  # the budget in environment steps that schedules run over
-    num_episodes: int | None = None  # or the budget in episodes
+    total_timesteps: int | None = None  # the budget in environment steps: schedules run over it, iterating ends at it
+    num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
     updates_per_log: int = 1  # rounds of collecting and learning that make up one learning step
     exploration: Schedule | None = None  # of the agent's epsilon, over environment steps
@@ -32,8 +33,9 @@ class TrainerConfig:
 class Trainer(Teacher):
     """Yields one Log per learning step. Iterating resumes; it never resets.
 
-    All state is on this object and its collaborators, none in the generator: break out of the loop, look around,
-    save, and iterate again.
+    A memory that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
+    out whole rollouts or episodes fills the last of them first. All state is on this object and its collaborators,
+    none in the generator: break out of the loop, look around, save, and iterate again.
     """
 
     def __init__(
@@ -49,17 +51,21 @@ class Trainer(Teacher):
             raise BadInput(f"the memory is for {memory.num_envs} worlds, but there are {world.num_envs}")
         if agent.recurrent and not hasattr(memory, "remember"):
             raise BadInput(f"a recurrent agent learns from sequences: use a Rollout, not {type(memory).__name__}")
+        if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
+            require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
         self.world, self.agent, self.algorithm, self.memory = world, agent, algorithm, memory
         self.config = config or TrainerConfig()
         self.reward_scaler = reward_scaler
         self.obs: Array | None = None  # what the worlds show now; None before the first step
         self.seen: list[Array] = []  # observations since the last learning step, for the normaliser
-        self.journal = Journal(self.config.window, self.config.total_timesteps)
+        self.journal = Journal(self.config.window, self.config.total_timesteps, self.config.num_episodes)
 
     def step(self) -> Log:
-        started, progress = time.perf_counter(), self.progress
-        rounds = [self._round(progress) for _ in range(self.config.updates_per_log)]
-        if self.agent.normaliser is not None:
+        started, progress = time.perf_counter(), self.journal.progress  # scheduled by where the learning step begins
+        rounds: list[dict[str, float]] = []
+        while len(rounds) < self.config.updates_per_log and (learned := self._round(progress)) is not None:
+            rounds.append(learned)
+        if self.agent.normaliser is not None and self.seen:
             self.agent.normaliser.update(np.concatenate(self.seen))
         self.seen = []
         counters = {}
@@ -67,9 +73,12 @@ class Trainer(Teacher):
             counters["epsilon"] = self.config.exploration(self.env_steps)
         return self.journal.log(_means(rounds), time.perf_counter() - started, counters)
 
-    def _round(self, progress: float) -> dict[str, float]:
-        """Collect until the memory is ready, learn once, and give what the algorithm reports."""
+    def _round(self, progress: float) -> dict[str, float] | None:
+        """Collect until the memory is ready, learn once, and give what the algorithm reports; None where the budget
+        was used up before."""
         while not self.memory.ready:
+            if self.memory.stops_anywhere and self.over:
+                return None
             self._collect()
         batch = self.memory.take()
         logged = self.algorithm.learn(self._prepared(batch), progress)
@@ -102,11 +111,9 @@ class Trainer(Teacher):
         return self.world.engine
 
     @property
-    def progress(self) -> float:
-        """Share of the budget used so far, in [0, 1]. A learning step is scheduled by where it began."""
-        if self.config.total_timesteps:
-            return min(self.env_steps / self.config.total_timesteps, 1.0)
-        return min(self.episodes / self.config.num_episodes, 1.0) if self.config.num_episodes else 0.0
+    def over(self) -> bool:
+        """Whether the budget is used up, and every update made that a replay owes for it."""
+        return super().over and not (self.memory.stops_anywhere and self.memory.ready)
 
     def _prepared(self, batch: Any) -> Any:
         """The batch as the learner sees it: observations normalised as they were when acting, rewards scaled."""
@@ -146,4 +153,4 @@ class Trainer(Teacher):
 def _means(rounds: list[dict[str, float]]) -> dict[str, float]:
     if len(rounds) == 1:
         return rounds[0]
-    return {name: float(np.mean([numbers[name] for numbers in rounds])) for name in rounds[0]}
+    return {name: float(np.mean([numbers[name] for numbers in rounds])) for name in (rounds[0] if rounds else ())}

@@ -56,7 +56,7 @@ def _expected(world):
             rows.append(([episode, step, last], action, reward, *flags, [episode, step + 1, action]))
             last = action
         if len(rows) <= ROWS:
-            success = terminated and episode % 3 != 0
+            success = None if episode % 3 else False  # what this world reports; it has no reward threshold
             episodes.append((total, length, terminated, success, world))
         episode += 1
     return rows[:ROWS], episodes

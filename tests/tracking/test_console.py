@@ -21,7 +21,13 @@ def full_log(step: int = 1, **changes) -> Log:
         learning_steps=step,
         rollout={"mean_ep_len": 21.0, "mean_ep_return": 22.0, "mean_reward": 1.0, "rollout_len": 2048.0},
         learn={"mean_clipped_ratio": 1.0012, "approx_kl": 0.0123, "entropy": 0.69},
-        recent={"mean_ep_len": 31.0, "mean_ep_return": 32.0, "success_rate": 0.5, "window": 9.0},
+        recent={
+            "mean_ep_len": 31.0,
+            "mean_ep_return": 32.0,
+            "terminated_rate": 0.25,
+            "success_rate": 0.5,
+            "window": 9.0,
+        },
         trainer={"total_timesteps": 100_000.0, "clip_range": 0.2, "learning_rate": 3e-4},
         time={"time_elapsed": 1.5, "steps_per_second": 1365.0},
     )
@@ -45,7 +51,7 @@ def test_a_ppo_log_fills_the_three_blocks_in_order():
             "rollout_len",
             "time_elapsed",
         ],
-        "RECENT 9 EPISODES": ["mean_ep_len", "mean_ep_return", "success_rate"],
+        "RECENT 9 EPISODES": ["mean_ep_len", "mean_ep_return", "terminated_rate", "success_rate"],
         "TRAINER STATISTICS": [
             "episodes_count",
             "timesteps_count",

@@ -5,4 +5,4 @@ import importlib.util
 from drl.core.errors import MissingExtra
 
 if importlib.util.find_spec("jax") is None:
-    raise MissingExtra("the JAX engine", "jax")
+    raise MissingExtra("the JAX engine", "jax", "jax")

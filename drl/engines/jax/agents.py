@@ -13,6 +13,7 @@ from drl.core.normalise import ObsNormaliser
 from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.variants import PROBES
 from drl.engines.jax.backbones import MLP, Pixels
 from drl.engines.jax.brain import Brain
 from drl.engines.jax.layers import Params, part
@@ -34,6 +35,11 @@ class JaxAgent(Actor):
     ):
         super().__init__(obs_spec, action_spec, normaliser, rng)
         self.brain = brain
+
+    def probe(self) -> Any:
+        """What the model's answer to a few observations looks like: what kind of model is it?"""
+        probe = jax.ShapeDtypeStruct((PROBES, *self.obs_spec.shape), self.obs_spec.dtype)
+        return jax.eval_shape(self.brain.model.apply, self.brain.params, probe)
 
     @property
     def model(self) -> Any:

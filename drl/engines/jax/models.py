@@ -15,7 +15,7 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
-from drl.engines.jax.heads import GaussianHead, QHead, ValueHead, make_policy_head, make_q_head
+from drl.engines.jax.heads import GaussianHead, LogitsHead, QHead, ValueHead, make_policy_head, make_q_head
 from drl.engines.jax.layers import Params, named, part
 
 
@@ -117,6 +117,17 @@ MODEL_VARIANTS: dict[str, Any] = {
     "policy_only": make_policy_model,
     "q_value": make_q_value_model,
 }
+
+
+def known_variant(model: Any) -> str | None:
+    """Which variant one of our own models is; None for a model of the user's own, which only its answer can tell."""
+    if isinstance(model, PolicyValueModel):
+        return "policy_value"
+    if not isinstance(model, Model):
+        return None
+    if isinstance(model.head, LogitsHead | GaussianHead):
+        return "policy_only"
+    return "q_value" if isinstance(model.head, QHead) else None
 
 
 def _refuse_recurrence(config: ModelConfig) -> None:

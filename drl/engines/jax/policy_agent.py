@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, final
 
-import jax
 import numpy as np
 
 from drl.core.acting import PolicyActor
@@ -12,10 +11,11 @@ from drl.core.mlp_forward import mlp_forward
 from drl.core.numpy_nets import as_rows, policy_net, value_layers
 from drl.core.pth_files import write_pth
 from drl.core.specs import Array
+from drl.core.variants import answered_variant, require_variant
 from drl.engines.jax.agents import JaxAgent, activation_of, forward, is_mlp
 from drl.engines.jax.brain import Brain
 from drl.engines.jax.heads import GaussianHead, LogitsHead, ValueHead
-from drl.engines.jax.models import PolicyValueModel, critic_params
+from drl.engines.jax.models import PolicyValueModel, critic_params, known_variant
 
 
 @final
@@ -24,9 +24,10 @@ class PolicyAgent(PolicyActor, JaxAgent):
 
     def __init__(self, brain: Brain, *arguments: Any, **options: Any):
         super().__init__(brain, *arguments, **options)
-        probe = jax.ShapeDtypeStruct((1, *self.obs_spec.shape), self.obs_spec.dtype)
-        self.has_value = isinstance(jax.eval_shape(brain.model.apply, brain.params, probe), tuple)
-        self.variant = "policy_value" if self.has_value else "policy_only"
+        if known_variant(brain.model) == "q_value":
+            require_variant("PolicyAgent", "policy_value", "q_value")
+        self.variant = answered_variant(self.probe(), self.action_spec, acts_by="policy")
+        self.has_value = self.variant == "policy_value"
         self._policy = brain.derived(_numpy_policy)
         self._critic = brain.derived(_numpy_critic)
 

@@ -10,10 +10,12 @@ from drl.core.acting import QActor
 from drl.core.configs import QModelConfig
 from drl.core.numpy_nets import noise_of, q_net
 from drl.core.specs import Array
+from drl.core.variants import answered_variant, require_variant
 from drl.engines.jax.agents import JaxAgent, activation_of, is_mlp
 from drl.engines.jax.brain import Brain
 from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params
+from drl.engines.jax.models import known_variant
 
 
 @final
@@ -24,6 +26,9 @@ class QAgent(QActor, JaxAgent):
 
     def __init__(self, brain: Brain, *arguments: Any, **options: Any):
         super().__init__(brain, *arguments, **options)
+        require_variant("QAgent", "q_value", known_variant(brain.model))
+        if not isinstance(getattr(brain.model, "head", None), QHead):
+            answered_variant(self.probe(), self.action_spec, acts_by="q")
         self._config = _numpy_config(brain.model)
         self._mean = brain.derived(lambda brain: q_net(brain.host, self._config) if self._config else None)
 

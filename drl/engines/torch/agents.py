@@ -12,9 +12,10 @@ from drl.core.acting import Actor
 from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
+from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.core.state_files import write_atomically
+from drl.core.variants import PROBES
 from drl.engines.torch.models import MODEL_VARIANTS, architecture_of, load_parameters, parameters_by_name
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
@@ -47,8 +48,8 @@ class TorchAgent(Actor):
         _refuse_modes(model)
 
     def _probe(self) -> Any:
-        """The model's answer to one observation of zeros: what kind of model is it?"""
-        return self.forward(np.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype))
+        """The model's answer to observations of zeros: what kind of model is it?"""
+        return self.forward(np.zeros((PROBES, *self.obs_spec.shape), self.obs_spec.dtype))
 
     def forward(self, obs: Array, part: nn.Module | None = None, after: Tensor | None = None) -> Any:
         """The answer of the model, or of a part of it, to encoded observations, without gradients.

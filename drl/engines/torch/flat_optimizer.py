@@ -7,6 +7,7 @@ function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and
 
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to m
 BETAS = (0.9, 0.999)  # of Adam
 RMS_DECAY = 0.99  # of RMSprop
 MEMORY = ("values", "first", "second", "peak")  # tensors that make up the optimizer's state
+
+
+class CompileUnavailable(UserWarning):
+    """There is no compiler that can build the update; it is computed eagerly."""
 
 
 class FlatOptimizer:
@@ -68,6 +73,7 @@ class FlatOptimizer:
         self.peak = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self.compile_seconds = 0.0  # what the first compiled step took
+        self.compile_error: str | None = None  # why there is no compiled step although one was wanted
         self._program = _compile(self._fused, self.values.device.type) if compiled else None
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
@@ -78,11 +84,7 @@ class FlatOptimizer:
         if first.data_ptr() != self.values.data_ptr() or first.grad is None:
             self._bind()  # someone moved the model, or cleared its gradients, since
         state = (self.values, self.first, self.second, self.peak)
-        if self._program is not None:
-            started = time.perf_counter()
-            # A tensor, not floats: a new number must not mean a new program.
-            logged: Tensor = self._program(state, torch.tensor(numbers, device=self.values.device), *inputs)
-            self.compile_seconds = self.compile_seconds or time.perf_counter() - started
+        if self._program is not None and (logged := self._compiled(state, numbers, inputs)) is not None:
             return logged
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)
@@ -93,6 +95,24 @@ class FlatOptimizer:
         else:
             self._adam_kernel(rate)
         return torch.cat([logged, norm[None]])
+
+    def _compiled(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[Any]) -> Tensor | None:
+        """One step of the compiled program; None where it cannot be built on this machine: from then on steps are
+        eager. The compiler fails before anything was changed."""
+        assert self._program is not None
+        started = time.perf_counter()
+        try:
+            # A tensor, not floats: a new number must not mean a new program.
+            logged = self._program(state, torch.tensor(numbers, device=self.values.device), *inputs)
+        except Exception as error:
+            if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+                raise
+            self._program, self.compile_error = None, _first_line(error)
+            text = f"the update cannot be compiled on this machine and goes on without: {self.compile_error}"
+            warnings.warn(text, CompileUnavailable, stacklevel=4)
+            return None
+        self.compile_seconds = self.compile_seconds or time.perf_counter() - started
+        return logged
 
     def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
         """`descend` as one function of tensors, for the compiler."""
@@ -200,6 +220,11 @@ def _compile(method: Any, device: str) -> Callable[..., Tensor]:
     if device == "cpu":
         options["cpp_wrapper"] = True  # C++ calls the kernels, not Python: a small update is a tenth faster
     return torch.compile(types.MethodType(own, method.__self__), options=options)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _factors(

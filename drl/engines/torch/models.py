@@ -14,7 +14,7 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.engines.torch.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
-from drl.engines.torch.heads import QHead, ValueHead, make_policy_head
+from drl.engines.torch.heads import GaussianHead, LogitsHead, QHead, ValueHead, make_policy_head
 from drl.engines.torch.layers import NoisyLinear
 from drl.engines.torch.recurrent import Recurrent, arrange
 
@@ -88,6 +88,17 @@ MODEL_VARIANTS: dict[str, Any] = {
     "policy_only": make_policy_model,
     "q_value": make_q_value_model,
 }
+
+
+def known_variant(model: Any) -> str | None:
+    """Which variant one of our own models is; None for a module of the user's own, which only its answer can tell."""
+    if isinstance(model, PolicyValueModel):
+        return "policy_value"
+    if not isinstance(model, Model):
+        return None
+    if isinstance(model.head, LogitsHead | GaussianHead):
+        return "policy_only"
+    return "q_value" if isinstance(model.head, QHead) else None
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:

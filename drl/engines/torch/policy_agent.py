@@ -10,9 +10,10 @@ from drl.core.acting import PolicyActor
 from drl.core.errors import BadInput
 from drl.core.numpy_nets import PolicyNet
 from drl.core.specs import Array
+from drl.core.variants import answered_variant, require_variant
 from drl.engines.torch.agents import TorchAgent, write_state_dict
 from drl.engines.torch.heads import GaussianHead, LogitsHead
-from drl.engines.torch.models import Model, PolicyValueModel
+from drl.engines.torch.models import Model, PolicyValueModel, known_variant
 from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
 from drl.engines.torch.recurrent_views import recurrent_views
 
@@ -27,8 +28,10 @@ class PolicyAgent(PolicyActor, TorchAgent):
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
         super().__init__(model, *arguments, **options)
-        self.has_value = isinstance(self._probe(), tuple)
-        self.variant = "policy_value" if self.has_value else "policy_only"
+        if known_variant(model) == "q_value":
+            require_variant("PolicyAgent", "policy_value", "q_value")
+        self.variant = answered_variant(self._probe(), self.action_spec, acts_by="policy")
+        self.has_value = self.variant == "policy_value"
         self._numpy_net = NumpyNet(model, recurrent_views if self.recurrent else policy_views)
 
     def decide(self, obs: Array, explore: bool = False) -> Array:

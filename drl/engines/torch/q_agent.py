@@ -7,10 +7,11 @@ from torch import nn
 from drl.core.acting import QActor
 from drl.core.numpy_nets import QNet
 from drl.core.specs import Array
+from drl.core.variants import answered_variant, require_variant
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.heads import QHead
 from drl.engines.torch.layers import noisy_layers, resample
-from drl.engines.torch.models import Model
+from drl.engines.torch.models import Model, known_variant
 from drl.engines.torch.numpy_views import NumpyNet, backbone_views, linear_view
 
 
@@ -22,6 +23,9 @@ class QAgent(QActor, TorchAgent):
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any):
         super().__init__(model, *arguments, **options)
+        require_variant("QAgent", "q_value", known_variant(model))
+        if not isinstance(getattr(model, "head", None), QHead):
+            answered_variant(self._probe(), self.action_spec, acts_by="q")
         self._noisy = noisy_layers(model)
         self._numpy_net = NumpyNet(model, q_views)
 

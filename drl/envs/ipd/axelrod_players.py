@@ -24,7 +24,7 @@ def load_axelrod() -> Any:
     if "axelrod" in sys.modules:
         return sys.modules["axelrod"]
     if importlib.util.find_spec("axelrod") is None:
-        raise MissingExtra("a player of the axelrod package", "axelrod")
+        raise MissingExtra("a player of the axelrod package", "axelrod", "axelrod")
     read_source, seen = inspect.getsource, {}
 
     def remembered(thing: Any) -> str:

@@ -69,7 +69,6 @@ def test_equal_draws_give_equal_games(arguments):
             assert np.array_equal(step.next_obs[t, i], obs)
             assert step.reward[t, i] == np.float32(reward)
             assert (step.terminated[t, i], step.truncated[t, i]) == (terminated, truncated)
-            assert step.success[t, i] == terminated
             if terminated or truncated:
                 draws.coming = [float(noise.reset[t, i, 0])]
                 obs, _ = env.reset()

@@ -101,7 +101,7 @@ def test_agrees_with_its_gymnasium_twin_step_by_step(env_id, arguments):
             obs, reward, terminated, truncated, _ = twin_step(env, before.body[t, i], before.steps[t, i], in_world[i])
             np.testing.assert_allclose(step.next_obs[t, i], obs, rtol=2e-5, atol=2e-5)
             np.testing.assert_allclose(step.reward[t, i], reward, rtol=2e-5, atol=2e-5)
-            assert step.terminated[t, i] == step.success[t, i] == terminated
+            assert step.terminated[t, i] == terminated
             assert step.truncated[t, i] == (truncated and not terminated)
             both |= terminated and truncated
     ended = step.terminated | step.truncated

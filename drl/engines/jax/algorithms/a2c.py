@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import A2CConfig
+from drl.core.configs import A2CConfig, variant_of
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
+from drl.engines.jax.learner import Learner
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer
 
@@ -64,7 +65,7 @@ class PureA2C:
 _step = jax.jit(PureA2C.step, static_argnums=0)
 
 
-class A2C:
+class A2C(Learner):
     """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
 
     def __init__(
@@ -74,7 +75,8 @@ class A2C:
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
     ):
-        self.brain, self.config = brain, config or A2CConfig()
+        self.config = config or A2CConfig()
+        super().__init__(brain, variant_of("a2c", self.config))
         self.pure = PureA2C(brain.model, action_spec, self.config)
         self.memory = self.pure.optimizer.init(brain.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)

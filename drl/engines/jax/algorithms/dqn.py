@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import DQNConfig
+from drl.core.configs import DQNConfig, variant_of
 from drl.core.numpy_nets import noise_of
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Array
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params, random_noise
+from drl.engines.jax.learner import Learner
 from drl.engines.jax.optimizer import Optimizer, OptimizerState
 
 
@@ -119,7 +120,7 @@ class PureDQN:
 _update = jax.jit(PureDQN.update, static_argnums=0)
 
 
-class DQN:
+class DQN(Learner):
     """Learns action values from replayed transitions. Needs a brain with a q-value model, and Discrete actions."""
 
     def __init__(
@@ -129,8 +130,8 @@ class DQN:
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
     ):
-        self.brain, self.spec = brain, action_spec
-        self.config = config or DQNConfig()
+        self.spec, self.config = action_spec, config or DQNConfig()
+        super().__init__(brain, variant_of("dqn", self.config))
         self.rng = rng or np.random.default_rng(0)  # draws the noise of noisy layers
         self.pure = PureDQN(brain.model, self.config)
         _, self.target, self.memory = self.pure.begin(brain.params)
@@ -148,6 +149,13 @@ class DQN:
         self.brain.params, self.target, self.memory = state
         priority = np.asarray(logs.pop("priority"))
         return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "priority": priority}
+
+    def predict(self, obs: Array) -> Array:
+        answer = self.brain.model.apply(self.brain.params, obs)
+        return np.asarray(_q_values(getattr(self.brain.model, "head", None), answer))
+
+    def sync_target(self) -> None:
+        self.target = dict(self.brain.params)
 
     def state_dict(self) -> dict[str, Any]:
         target = state_arrays(self.target)

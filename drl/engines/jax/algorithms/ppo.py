@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import PPOConfig
+from drl.core.configs import PPOConfig, variant_of
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
@@ -16,6 +16,7 @@ from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
+from drl.engines.jax.learner import Learner
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
@@ -139,7 +140,7 @@ def _until_too_far(epoch: Any, state: LearnerState, index: jax.Array, limit: flo
 _update = jax.jit(PurePPO.update, static_argnums=0)
 
 
-class PPO:
+class PPO(Learner):
     """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
 
     def __init__(
@@ -149,7 +150,8 @@ class PPO:
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
     ):
-        self.brain, self.config = brain, config or PPOConfig()
+        self.config = config or PPOConfig()
+        super().__init__(brain, variant_of("ppo", self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
         if self.config.critic_learning_rate is not None and getattr(brain.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")

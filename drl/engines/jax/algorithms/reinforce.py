@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ReinforceConfig
+from drl.core.configs import ReinforceConfig, variant_of
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
+from drl.engines.jax.learner import Learner
 from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer, OptimizerState
 
@@ -107,7 +108,7 @@ class PureReinforce:
 _step = jax.jit(PureReinforce.step, static_argnums=0)
 
 
-class Reinforce:
+class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
 
     def __init__(
@@ -117,7 +118,8 @@ class Reinforce:
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
     ):
-        self.brain, self.config = brain, config or ReinforceConfig()
+        self.config = config or ReinforceConfig()
+        super().__init__(brain, variant_of("reinforce", self.config))
         self.pure = PureReinforce(brain.model, action_spec, self.config)
         _, self.memory, self.running_mean = self.pure.begin(brain.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)

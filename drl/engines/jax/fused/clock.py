@@ -32,6 +32,12 @@ class Budget:
             return jnp.minimum(clock.env_steps / self.total_timesteps, 1.0)
         return jnp.minimum(clock.episodes / self.num_episodes, 1.0) if self.num_episodes else jnp.float32(0.0)
 
+    def used(self, clock: Clock) -> Any:
+        """Whether all of it is."""
+        if self.total_timesteps:
+            return jnp.asarray(clock.env_steps) >= self.total_timesteps
+        return jnp.asarray(clock.episodes) >= self.num_episodes if self.num_episodes else jnp.bool_(False)
+
 
 def value_at(schedule: Any, time: Any) -> jax.Array:
     """A schedule of `drl.core.schedules`, called with a number that only the compiled program knows."""

@@ -37,7 +37,7 @@ class FusedOffPolicy:
     """A constant to the compiler: configuration and pure functions.
 
     A round is some steps of every world and the updates that are due for them; a learning step is as many rounds as
-    give `updates_per_log` updates.
+    give `updates_per_log` updates. Once the budget is used up steps are not counted any more and nothing is learned.
     """
 
     world: JaxWorld
@@ -105,6 +105,7 @@ class FusedOffPolicy:
 
     def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         config, shape = self.config, (self.rounds, self.rows_per_round, self.num_envs)
+        before = carry.clock.env_steps
         key, world_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
         rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.clock))
         chances = (
@@ -116,9 +117,11 @@ class FusedOffPolicy:
 
         def one_round(carry: Carry, chance: Any) -> tuple[Carry, Any]:
             noise, coins, draws, keys = chance
+            began = carry.clock.env_steps
             carry, (reward, ends) = jax.lax.scan(self._act, carry, (noise, coins, keys[self.updates_per_round :]))
             updates = (draws, keys[: self.updates_per_round])
-            learner, memory, logs = self._learn(carry, updates, rate)
+            whole = carry.clock.env_steps - began == self.rows_per_round * self.num_envs  # not cut by the budget
+            learner, memory, logs = self._learn(carry, updates, rate, whole)
             return carry._replace(learner=learner, memory=memory), (reward.sum(), ends, logs)
 
         carry, (reward, ends, logs) = jax.lax.scan(one_round, carry, chances)
@@ -126,9 +129,8 @@ class FusedOffPolicy:
         numbers = {name: values.sum() for name, values in logs.items()}
         updates = numbers.pop("updates")
         numbers |= {"learning_rate": rate * updates}
-        clock = carry.clock._replace(episodes=carry.clock.episodes + (ends.how > 0).sum(dtype=jnp.int32))
-        report = Report(numbers, updates, jnp.int32(self.steps), reward.sum(), ends)
-        return carry._replace(clock=clock, key=key), report
+        report = Report(numbers, updates, carry.clock.env_steps - before, reward.sum(), ends)
+        return carry._replace(key=key), report
 
     def _act(self, carry: Carry, chance: tuple[Noise, jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Ends]]:
         """One step of every world, into the memory."""
@@ -143,14 +145,19 @@ class FusedOffPolicy:
         state, step = step_and_reset(self.world, carry.world, action, noise)
         book, ends = note(carry.book, step)
         memory = self.replay.add(carry.memory, carry.obs, action, step)
-        clock = carry.clock._replace(env_steps=carry.clock.env_steps + self.num_envs)
+        counts = ~self.budget.used(carry.clock)
+        ends = ends._replace(how=ends.how * counts)
+        episodes = (ends.how > 0).sum(dtype=jnp.int32)
+        clock = Clock(carry.clock.env_steps + self.num_envs * counts, carry.clock.episodes + episodes)
         carry = carry._replace(memory=memory, world=state, obs=step.obs, book=book, clock=clock)
-        return carry, (step.reward.sum(), ends)
+        return carry, (step.reward.sum() * counts, ends)
 
-    def _learn(self, carry: Carry, updates: Any, rate: jax.Array) -> tuple[DQNState, Memory, dict[str, jax.Array]]:
-        """The updates of one round, once the warm-up is over and there is a batch to draw."""
+    def _learn(
+        self, carry: Carry, updates: Any, rate: jax.Array, whole: jax.Array
+    ) -> tuple[DQNState, Memory, dict[str, jax.Array]]:
+        """The updates of one whole round, once the warm-up is over and there is a batch to draw."""
         config, clock = self.config, carry.clock
-        due = clock.env_steps >= config.warmup + config.train_every
+        due = whole & (clock.env_steps >= config.warmup + config.train_every)
         due &= self.replay.complete(carry.memory) * self.num_envs >= config.batch_size
 
         def update(now: tuple[DQNState, Memory], chance: Any) -> tuple[tuple[DQNState, Memory], dict[str, Any]]:

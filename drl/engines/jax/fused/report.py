@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from drl.core.log import SUCCESS, TERMINATED, TRUNCATED
+from drl.core.log import REPORTED, SUCCESS, TERMINATED, TRUNCATED
 from drl.engines.jax.worlds.stepping import JaxStep
 
 
@@ -39,9 +39,11 @@ def new_book(num_envs: int) -> Book:
 
 
 def note(book: Book, step: JaxStep) -> tuple[Book, Ends]:
-    """Write one step of every world into the book; episodes that ended are struck out and told."""
+    """Add one step of every world to the book; where an episode ended, report it and start again from zero."""
     book = Book(book.episode_return + step.reward, book.length + 1)
-    how = TRUNCATED * step.truncated + TERMINATED * step.terminated + SUCCESS * step.success
+    how = TRUNCATED * step.truncated + TERMINATED * step.terminated
     ended = step.truncated | step.terminated
+    if step.success is not None:
+        how += ended * (REPORTED + SUCCESS * step.success)
     ends = Ends(how.astype(jnp.int8), *book)
     return Book(*(jnp.where(ended, 0, column) for column in book)), ends

@@ -49,7 +49,7 @@ class Acrobot:
         after = Timed(jnp.stack([first, second, first_dot, second_dot], axis=1), state.steps + 1)
         reached = -jnp.cos(first) - jnp.cos(first + second) > 1.0
         reward = jnp.where(reached, 0.0, -1.0)
-        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps), reached)
+        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps))
 
 
 def _rates(body: Body, torque: jax.Array) -> Body:

@@ -52,4 +52,4 @@ class CartPole:
         after = Timed(state.body + SECONDS * rates, state.steps + 1)
         failed = (jnp.abs(after.body[:, 0]) > FARTHEST) | (jnp.abs(after.body[:, 2]) > STEEPEST)
         reward = -failed.astype(jnp.float32) if self.sutton_barto_reward else jnp.ones(failed.shape)
-        return Moved(after, reward, failed, out_of_time(after.steps, self.max_steps), failed)
+        return Moved(after, reward, failed, out_of_time(after.steps, self.max_steps))

@@ -101,7 +101,7 @@ class GymnaxWorld:
         # A scan wants what comes out to look like what went in; some environments turn integers into floats.
         inner = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), inner, state.inner)
         terminated = terminated.astype(bool)
-        success = info.get("is_success", terminated).astype(bool)
+        success = info["is_success"].astype(bool) if "is_success" in info else None
         after = GymnaxState(inner, self._encode(obs))
         return Moved(after, reward.astype(jnp.float32), terminated, truncated.astype(bool), success)
 
@@ -119,7 +119,7 @@ def _import_gymnax() -> Any:
         gymnax = importlib.import_module("gymnax")
         environment = importlib.import_module("gymnax.environments.environment")
     except ImportError as error:
-        raise MissingExtra("a world of gymnax", "gymnax") from error
+        raise MissingExtra("a world of gymnax", "gymnax", error) from error
     if not hasattr(environment.Environment, "is_truncated"):
         raise BadInput("this gymnax reports one flag for death and time limit; install a newer one: gymnax>=1.0")
     return gymnax

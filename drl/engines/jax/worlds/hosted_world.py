@@ -49,11 +49,12 @@ class HostedWorld(OpenWorld):
         book.check_action(action)
         self._key, self._state, step = _move(self._world, self.num_envs, self._key, self._state, action)
         # Copies, since the receiver may write into them.
-        reward, terminated, truncated, success, next_obs, obs = map(np.array, step)
+        reward, terminated, truncated, success, next_obs, obs = jax.tree.map(np.array, step)
         book.add(reward.astype(np.float64))
         book.obs = obs
         ended = np.flatnonzero(terminated | truncated).tolist()
-        episodes = [book.finish(i, bool(terminated[i]), bool(success[i])) for i in ended]
+        reported = [None if success is None else bool(success[i]) for i in ended]
+        episodes = [book.finish(i, bool(terminated[i]), word) for i, word in zip(ended, reported, strict=True)]
         return WorldStep(reward, terminated, truncated, next_obs, obs, self._always_valid, episodes)
 
     def state_dict(self) -> StateDict:

@@ -55,7 +55,7 @@ class MountainCar:
         after = Timed(_roll(state.body, 0.001 * (action.astype(jnp.float32) - 1.0)), state.steps + 1)
         reached = (after.body[:, 0] >= 0.5) & (after.body[:, 1] >= self.goal_velocity)
         reward = -jnp.ones(reached.shape)
-        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps), reached)
+        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps))
 
 
 @dataclass(frozen=True)
@@ -85,4 +85,4 @@ class MountainCarContinuous:
         after = Timed(_roll(state.body, 0.0015 * jnp.clip(force, -1.0, 1.0)), state.steps + 1)
         reached = (after.body[:, 0] >= 0.45) & (after.body[:, 1] >= self.goal_velocity)
         reward = jnp.where(reached, 100.0, 0.0) - 0.1 * force**2
-        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps), reached)
+        return Moved(after, reward, reached, out_of_time(after.steps, self.max_steps))

@@ -50,4 +50,4 @@ class Pendulum:
         angle = jnp.mod(angle + speed * SECONDS + math.pi, 2 * math.pi) - math.pi
         after = Timed(jnp.stack([angle, speed], axis=1), state.steps + 1)
         never = jnp.zeros(angle.shape, bool)
-        return Moved(after, reward, never, out_of_time(after.steps, self.max_steps), never)
+        return Moved(after, reward, never, out_of_time(after.steps, self.max_steps))

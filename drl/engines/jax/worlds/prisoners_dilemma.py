@@ -64,7 +64,7 @@ class PrisonersDilemma:
         recent = jnp.concatenate([state.recent[:, 1:], (1 + outcome).astype(jnp.int8)[:, None]], axis=1)
         after = Game(state.opponent, recent, state.steps + 1)
         over = jnp.zeros(last.shape, bool) if rules.survival is None else noise[:, 1] >= rounded_up(rules.survival)
-        return Moved(after, reward, over, out_of_time(after.steps, rules.rounds), success=over)
+        return Moved(after, reward, over, out_of_time(after.steps, rules.rounds))
 
 
 def against(pool: Pool, rules: Rules) -> PrisonersDilemma:

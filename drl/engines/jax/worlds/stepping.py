@@ -15,7 +15,7 @@ class JaxStep(NamedTuple):
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool; wins over truncated when both would hold
     truncated: jax.Array  # [N] bool
-    success: jax.Array  # [N] bool; False where no episode ended
+    success: jax.Array | None  # [N] bool; counts where an episode ended; None: the world does not say
     next_obs: jax.Array  # [N, …] true successors
     obs: jax.Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
 
@@ -45,7 +45,7 @@ def advance(world: JaxWorld, state: State, action: jax.Array, noise: Noise) -> t
     fresh = world.reset(noise.reset)
     next_obs = world.observe(moved.state)
     obs = where_rows(ended, world.observe(fresh), next_obs)
-    step = JaxStep(moved.reward, moved.terminated, truncated, moved.success & ended, next_obs, obs)
+    step = JaxStep(moved.reward, moved.terminated, truncated, moved.success, next_obs, obs)
     return jax.tree.map(lambda new, old: where_rows(ended, new, old), fresh, moved.state), step
 
 

@@ -23,7 +23,7 @@ class Moved(NamedTuple):
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool
     truncated: jax.Array  # [N] bool; may be set beside `terminated`, which wins in `step_and_reset`
-    success: jax.Array  # [N] bool; counts where an episode ended: the world's own `is_success`, else `terminated`
+    success: jax.Array | None = None  # [N] bool; counts where an episode ended; None: the world does not say
 
 
 class JaxWorld(Protocol):

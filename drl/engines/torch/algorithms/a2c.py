@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import A2CConfig
+from drl.core.configs import A2CConfig, variant_of
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.learner import Learner
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
 
 LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
@@ -31,7 +32,7 @@ def a2c_loss(model: nn.Module, rows: Rows, spec: ActionSpec, config: A2CConfig) 
     return loss, torch.stack([policy_loss, value_loss, mean_entropy]).detach()
 
 
-class A2C:
+class A2C(Learner):
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
     def __init__(
@@ -42,8 +43,8 @@ class A2C:
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
-        self.model, self.spec = model, action_spec
-        self.config = config or A2CConfig()
+        self.spec, self.config = action_spec, config or A2CConfig()
+        super().__init__(model, variant_of("a2c", self.config))
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.optimizer = FlatOptimizer(
             model,

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import DQNConfig
+from drl.core.configs import DQNConfig, variant_of
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Array
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.heads import QHead
 from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.learner import Learner
 
 
 class QRows(NamedTuple):
@@ -75,7 +76,7 @@ def _q_values(head: Any, answer: Tensor) -> Tensor:
     return head.q_values(answer) if head is not None else answer  # type: ignore[no-any-return]
 
 
-class DQN:
+class DQN(Learner):
     """Learns action values from replayed transitions. Needs a q-value model and Discrete actions."""
 
     def __init__(
@@ -86,16 +87,17 @@ class DQN:
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.model, self.spec = model, action_spec
-        self.config = config or DQNConfig()
+        self.spec, self.config = action_spec, config or DQNConfig()
+        super().__init__(model, variant_of("dqn", self.config))
         self.rng = rng or np.random.default_rng(0)  # seeds the noise of noisy layers
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.target = copy.deepcopy(model).requires_grad_(False)
         self.device = next(model.parameters()).device
         head = getattr(model, "head", None)
+        self.head = head if isinstance(head, QHead) else None
         self.optimizer = FlatOptimizer(
             model,
-            partial(dqn_loss, target=self.target, head=head if isinstance(head, QHead) else None, config=self.config),
+            partial(dqn_loss, target=self.target, head=self.head, config=self.config),
             kind=self.config.optimizer,
             eps=self.config.adam_eps,
             max_grad_norm=self.config.max_grad_norm,
@@ -127,6 +129,18 @@ class DQN:
         q, priority = logged[1:-1].reshape(2, -1)  # between the loss and the gradient norm
         numbers = {"loss": logged[0], "mean_q": q.mean(), "mean_error": priority.mean(), "grad_norm": logged[-1]}
         return {name: float(number) for name, number in numbers.items()} | {"learning_rate": rate, "priority": priority}
+
+    def predict(self, obs: Array) -> Array:
+        for layer in self.noisy:
+            layer.quiet = True
+        with torch.no_grad():
+            q_values: Array = _q_values(self.head, self._forward(obs)).cpu().numpy()
+        for layer in self.noisy:
+            layer.quiet = False
+        return q_values
+
+    def sync_target(self) -> None:
+        self.target_values.copy_(self.optimizer.values)
 
     def _resample(self) -> None:
         resample(self.noisy, self.rng)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import PPOConfig
+from drl.core.configs import PPOConfig, variant_of
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
@@ -16,6 +16,7 @@ from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.learner import Learner
 from drl.engines.torch.models import PolicyValueModel
 from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_worlds
 from drl.engines.torch.packing import Sequences
@@ -54,7 +55,7 @@ def ppo_loss(
     return loss, logged
 
 
-class PPO:
+class PPO(Learner):
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
     def __init__(
@@ -65,8 +66,8 @@ class PPO:
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.model, self.spec = model, action_spec
-        self.config = config or PPOConfig()
+        self.spec, self.config = action_spec, config or PPOConfig()
+        super().__init__(model, variant_of("ppo", self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)

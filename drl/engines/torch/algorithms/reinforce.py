@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ReinforceConfig
+from drl.core.configs import ReinforceConfig, variant_of
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec, Array
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.learner import Learner
 from drl.engines.torch.on_policy import forward_in_chunks, successor_values
 from drl.engines.torch.recurrent import recurrent_parts
 
@@ -39,7 +40,7 @@ def reinforce_loss(
     return loss, torch.stack([policy_loss, mean_entropy, value_loss]).detach()
 
 
-class Reinforce:
+class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`.
 
     A truncated episode is not over: its tail is worth V(final observation) with baseline `value`, the running mean
@@ -56,8 +57,8 @@ class Reinforce:
     ):
         if recurrent_parts(model):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
-        self.model, self.spec = model, action_spec
-        self.config = config or ReinforceConfig()
+        self.spec, self.config = action_spec, config or ReinforceConfig()
+        super().__init__(model, variant_of("reinforce", self.config))
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
         self.optimizer = FlatOptimizer(

@@ -1,0 +1,71 @@
+"""Files in folders that somebody else may have made: nothing is written through a link or read from outside.
+
+A run or an agent can come from anywhere. New content goes into a draft with a name nobody can guess, made exclusively,
+and takes its place in one piece. What is read must be a plain file inside its folder and of a sensible size.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from drl.core.errors import UnusableFile
+
+MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
+MOST_WEIGHTS = 16 << 30  # bytes of a file of weights
+
+
+@contextlib.contextmanager
+def draft_of(path: Path, suffix: str = ".part") -> Iterator[Path]:
+    """A new, empty file beside `path` to write into; at the end it takes the place of `path`, or of the link there.
+
+    If the block raises, the draft is removed and `path` is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{suffix}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is the old one or the new one, never half of either."""
+    with draft_of(path) as draft, open(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def stay_inside(folder: Path, path: Path) -> Path:
+    """`path`, or an error if a link on the way leads out of `folder`. The last part may be missing, or a link that
+    `draft_of` will replace."""
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise UnusableFile(f"{path.parent} is a link that leads out of {folder}; nothing is written there")
+    return path
+
+
+def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
+    """The content of a plain file that really lies in `folder` and has at most `most` bytes."""
+    try:
+        if not path.resolve(strict=True).is_relative_to(folder.resolve()):
+            raise UnusableFile(f"{path} leads out of {folder}; it is not read")
+        return read_plain(path, most)
+    except FileNotFoundError:
+        raise UnusableFile(f"{path} does not exist") from None
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_plain(path: Path, most: int = MOST_TEXT) -> bytes:
+    """The content of a plain file of at most `most` bytes: no pipe that never ends, no device."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UnusableFile(f"{path} is not a plain file; it is not read")
+    if status.st_size > most:
+        raise UnusableFile(f"{path} has {status.st_size:,} bytes, more than the {most:,} that are read")
+    return path.read_bytes()

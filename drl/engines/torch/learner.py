@@ -1,0 +1,41 @@
+"""What every algorithm of this engine offers besides `learn`."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl.core.specs import Array
+from drl.core.variants import require_variant
+from drl.engines.torch.models import known_variant
+from drl.engines.torch.packing import one_step
+from drl.engines.torch.recurrent import arrange
+
+
+class Learner:
+    """An algorithm and its model. `needs` is the variant that the model must have."""
+
+    def __init__(self, model: nn.Module, needs: str):
+        require_variant(type(self).__name__, needs, known_variant(model))
+        self.model, self.needs = model, needs
+
+    def predict(self, obs: Array) -> Array:
+        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: the policy's
+        parameters, or the action values. `agent.act` is this with an encoder and a normalizer before it and the choice
+        after it. A recurrent model answers as at an episode's begin."""
+        answer = self._forward(obs)
+        numbers: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
+        return numbers
+
+    def _forward(self, obs: Array) -> Any:
+        device = next(self.model.parameters()).device
+        with torch.no_grad():
+            rows: Any = torch.from_numpy(np.ascontiguousarray(obs)).to(device)
+            if size := arrange(self.model):
+                rows = one_step(rows, torch.zeros(len(obs), size, device=device))
+            answer: Tensor | tuple[Tensor, Tensor] = self.model(rows)
+            return answer
+
+    def sync_target(self) -> None:
+        """Copy the online network into the target network. Without a target network there is nothing to do."""
