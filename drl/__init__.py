@@ -1,6 +1,7 @@
 """drl: a workshop where world, brain, student and teacher are four things you swap one by one.
 
-Importing `drl` loads neither torch nor jax; names below are fetched on first use.
+Importing `drl` registers its environments with Gymnasium and loads neither torch nor jax; names below are fetched on
+first use.
 
 >>> import drl
 >>> drl.__version__
@@ -9,6 +10,8 @@ Importing `drl` loads neither torch nor jax; names below are fetched on first us
 
 import importlib
 from typing import Any
+
+from drl.envs.registry import register_worlds
 
 __version__ = "0.1.0"
 
@@ -21,6 +24,8 @@ _PUBLIC = {
     "Trainer": "drl.trainer.trainer",
 }
 __all__ = [*_PUBLIC, "__version__"]
+
+register_worlds()
 
 
 def __getattr__(name: str) -> Any:

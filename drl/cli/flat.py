@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from drl.cli.entry import EXIT_CODES, report_errors
+from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
+from drl.core.log import Log
 from drl.experiment.config import Experiment
+from drl.experiment.run_folder import Run
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 
@@ -25,13 +28,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="main.py", description=__doc__, allow_abbrev=False)
+    parser = Parser(
+        prog="main.py",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     add = parser.add_argument
     add("--env_name", default="CartPole-v1", help="Gymnasium environment")
     add("--num_episodes", type=int, default=2000, help="training episodes")
     add("--seed", type=int, default=42, help="root seed")
     add("--quiet", action="store_true", help="less printing")
-    add("--results_dir", default="results")
+    add("--results_dir", default="results", help="where runs, models and studies are kept")
 
     group = parser.add_argument_group("hyper-parameters")
     add = group.add_argument
@@ -49,9 +57,14 @@ def make_parser() -> Parser:
 
     group = parser.add_argument_group("exploration: ε = end + (start − end)·exp(−step / decay)")
     add = group.add_argument
-    add("--eps_start", type=float, default=0.9)
-    add("--eps_end", type=float, default=0.05)
-    add("--eps_decay", type=float, default=None, help=f"default 1000, for Atari {ATARI_EPS_DECAY}")
+    add("--eps_start", type=float, default=0.9, help="share of random actions at first")
+    add("--eps_end", type=float, default=0.05, help="share of random actions in the end")
+    add(
+        "--eps_decay",
+        type=float,
+        default=None,
+        help=f"environment steps; 0: the end from the start; None: 1000, for Atari {ATARI_EPS_DECAY}",
+    )
 
     group = parser.add_argument_group("switches, alone and in any combination")
     add = group.add_argument
@@ -60,38 +73,38 @@ def make_parser() -> Parser:
     add("--use_per", action="store_true", help="prioritised replay")
     add("--use_noisy", action="store_true", help="noisy layers in place of ε")
     add("--use_distributional", action="store_true", help="C51")
-    add("--num_atoms", type=int, default=51)
-    add("--v_min", type=float, default=-10.0)
-    add("--v_max", type=float, default=10.0)
-    add("--per_alpha", type=float, default=0.6)
-    add("--per_beta", type=float, default=0.4)
+    add("--num_atoms", type=int, default=51, help="C51: atoms of the support")
+    add("--v_min", type=float, default=-10.0, help="C51: smallest return of the support")
+    add("--v_max", type=float, default=10.0, help="C51: largest return of the support")
+    add("--per_alpha", type=float, default=0.6, help="priorities: 0 uniform, 1 in full proportion to the error")
+    add("--per_beta", type=float, default=0.4, help="priorities: strength of the correction by weights, at first")
     add("--per_beta_increment", type=float, default=0.001, help="added at every sample, up to 1")
-    add("--per_eps", type=float, default=0.01)
+    add("--per_eps", type=float, default=0.01, help="priorities: added to every error")
 
     group = parser.add_argument_group("Atari")
     add = group.add_argument
-    add("--screen_size", type=int, default=84)
-    add("--noop_max", type=int, default=30)
+    add("--screen_size", type=int, default=84, help="height and width of a frame")
+    add("--noop_max", type=int, default=30, help="most idle steps at an episode's begin")
     add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
-    add("--stack_size", type=int, default=4)
+    add("--stack_size", type=int, default=4, help="frames the agent sees at once")
 
     group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
     add = group.add_argument
-    add("--evaluate", action="store_true")
+    add("--evaluate", action="store_true", help="evaluate instead of training")
     add("--load_model_path", default=None, help="a .pth file that training saved")
-    add("--eval_episodes", type=int, default=10)
+    add("--eval_episodes", type=int, default=10, help="episodes to watch")
 
     group = parser.add_argument_group("search (Optuna)")
     add = group.add_argument
-    add("--search", action="store_true")
-    add("--n_trials", type=int, default=100)
-    add("--num_episodes_per_trial", type=int, default=300)
+    add("--search", action="store_true", help="look for better settings instead of training")
+    add("--n_trials", type=int, default=100, help="trials in all; the same command again continues")
+    add("--num_episodes_per_trial", type=int, default=300, help="training episodes of each trial")
     add("--search_mode", choices=("base", "all"), default="base", help="base: lr, gamma, tau; all: architecture too")
 
     group = parser.add_argument_group("Weights & Biases")
     add = group.add_argument
-    add("--wandb_project", default="drl-pbl-lecture")
-    add("--wandb_disable", action="store_true")
+    add("--wandb_project", default="drl-pbl-lecture", help="project to track under")
+    add("--wandb_disable", action="store_true", help="no tracking with W&B")
     return parser
 
 
@@ -104,6 +117,8 @@ def _run(flags: argparse.Namespace) -> int:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
     if flags.load_model_path and not flags.evaluate:
         raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
+    if flags.eval_episodes < 1:
+        raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
     if flags.evaluate:
         return _evaluate(flags)
     if flags.search:
@@ -114,7 +129,11 @@ def _run(flags: argparse.Namespace) -> int:
 def experiment_of(flags: argparse.Namespace) -> Experiment:
     """The experiment that these flags describe."""
     atari = flags.env_name.startswith("ALE/")
-    decay = flags.eps_decay or (ATARI_EPS_DECAY if atari else 1000.0)
+    start, decay = flags.eps_start, flags.eps_decay
+    if decay is None:
+        decay = ATARI_EPS_DECAY if atari else 1000.0
+    elif decay == 0:  # at its end from the first step on
+        start, decay = flags.eps_end, 1.0
     names = ("screen_size", "noop_max", "frame_skip")
     settings: dict[str, Any] = {
         "algorithm": "dqn",
@@ -137,7 +156,7 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
         "max_grad_value": flags.grad_clip,
         "hidden": [flags.hidden, flags.hidden],
         "cnn_features": flags.cnn_features,
-        "epsilon_start": flags.eps_start,
+        "epsilon_start": start,
         "epsilon_end": flags.eps_end,
         "epsilon_decay": decay,
         "double": flags.use_double,
@@ -168,22 +187,36 @@ def _train(flags: argparse.Namespace) -> int:
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True
         say("W&B is not installed (pip install 'drl-workshop[wandb]'); going on without it")
-    finished = train(experiment_of(flags))
-    best = _link_best(finished.folder, Path(flags.results_dir) / "models")
+    folder, links = Path(flags.results_dir) / "models", []
+
+    def link_best(run: Run) -> list[Tracker]:
+        links.append(BestModelLink(run.folder, folder))
+        return list(links)
+
+    finished = train(experiment_of(flags), link_best)
+    best = links[0].path
     told = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
     say(told if flags.quiet else f"{report(finished)}\n{told}")
     return EXIT_CODES[finished.status]
 
 
-def _link_best(run: Path, folder: Path) -> Path | None:
-    """`results/models/best_model_<run_id>.pth`, a link to the file in the run's own folder."""
-    source = run / "models" / "best_return_pi_ckpt.pth"
-    if not source.exists():
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
-    link.symlink_to(os.path.relpath(source, folder))
-    return link
+class BestModelLink:
+    """`results/models/best_model_<run_id>.pth`, a link to the file in the run's own folder, from the first time there
+    is a best model."""
+
+    def __init__(self, run: Path, folder: Path):
+        self.source = run / "models" / "best_return_pi_ckpt.pth"
+        self.link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
+        self.path: Path | None = None  # of the link, once it is there
+
+    def write(self, log: Log) -> None:
+        if self.path is None and self.source.exists():
+            self.link.parent.mkdir(parents=True, exist_ok=True)
+            self.link.symlink_to(os.path.relpath(self.source, self.link.parent))
+            self.path = self.link
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _evaluate(flags: argparse.Namespace) -> int:
@@ -206,6 +239,7 @@ def _search(flags: argparse.Namespace) -> int:
     from drl.experiment.search import SearchConfig, search
 
     name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
+    options = {"distributional": ("none", "c51")}  # what these flags can say
     config = SearchConfig(
         env=flags.env_name,
         n_trials=flags.n_trials,
@@ -216,7 +250,8 @@ def _search(flags: argparse.Namespace) -> int:
         results_dir=flags.results_dir,
         name=name + ("_all" if flags.search_mode == "all" else ""),
     )
-    result = search("dqn", config, experiment_of(flags).to_flat(), use_preset=False)
+    settings = experiment_of(flags).to_flat()
+    result = search("dqn", config, settings, use_preset=False, options=options, own_study=True)
     return EXIT_CODES[result.status]
 
 

@@ -32,7 +32,4 @@ def _presets() -> list[str]:
 def _worlds() -> list[str]:
     import gymnasium as gym
 
-    from drl.envs.registry import register_worlds
-
-    register_worlds()
     return sorted(gym.registry)

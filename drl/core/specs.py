@@ -17,7 +17,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """An observation space as a small tree; encoding flattens everything that is not a Box into a float vector.
+    """An observation space as a small tree; encoding flattens everything that is not a Box into a float vector, with
+    bytes divided by 255.
 
     >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
     array([[0., 0., 1.],
@@ -75,7 +76,7 @@ class ObsSpec:
             return np.concatenate(one_hots, axis=1)
         children = [obs[key] for key in self.keys] if self.kind == "dict" else list(obs)
         encoded = [part.encode(child) for part, child in zip(self.parts, children, strict=True)]
-        return np.concatenate([e.reshape(len(e), -1).astype(np.float32, copy=False) for e in encoded], axis=1)
+        return np.concatenate([_as_numbers(array) for array in encoded], axis=1)
 
     def encode_one(self, obs: Any) -> Array:
         """Encode one observation as the environment hands it out; no batch axis in or out."""
@@ -115,6 +116,12 @@ class ObsSpec:
         values: dict[str, Any] = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
         values |= {key: plain[key] for key in ("kind", "box_dtype", "channels_last")}
         return cls(parts=parts, **values)
+
+
+def _as_numbers(array: Array) -> Array:
+    """Flat float rows `[N, D]`; pixels as numbers from 0 to 1, as a model would see them."""
+    rows = array.reshape(len(array), -1)
+    return rows.astype(np.float32, copy=False) / np.float32(255.0 if rows.dtype == np.uint8 else 1.0)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from drl.envs.envpool_world import EnvPoolWorld, make_pool
 from drl.envs.frame_stack import StackedEnv, StackedWorld
 from drl.envs.native_world import NativeWorld
 from drl.envs.open_world import OpenWorld
-from drl.envs.registry import register_worlds
 from drl.envs.sync_world import SyncWorld
 
 NATIVE_FROM = 12  # worlds from which Gymnasium's native CartPole beats our loop; see the README for the numbers
@@ -103,7 +102,6 @@ def make_single(
 
 def find_spec(env_id: str) -> EnvSpec:
     """Look an id up in Gymnasium's registry, importing what registers it."""
-    register_worlds()
     module, _, name = env_id.rpartition(":")
     if module:
         if "" not in sys.path and os.getcwd() not in sys.path:

@@ -1,4 +1,5 @@
-"""Our own worlds under Gymnasium ids. Nothing is registered by an import; `make_world` calls `register_worlds`."""
+"""Our own worlds under Gymnasium ids. `import drl` registers them; the environments themselves are imported when one is
+made."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,24 +66,26 @@ class StopSignals:
         return "interrupted" if self.seen == signal.SIGINT else "terminated"
 
 
-def train(experiment: Experiment, trackers: list[Tracker] | None = None, console: bool = True) -> Finished:
+def train(
+    experiment: Experiment, trackers: Callable[[Run], list[Tracker]] | None = None, console: bool = True
+) -> Finished:
     """Train, tracking everything into a new run folder. Bad input raises before anything is written.
 
-    `trackers` come on top of the usual ones; `console=False` prints nothing at all.
+    `trackers` makes those that come on top of the usual ones; `console=False` prints nothing at all.
     """
     run_config = experiment.run
     if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
         raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
     with StopSignals() as signals, open_trainer(experiment, _landmarks(experiment)) as trainer:
         run = _begin_run(experiment, trainer)
-        own = _trackers(experiment, run, console)
+        own = _trackers(experiment, run, console) + (trackers(run) if trackers else [])
         with contextlib.ExitStack() as stack:
             board = None
             if run_config.wandb_project is not None:
                 settings = experiment.to_flat()
                 board = WandbTracker(run_config.wandb_project, settings, run.folder, name=run.folder.name)
                 stack.enter_context(contextlib.closing(board))
-            session = Session(experiment, trainer, run, [*own, *(trackers or [])], board, signals)
+            session = Session(experiment, trainer, run, own, board, signals)
             finished = drive([session])[0]
             if board is not None:
                 board.finish()

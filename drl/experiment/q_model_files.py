@@ -37,8 +37,13 @@ def load_q_agent(path: Path, experiment: Experiment) -> Any:
     run = experiment.run
     with make_single(run.env, frame_stack=run.frame_stack, env_kwargs=run.world_kwargs) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
-    _check_switches(arrays, specs[1].sizes[0] if specs[1].sizes else 0, experiment.model, path)
-    model = make_q_value_model(*specs, experiment.model)
+    config, support = experiment.model, arrays.pop("head.support", None)
+    if support is not None and config.distributional == "c51" and len(support) >= 2:
+        # The file knows which returns its atoms stand for.
+        ends = {"v_min": float(support[0]), "v_max": float(support[-1]), "num_atoms": len(support)}
+        config = dataclasses.replace(config, **ends)
+    _check_switches(arrays, specs[1].sizes[0] if specs[1].sizes else 0, config, path)
+    model = make_q_value_model(*specs, config)
     load_parameters(model, arrays, str(path))
     return QAgent(model, *specs)
 

@@ -5,8 +5,10 @@
 """
 
 import contextlib
+import json
 import os
 import statistics
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.launch import StopSignals
 from drl.experiment.presets import load_preset
 from drl.experiment.search_report import Display, write_report
-from drl.experiment.search_space import MODES, as_settings, space_for, starting_point
+from drl.experiment.search_space import MODES, Choice, as_settings, space_for, starting_point
 from drl.experiment.search_study import Ledger, claim, open_study, optuna
 from drl.experiment.search_worker import Crew, Job, Outcome
 
@@ -102,13 +104,19 @@ class SearchResult:
 
 
 def search(
-    algorithm: str, config: SearchConfig, settings: dict[str, Any] | None = None, use_preset: bool = True
+    algorithm: str,
+    config: SearchConfig,
+    settings: dict[str, Any] | None = None,
+    use_preset: bool = True,
+    options: dict[str, tuple[Any, ...]] | None = None,
+    own_study: bool = False,
 ) -> SearchResult:
     """Search, or continue a search. `settings` are flat names that stay as they are, on top of the pair's preset; one
-    that is searched over is where the search begins."""
+    that is searched over is where the search begins. `options` narrows what a setting is chosen from. With `own_study`
+    every budget and combination of settings has a study of its own, which the same ones find again."""
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
-    plan = _Plan(algorithm, config, one_budget(preset, settings or {}))
+    plan = _Plan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study)
     study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
     claim(study, plan.belongs())
     ledger = Ledger(study)
@@ -143,13 +151,22 @@ def one_budget(preset: dict[str, Any], settings: dict[str, Any]) -> dict[str, An
 class _Plan:
     """What is searched, fixed before the first trial. Bad input raises here, before anything is written."""
 
-    def __init__(self, algorithm: str, config: SearchConfig, given: dict[str, Any]):
+    def __init__(
+        self,
+        algorithm: str,
+        config: SearchConfig,
+        given: dict[str, Any],
+        narrowed: dict[str, tuple[Any, ...]],
+        own_study: bool,
+    ):
         self.algorithm, self.config = algorithm, config
-        self.name = config.name_for(algorithm)
-        self.folder = Path(config.results_dir) / self.name
         whose = {"algorithm": algorithm, "env": config.env}
         self.given = whose | given | whose
         self.budget = self._budget()
+        self.name = config.name_for(algorithm)
+        if own_study:
+            self.name += f"_{zlib.crc32(json.dumps(self.belongs(), sort_keys=True).encode()):08x}"
+        self.folder = Path(config.results_dir) / self.name
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
         options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
@@ -161,6 +178,7 @@ class _Plan:
             self.start_flat["width"] = start.model.cnn_features // 4
         self.layers = max(len(start.model.hidden), 1)
         self.space = space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
+        self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # tiny networks lose time to a second thread
         self.threads = run.threads or max(cores // config.n_jobs, 1)
 

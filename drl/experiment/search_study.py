@@ -106,13 +106,22 @@ def claim(study: Any, belongs: dict[str, Any]) -> None:
     if before is None:
         study.set_user_attr("search", belongs)
         return
-    other = [name for name in {**before, **belongs} if before.get(name) != belongs.get(name)]
+    old, new = _leaves(before), _leaves(belongs)
+    other = [name for name in old | new if old.get(name) != new.get(name)]
     if other:
-        told = "; ".join(f"{name} was {before.get(name)!r} and is now {belongs.get(name)!r}" for name in sorted(other))
+        told = "; ".join(f"{name} was {old.get(name)!r} and is now {new.get(name)!r}" for name in sorted(other))
         raise BadInput(
             f"the study {study.study_name!r} is of another search: {told}. Give the same values to continue it, or "
             "another --name to begin a new one"
         )
+
+
+def _leaves(tree: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings as plain ones."""
+    plain: dict[str, Any] = {}
+    for name, value in tree.items():
+        plain |= _leaves(value) if isinstance(value, dict) else {name: value}
+    return plain
 
 
 class Ledger:

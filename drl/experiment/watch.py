@@ -21,6 +21,7 @@ from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.worlds import GYMNAX
 from drl.tracking.video import write_video
 
+MANY = 12  # numbers that still fit into a line
 MAX_FRAMES = 3000  # of one film: a world that never ends is cut here
 
 
@@ -73,9 +74,7 @@ def watch(
             for step in play(agent, env, Seeds(seed).integer("watch", index), explore, ask=mode == "ansi"):
                 total, length, last = total + step.reward, length + 1, step
                 if mode == "ansi":
-                    print(_line(agent, length, step), file=stream)
-                if env.render_mode == "ansi":
-                    print(env.render(), file=stream)
+                    print(_line(agent, length, step, env), file=stream)
             how = "terminated" if last.terminated else "truncated"
             print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
             success = judge_success(success_in(last.info), total, reward_threshold(env_id))
@@ -111,18 +110,30 @@ def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
     return env
 
 
-def _line(agent: Any, count: int, step: Step) -> str:
+def _line(agent: Any, count: int, step: Step, env: Any) -> str:
+    """One line: the environment's own words where it has some, what the agent thought, what it got."""
+    drawn = str(env.render()).rstrip() if env.render_mode == "ansi" else ""
+    thoughts = [f"{name} {_thought(thought[0], step.action)}" for name, thought in step.thoughts.items()]
+    if drawn and "\n" not in drawn:
+        return "  ".join([drawn, *thoughts])
     encoded = agent.obs_spec.encode_one(step.obs)[None]
-    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", f"action {_short(step.action)}"]
-    parts += [f"{name} {_short(thought[0])}" for name, thought in step.thoughts.items()]
+    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", *thoughts, f"action {_short(step.action)}"]
     parts.append(f"reward {step.reward:g}")
     plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
-    return "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])
+    line = "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])
+    return f"{line}\n{drawn}" if drawn else line  # a board of several lines stands below
+
+
+def _thought(values: Array, action: Array) -> str:
+    """All numbers if they are few; of many, the one of the action taken."""
+    if np.size(values) <= MANY or np.ndim(action) or not 0 <= int(action) < len(values):
+        return _short(values)
+    return f"{values[int(action)]:.2f} for {int(action)} (of {len(values)}: mean {values.mean():.2f})"
 
 
 def _short(array: Any) -> str:
     """A handful of numbers, or a summary of many."""
     array = np.asarray(array)
-    if array.size > 12:
+    if array.size > MANY:
         return f"[{array.shape} min {array.min():.2f} mean {array.mean():.2f} max {array.max():.2f}]"
     return np.array2string(array, precision=2, suppress_small=True, separator=" ").replace("\n", "")

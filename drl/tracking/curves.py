@@ -112,13 +112,16 @@ def t_975(degrees: Array) -> Array:
 
 
 def across(curves: list[tuple[Array, Array]], points: int = 300) -> Band:
-    """Mean and 95 % band over several runs' curves, on the stretch of x where every run has data."""
-    low = max(x[0] for x, _ in curves)
-    high = min(x[-1] for x, _ in curves)
+    """Mean and 95 % band over several runs' curves, where at least half of them, and two, have data: a run that ended
+    early does not cut the mean of the others. Fewer than three runs get no band."""
+    needed = max(2, -(-len(curves) // 2))
+    low = sorted(x[0] for x, _ in curves)[needed - 1]
+    high = sorted((x[-1] for x, _ in curves), reverse=True)[needed - 1]
     if high < low:
         empty = np.array([])
         return Band(empty, empty, empty)
     grid = np.linspace(low, high, points if high > low else 1)
-    table = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, points]
+    table = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves])  # [runs, points]
     flat = grouped(np.repeat(grid, len(curves)), table.T.ravel(), np.arange(len(grid)) * len(curves), least=3)
-    return Band(grid, flat.mean, flat.half)
+    enough = np.isfinite(table).sum(axis=0) >= needed
+    return Band(grid[enough], flat.mean[enough], flat.half[enough])

@@ -6,6 +6,8 @@ Drawn on Agg canvases through matplotlib's objects: no window, no pyplot, no sta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from drl.core.safe_files import draft_of
 from drl.core.specs import Array
 from drl.tracking.curves import Band
@@ -50,8 +52,16 @@ def draw_line(ax: "Axes", x: Array, y: Array, **style: Any) -> None:
     ax.plot(x, y, **look)
 
 
-def draw_band(ax: "Axes", band: Band, color: str, label: str | None = None, linestyle: str = "-") -> None:
-    ax.fill_between(band.x, band.mean - band.half, band.mean + band.half, color=color, alpha=0.18, linewidth=0)
+def draw_band(
+    ax: "Axes",
+    band: Band,
+    color: str,
+    label: str | None = None,
+    linestyle: str = "-",
+    bounds: tuple[float, float] = (-float("inf"), float("inf")),  # the band is clipped to these
+) -> None:
+    low, high = (np.clip(edge, *bounds) for edge in (band.mean - band.half, band.mean + band.half))
+    ax.fill_between(band.x, low, high, color=color, alpha=0.18, linewidth=0)
     draw_line(ax, band.x, band.mean, color=color, label=label, linestyle=linestyle)
 
 

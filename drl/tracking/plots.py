@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from drl.tracking.figures import (
     save_figure,
 )
 from drl.tracking.files import read_metrics
+from drl.tracking.run_groups import grouped_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,38 +62,55 @@ def plot_run(run_dir: str | Path) -> list[Path]:
 def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     """Smoothed returns of several runs on one picture.
 
-    Runs in one experiment folder become a mean with its 95 % band, drawn where all of them have data, over the faint
-    single runs.
+    Runs of one experiment that differ in the seed at most become a mean with its 95 % band over the faint single runs;
+    runs with other settings get a line of their own, labelled by what differs.
     """
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
-    experiments: dict[Path, list[tuple[Array, Array]]] = {}
-    for run_dir in map(Path, run_dirs):
-        episodes = episodes_of(_rows(run_dir))
-        keep = np.isfinite(episodes.returns)
-        x, y = episodes.env_steps[keep], episodes.returns[keep]
-        if len(y):
-            shown = thinned(len(y), LINE_POINTS)
-            curve = x[shown], trailing_mean(y, smoothing_window(len(y)))[shown]
-            experiments.setdefault(run_dir.resolve().parent, []).append(curve)
-    if not experiments:
+    groups = {label: _curves(runs) for label, runs in grouped_runs([Path(run_dir) for run_dir in run_dirs]).items()}
+    groups = {label: curves for label, curves in groups.items() if curves}
+    if not groups:
         raise BadInput(f"none of {[str(run_dir) for run_dir in run_dirs]} has a finished episode yet; train longer")
-    figure, ax = make_figure("Return per episode", "trailing mean; band: 95 % confidence over runs")
-    names = _distinct_names(list(experiments))
-    for i, (folder, curves) in enumerate(experiments.items()):
+    figure, ax = make_figure("Return per episode", "trailing mean; band: 95 % confidence over three runs or more")
+    for i, (label, curves) in enumerate(groups.items()):
         style: dict[str, Any] = {
             "color": COLOURS[i % len(COLOURS)],
             "linestyle": ("-", "--", ":")[i // len(COLOURS) % 3],
         }
         if len(curves) == 1:
-            draw_line(ax, *curves[0], label=names[folder], **style)
+            draw_line(ax, curves[0].x, curves[0].y, label=label, **style)
             continue
-        for x, y in curves:
+        for x, y, _, _ in curves:
             draw_line(ax, x, y, **style | {"linewidth": 0.8, "alpha": 0.35})
-        draw_band(ax, across(curves), label=f"{names[folder]} ({len(curves)} runs)", **style)
+        band = across([(curve.x, curve.y) for curve in curves])
+        # No mean lies beyond what a single episode has reached: a bounded return does not get a band past its bounds.
+        bounds = min(curve.lowest for curve in curves), max(curve.highest for curve in curves)
+        draw_band(ax, band, label=f"{label} ({len(curves)} runs)", bounds=bounds, **style)
     finish(ax, "return")
     add_legend(ax)
     return save_figure(figure, Path(out))
+
+
+class _Curve(NamedTuple):
+    """The smoothed returns of a run, and the range of its episodes."""
+
+    x: Array
+    y: Array
+    lowest: float
+    highest: float
+
+
+def _curves(run_dirs: Sequence[Path]) -> list[_Curve]:
+    curves = []
+    for run_dir in run_dirs:
+        episodes = episodes_of(_rows(run_dir))
+        keep = np.isfinite(episodes.returns)
+        x, y = episodes.env_steps[keep], episodes.returns[keep]
+        if len(y):
+            shown = thinned(len(y), LINE_POINTS)
+            smooth = trailing_mean(y, smoothing_window(len(y)))
+            curves.append(_Curve(x[shown], smooth[shown], float(y.min()), float(y.max())))
+    return curves
 
 
 def _return(episodes: Episodes, label: str) -> "Figure | None":
@@ -205,12 +223,3 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
     return read_metrics(path)
-
-
-def _distinct_names(folders: list[Path]) -> dict[Path, str]:
-    """The last part of each path, or as many parts as it takes to tell them apart."""
-    for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
-        names = {folder: "/".join(folder.parts[-parts:]) for folder in folders}
-        if len(set(names.values())) == len(folders):
-            break
-    return names

@@ -37,14 +37,15 @@ def test_a_band_is_a_students_t_interval():
     assert np.isnan(grouped(np.arange(6.0), values, np.array([0, 3, 5]), least=4).half).all()
 
 
-def test_runs_are_averaged_where_all_have_data():
+def test_runs_are_averaged_where_half_of_them_have_data():
     short = np.array([0.0, 10.0]), np.array([0.0, 10.0])
     long = np.array([5.0, 20.0]), np.array([7.0, 22.0])
     middle = np.array([5.0, 20.0]), np.array([6.0, 21.0])
-    band = across([short, long, middle], points=3)
-    np.testing.assert_allclose(band.x, [5, 7.5, 10])
-    np.testing.assert_allclose(band.mean, [6, 8.5, 11])
-    np.testing.assert_allclose(band.half, 4.303 / np.sqrt(3), rtol=1e-3)  # t(0.975, 2 degrees), deviation 1
+    band = across([short, long, middle], points=4)
+    np.testing.assert_allclose(band.x, [5, 10, 15, 20])  # the short run ends at 10 and cuts nobody
+    np.testing.assert_allclose(band.mean, [6, 11, 16.5, 21.5])
+    np.testing.assert_allclose(band.half[:2], 4.303 / np.sqrt(3), rtol=1e-3)  # t(0.975, 2 degrees), deviation 1
+    assert np.isnan(band.half[2:]).all()
     assert np.isnan(across([short, long], points=3).half).all()  # two runs say nothing of their spread
     assert len(across([short, (np.array([30.0]), np.array([1.0]))]).x) == 0
 

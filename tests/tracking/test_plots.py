@@ -5,12 +5,14 @@ import sys
 import imageio.v3 as imageio
 import numpy as np
 import pytest
+import yaml
 
 from drl.core.errors import BadInput
 from drl.core.log import Episode, Log
 from drl.tracking.figures import short_number
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_compare, plot_run
+from drl.tracking.run_groups import distinct_names, grouped_runs
 
 ALL = ["return.png", "success_rate.png", "rollout_return.png", "loss.png", "evaluation.png"]
 
@@ -97,6 +99,39 @@ def test_runs_of_one_experiment_share_a_curve_and_a_band(tmp_path):
     assert ink(many) > 2 * ink(one) > 0
 
 
+def test_only_repetitions_are_averaged(tmp_path):
+    """Another rate, engine or budget is another line, labelled by what differs; another seed or name is not."""
+
+    def run(number, **settings):
+        folder = tmp_path / "ppo" / str(number)
+        folder.mkdir(parents=True)
+        same = {"algorithm": "ppo", "learning_rate": 1e-3, "engine": "torch", "seed": number, "name": str(number)}
+        (folder / "config.yaml").write_text(yaml.safe_dump(same | settings, sort_keys=False))
+        return folder
+
+    alike = [run(1), run(2)]
+    assert grouped_runs(alike) == {"ppo": alike}
+    odd, jax = run(3, learning_rate=0.5), run(4, engine="jax")
+    assert grouped_runs([*alike, odd, jax]) == {
+        "ppo, learning_rate=0.001, engine=torch": alike,
+        "ppo, learning_rate=0.5, engine=torch": [odd],
+        "ppo, learning_rate=0.001, engine=jax": [jax],
+    }
+    (odd / "config.yaml").write_text("- [")  # not readable: no settings
+    assert list(grouped_runs([odd])) == ["ppo"]
+
+
+def test_a_band_does_not_pass_what_an_episode_can_reach(tmp_path):
+    from drl.tracking.curves import Band
+    from drl.tracking.figures import draw_band, make_figure
+
+    _, ax = make_figure("", "")
+    x = np.arange(3.0)
+    draw_band(ax, Band(x, np.full(3, 490.0), np.full(3, 50.0)), "red", bounds=(0.0, 500.0))
+    corners = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (corners.min(), corners.max()) == (440.0, 500.0)
+
+
 def test_what_cannot_be_compared_is_said(tmp_path):
     with pytest.raises(BadInput, match="no runs"):
         plot_compare([], tmp_path / "x.png")
@@ -107,11 +142,9 @@ def test_what_cannot_be_compared_is_said(tmp_path):
 
 
 def test_experiments_of_one_name_stay_apart(tmp_path):
-    from drl.tracking.plots import _distinct_names
-
     old, new = tmp_path / "old" / "ppo", tmp_path / "new" / "ppo"
-    assert _distinct_names([old, new]) == {old: "old/ppo", new: "new/ppo"}
-    assert _distinct_names([old]) == {old: "ppo"}
+    assert distinct_names([old, new]) == {old: "old/ppo", new: "new/ppo"}
+    assert distinct_names([old]) == {old: "ppo"}
 
 
 def test_pyplot_is_not_used(tmp_path, monkeypatch):

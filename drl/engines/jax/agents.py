@@ -16,6 +16,7 @@ from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.variants import PROBES
 from drl.engines.jax.backbones import MLP, Pixels
 from drl.engines.jax.brain import Brain
+from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params, part
 from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, architecture_of, check_parameters
 
@@ -82,7 +83,11 @@ class JaxAgent(Actor):
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
-        write_pth(path, part(self.brain.host, "actor") if type(self.model) is PolicyValueModel else self.brain.host)
+        arrays = part(self.brain.host, "actor") if type(self.model) is PolicyValueModel else self.brain.host
+        head = getattr(self.model, "head", None)
+        if isinstance(head, QHead) and head.kind == "c51":
+            arrays = arrays | {"head.support": np.asarray(head.support)}
+        write_pth(path, arrays)
 
 
 def is_mlp(model: Any) -> bool:

@@ -60,7 +60,9 @@ class QHead(nn.Module):
         self.advantage = make_linear(features, num_actions * self.atoms, None, config.sigma, generator)
         self.state_value = make_linear(features, self.atoms, None, config.sigma, generator) if config.dueling else None
         self.support: Tensor
-        self.register_buffer("support", torch.linspace(config.v_min, config.v_max, self.atoms), persistent=False)
+        # Part of a plain state dict, so that a file of weights says which returns its atoms stand for.
+        support = torch.linspace(config.v_min, config.v_max, self.atoms)
+        self.register_buffer("support", support, persistent=self.kind == "c51")
 
     def forward(self, features: Tensor) -> Tensor:
         answer: Tensor = self.advantage(features)

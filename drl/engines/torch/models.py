@@ -102,8 +102,10 @@ def known_variant(model: Any) -> str | None:
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and lasting buffer once, also where two parts share a backbone."""
-    lasting = model.state_dict().keys()
+    """Every parameter and lasting buffer once, also where two parts share a backbone; without the support of a C51
+    head, which belongs to the model's config."""
+    support = {f"{name}.support" for name, part in model.named_modules() if isinstance(part, QHead)}
+    lasting = model.state_dict().keys() - support
     return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in lasting}
 
 

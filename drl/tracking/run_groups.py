@@ -1,0 +1,68 @@
+"""Which runs may be averaged: those of one experiment folder whose settings differ in the seed at most."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drl.core.safe_files import read_inside
+
+# Settings that do not change what is learned: runs may differ in them and still be repetitions of one another.
+OF_ONE_RUN = {
+    "seed", "num_seeds", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project",
+    "evaluate_every", "evaluation_episodes", "checkpoint_every", "keep_checkpoints", "num_checkpoints", "max_minutes",
+    "best_after",
+}  # fmt: skip
+SHOWN = 4  # settings named in a label, at most
+
+
+def grouped_runs(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
+    """Runs that repeat one another, under a label: the experiment's name, and the settings in which its groups differ.
+
+    Runs without a readable `config.yaml` count as alike.
+    """
+    groups: dict[tuple[Path, str], list[Path]] = {}
+    settings: dict[tuple[Path, str], dict[str, Any]] = {}
+    for run_dir in run_dirs:
+        own = _settings(run_dir)
+        key = (run_dir.resolve().parent, json.dumps(own, sort_keys=True, default=str))
+        groups.setdefault(key, []).append(run_dir)
+        settings[key] = own
+    names = distinct_names(list(dict.fromkeys(folder for folder, _ in groups)))
+    labels: dict[str, list[Path]] = {}
+    for key, runs in groups.items():
+        siblings = [other for (folder, _), other in zip(groups, settings.values(), strict=True) if folder == key[0]]
+        labels[", ".join([names[key[0]], *_differing(settings[key], siblings)])] = runs
+    return labels
+
+
+def _differing(own: dict[str, Any], all_of_them: list[dict[str, Any]]) -> list[str]:
+    """`name=value` of the settings that tell a group from its siblings."""
+    names = dict.fromkeys(name for one in all_of_them for name in one)
+    telling = [name for name in names if any(one.get(name) != own.get(name) for one in all_of_them)]
+    shown = [f"{name}={_short(own.get(name))}" for name in telling[:SHOWN]]
+    return shown + ([f"and {len(telling) - SHOWN} more"] if len(telling) > SHOWN else [])
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _settings(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "config.yaml"
+    try:
+        content = yaml.safe_load(read_inside(run_dir, path)) if path.is_file() else None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        content = None
+    return {k: v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
+
+
+def distinct_names(folders: list[Path]) -> dict[Path, str]:
+    """The last part of each path, or as many parts as it takes to tell them apart."""
+    for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = {folder: "/".join(folder.parts[-parts:]) for folder in folders}
+        if len(set(names.values())) == len(folders):
+            break
+    return names
