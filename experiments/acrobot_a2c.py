@@ -5,8 +5,7 @@ python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir res
 
 from dataclasses import asdict, dataclass
 
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import A2CConfig, ModelConfig
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
@@ -48,4 +47,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

@@ -5,16 +5,11 @@ python experiments/acrobot_reinforce.py [--baseline value] [--steps 1000000] [--
 
 from dataclasses import asdict, dataclass
 
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, ReinforceConfig
-from drl.engines.jax.fused.build import build_fused
-from drl.engines.jax.fused.clock import Budget
-from drl.engines.jax.start import start_jax
-from drl.engines.jax.worlds import make_jax_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import progress, stop_at, track
+from drl.experiment.stages import progress, track
 from drl.experiment.watch import film
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
@@ -31,6 +26,11 @@ class Settings:
 
 
 def main(settings: Settings) -> None:
+    from drl.engines.jax.fused.build import build_fused
+    from drl.engines.jax.fused.clock import Budget
+    from drl.engines.jax.start import start_jax
+    from drl.engines.jax.worlds import make_jax_world
+
     start_jax()
     config = ReinforceConfig(
         episodes_per_step=16, baseline=settings.baseline, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01
@@ -42,7 +42,7 @@ def main(settings: Settings) -> None:
 
     run = Run.create("acrobot_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
     logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
-    for _ in stop_at(logs, env_steps=settings.steps):
+    for _ in logs:
         pass
 
     agent.save(run.folder / "agent", env="Acrobot-v1")
@@ -54,4 +54,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

@@ -6,8 +6,8 @@ python experiments/cartpole_ppo.py [--steps 50000] [--seed 1] [--results-dir res
 from dataclasses import asdict, dataclass
 
 import torch
-import tyro
 
+from drl.cli.entry import run_script
 from drl.core.configs import PPOConfig
 from drl.core.contracts import Tracker
 from drl.core.seeding import Seeds
@@ -19,7 +19,7 @@ from drl.engines.torch.policy_agent import PolicyAgent
 from drl.envs.make import make_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import evaluate_every, progress, stop_at, track
+from drl.experiment.stages import evaluate_every, progress, track
 from drl.experiment.watch import film
 from drl.memory.rollout import Rollout
 from drl.tracking.files import CsvTracker, JsonlTracker
@@ -54,7 +54,7 @@ def main(settings: Settings) -> None:
         logs = evaluate_every(logs, 10_000, lambda: evaluate(agent, "CartPole-v1", 10, settings.seed).summary())
         logs = track(logs, trackers)
         logs = progress(logs, settings.steps)
-        for log in stop_at(logs, env_steps=settings.steps):
+        for log in logs:
             if log.evaluation:
                 print(f"{log.env_steps:7,} steps: evaluation {log.evaluation['mean_return']:.1f}")
 
@@ -66,4 +66,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

@@ -1,36 +1,29 @@
-"""REINFORCE on CartPole in JAX, every part made by hand: world, backbone, head, model, agent, program, trainer, stages.
+"""REINFORCE on CartPole, every part made by hand: world, backbone, head, model, agent, algorithm, trainer, stages.
 
-python experiments/cartpole_reinforce.py [--steps 500000] [--seed 1] [--results-dir results]
+python experiments/cartpole_reinforce.py [--steps 500000] [--seed 1] [--results-dir results] [--engine jax]
 
-World, episodes and update are one compiled program; the logs come out of the same kind of generator as everywhere.
+With JAX (extra `jax`) world, episodes and update are one compiled program; without it the same parts come from the
+PyTorch engine. The logs come out of the same kind of generator either way.
 """
 
+import importlib.util
 from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import ReinforceConfig
+from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
-from drl.engines.jax.algorithms.reinforce import PureReinforce
-from drl.engines.jax.backbones import MLP
-from drl.engines.jax.brain import Brain
-from drl.engines.jax.fused.clock import Budget
-from drl.engines.jax.fused.episodes import FusedEpisodes
-from drl.engines.jax.fused.learner import FusedLearner
-from drl.engines.jax.heads import LogitsHead, ValueHead
-from drl.engines.jax.models import Model, PolicyValueModel
-from drl.engines.jax.policy_agent import PolicyAgent
-from drl.engines.jax.start import start_jax
-from drl.engines.jax.worlds import make_jax_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import progress, stop_at, track
+from drl.experiment.stages import progress, track
 from drl.experiment.watch import film
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
-from drl.trainer.fused_trainer import Cohort
-from drl.trainer.trainer import TrainerConfig
+from drl.trainer.trainer import Trainer, TrainerConfig
+
+ENV, HIDDEN = "CartPole-v1", (64, 64)
+CONFIG = ReinforceConfig(episodes_per_step=4, baseline="value", learning_rate=3e-3, learning_rate_end=0.0)
 
 
 @dataclass(frozen=True)
@@ -38,43 +31,87 @@ class Settings:
     steps: int = 500_000  # environment steps
     seed: int = 1
     results_dir: str = "results"
+    engine: str = "auto"  # auto (jax if it is installed) · jax · torch
+
+
+def build_jax(settings: Settings) -> Any:
+    """The compiled program: four worlds play an episode each, then it learns from them."""
+    from drl.engines.jax.algorithms.reinforce import PureReinforce
+    from drl.engines.jax.backbones import MLP
+    from drl.engines.jax.brain import Brain
+    from drl.engines.jax.fused.clock import Budget
+    from drl.engines.jax.fused.episodes import FusedEpisodes
+    from drl.engines.jax.fused.learner import FusedLearner
+    from drl.engines.jax.heads import LogitsHead, ValueHead
+    from drl.engines.jax.models import Model, PolicyValueModel
+    from drl.engines.jax.policy_agent import PolicyAgent
+    from drl.engines.jax.start import start_jax
+    from drl.engines.jax.worlds import make_jax_world
+    from drl.trainer.fused_trainer import Cohort
+
+    start_jax()
+    seeds, world = Seeds(settings.seed), make_jax_world(ENV)
+    backbone = MLP(world.obs_spec.shape, hidden=HIDDEN)
+    actor = Model(backbone, LogitsHead(backbone.features, world.action_spec.num_params))
+    critic = Model(backbone, ValueHead(backbone.features))  # the same shape, but parameters of its own
+    model = PolicyValueModel(actor, critic)  # configuration; its parameters are apart from it
+    params = model.init(seeds.generator("init"))
+    agent = PolicyAgent(Brain(model, params), world.obs_spec, world.action_spec)
+    reinforce = PureReinforce(model, world.action_spec, CONFIG)
+    program = FusedEpisodes(world, reinforce, num_envs=4, budget=Budget(settings.steps))
+    learner = FusedLearner(program, [params], [seeds.integer("fused")])
+    return Cohort(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
+
+
+def build_torch(settings: Settings) -> Trainer:
+    """The same with one world that Gymnasium steps."""
+    import torch
+
+    from drl.engines.torch.algorithms.reinforce import Reinforce
+    from drl.engines.torch.backbones import MLP
+    from drl.engines.torch.heads import LogitsHead, ValueHead
+    from drl.engines.torch.models import Model, PolicyValueModel
+    from drl.engines.torch.policy_agent import PolicyAgent
+    from drl.envs.make import make_world
+    from drl.memory.episodes import Episodes
+
+    torch.set_num_threads(1)  # a second thread costs such a small network more than it gives
+    seeds, world = Seeds(settings.seed), make_world(ENV, num_envs=1, seed=settings.seed)
+    generator = torch.Generator().manual_seed(seeds.integer("init"))
+    shape, specs = world.obs_spec.shape, (world.obs_spec, world.action_spec)
+    backbones = [MLP(shape, hidden=HIDDEN, generator=generator) for _ in range(2)]
+    actor = Model(backbones[0], LogitsHead(backbones[0].features, world.action_spec.num_params, generator))
+    model = PolicyValueModel(actor, Model(backbones[1], ValueHead(backbones[1].features, generator)))
+    agent = PolicyAgent(model, *specs, rng=seeds.generator("exploration"))
+    memory = Episodes(CONFIG.episodes_per_step, world.num_envs, *specs)
+    reinforce = Reinforce(model, world.action_spec, CONFIG)
+    return Trainer(world, agent, reinforce, memory, TrainerConfig(total_timesteps=settings.steps))
+
+
+BUILDERS = {"jax": build_jax, "torch": build_torch}
 
 
 def main(settings: Settings) -> None:
-    start_jax()
-    seeds = Seeds(settings.seed)
-    world = make_jax_world("CartPole-v1")
-
-    # The brain: configuration here, parameters apart from it.
-    backbone = MLP(world.obs_spec.shape, hidden=(64, 64))
-    actor = Model(backbone, LogitsHead(backbone.features, world.action_spec.num_params))
-    critic = Model(backbone, ValueHead(backbone.features))  # the same shape, but parameters of its own
-    model = PolicyValueModel(actor, critic)
-    params = model.init(seeds.generator("init"))
-    print(f"{sum(np.size(array) for array in params.values()):,} parameters")
-
-    # The student, and the lesson: a constant with pure functions.
-    agent = PolicyAgent(Brain(model, params), world.obs_spec, world.action_spec)
-    config = ReinforceConfig(episodes_per_step=4, baseline="value", learning_rate=3e-3, learning_rate_end=0.0)
-    reinforce = PureReinforce(model, world.action_spec, config)
-
-    # The teacher: four worlds play an episode each, then the program learns from them.
-    program = FusedEpisodes(world, reinforce, num_envs=4, budget=Budget(settings.steps))
-    learner = FusedLearner(program, [params], [seeds.integer("fused")])
-    trainer = Cohort(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
+    engine = settings.engine
+    if engine == "auto":
+        engine = "jax" if importlib.util.find_spec("jax") else "torch"
+    if engine not in BUILDERS:
+        raise BadInput(f"engine is {engine!r}; expected 'auto', 'jax' or 'torch'")
+    print(f"engine: {engine}" + ("" if engine == "jax" else " (JAX: pip install 'drl-workshop[jax]')"))
+    trainer = BUILDERS[engine](settings)
+    agent = trainer.agent
 
     run = Run.create("cartpole_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
-    logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
-    for _ in stop_at(logs, env_steps=settings.steps):
+    for _ in progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps):
         pass
 
-    agent.save(run.folder / "agent", env="CartPole-v1")
+    agent.save(run.folder / "agent", env=ENV)
     plot_run(run.folder)
-    film(agent, "CartPole-v1", run.folder / "videos" / "final_agent.mp4", seed=100)
+    film(agent, ENV, run.folder / "videos" / "final_agent.mp4", seed=100)
     run.note(status="finished")
-    summary = evaluate(agent, "CartPole-v1", 20, seed=100).summary()
+    summary = evaluate(agent, ENV, 20, seed=100).summary()
     print(f"evaluation {summary['mean_return']:.1f} ± {summary['std_return']:.1f}; agent, plots, video: {run.folder}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

@@ -7,16 +7,13 @@ The ordinary Trainer drives it, as it drives the PyTorch engine; only the builde
 
 from dataclasses import asdict, dataclass
 
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, ReinforceConfig
 from drl.core.seeding import Seeds
-from drl.engines.jax.build import build_learner
-from drl.engines.jax.start import start_jax
 from drl.envs.make import make_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import progress, stop_at, track
+from drl.experiment.stages import progress, track
 from drl.experiment.watch import film
 from drl.memory.episodes import Episodes
 from drl.tracking.files import JsonlTracker
@@ -32,6 +29,9 @@ class Settings:
 
 
 def main(settings: Settings) -> None:
+    from drl.engines.jax.build import build_learner
+    from drl.engines.jax.start import start_jax
+
     start_jax()
     config = ReinforceConfig(episodes_per_step=16, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01)
     with make_world("LunarLander-v3", num_envs=8, seed=settings.seed) as world:
@@ -43,7 +43,7 @@ def main(settings: Settings) -> None:
 
         run = Run.create("lunarlander_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
         logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
-        for _ in stop_at(logs, env_steps=settings.steps):
+        for _ in logs:
             pass
 
     agent.save(run.folder / "agent", env="LunarLander-v3")
@@ -55,4 +55,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

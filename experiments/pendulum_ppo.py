@@ -5,8 +5,7 @@ python experiments/pendulum_ppo.py [--steps 150000] [--seed 1] [--results-dir re
 
 from dataclasses import asdict, dataclass
 
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, PPOConfig
 from drl.core.normalise import RewardScaler
 from drl.core.seeding import Seeds
@@ -14,7 +13,7 @@ from drl.engines.torch.build import build_learner
 from drl.envs.make import make_world
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import stop_at, track
+from drl.experiment.stages import track
 from drl.memory.rollout import Rollout
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
@@ -41,7 +40,7 @@ def main(settings: Settings) -> None:
 
         run = Run.create("pendulum_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         logs = track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")])
-        for log in stop_at(logs, env_steps=settings.steps):
+        for log in logs:
             if log.learning_steps % 10 == 0 and log.recent:
                 print(f"{log.env_steps:7,} steps: mean return {log.recent['mean_ep_return']:8.1f}")
 
@@ -53,4 +52,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

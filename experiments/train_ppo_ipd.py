@@ -9,8 +9,7 @@ a JSON file. Prints what the agent earns per round, how near that is to the best
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import tyro
-
+from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, PPOConfig
 from drl.core.contracts import Tracker
 from drl.core.normalise import RewardScaler
@@ -21,7 +20,7 @@ from drl.envs.ipd.behaviour import observe_behaviour
 from drl.envs.ipd.exact_values import best_memory_one_reply
 from drl.envs.make import make_world
 from drl.experiment.run_folder import Run
-from drl.experiment.stages import evaluate_every, progress, stop_at, track
+from drl.experiment.stages import evaluate_every, progress, track
 from drl.memory.rollout import Rollout
 from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.plots import plot_run
@@ -73,7 +72,7 @@ def main(settings: Settings) -> None:
         run = Run.create("ipd_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
         logs = track(evaluate_every(trainer(), max(settings.steps // 20, 1), evaluation), trackers)
-        for _ in stop_at(progress(logs, settings.steps), env_steps=settings.steps):
+        for _ in progress(logs, settings.steps):
             pass
 
     agent.save(run.folder / "agent", env=ENV, env_kwargs=env_kwargs)
@@ -90,4 +89,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    run_script(main, Settings)

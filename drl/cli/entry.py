@@ -7,6 +7,8 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 from drl import __version__
 from drl.core.errors import BadInput, DrlError, did_you_mean
@@ -53,6 +55,19 @@ def report_errors(run: Callable[[], int], name: str) -> int:
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         sys.stderr.close()
         return 0
+
+
+def run_script(main: Callable[[Any], None], settings: type) -> NoReturn:
+    """A script of your own with `settings` (a dataclass) as its flags, and errors as one line."""
+    from drl.cli.flags import parse_flags
+
+    name = Path(sys.argv[0]).name
+
+    def run() -> int:
+        main(parse_flags(settings, sys.argv[1:], prog=name, description=sys.modules["__main__"].__doc__ or ""))
+        return 0
+
+    sys.exit(report_errors(run, name))
 
 
 def _dispatch(arguments: list[str]) -> int:

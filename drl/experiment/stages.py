@@ -6,6 +6,7 @@
 [100, 200, 300]
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -104,6 +105,31 @@ def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:
         for tracker in trackers:
             tracker.write(log)
         yield log
+
+
+def tracked(*trackers: Tracker) -> Callable[[Callable[..., Iterable[Log]]], Callable[..., Iterator[Log]]]:
+    """`track` as a decorator, for a function that gives logs or a trainer. Trackers are closed when the logs end.
+
+    >>> from drl.tracking.console import QuietConsole
+    >>> @tracked(QuietConsole())
+    ... def training():
+    ...     yield Log(env_steps=8, episodes=1, learning_steps=1, time={"time_elapsed": 0.5})
+    >>> for log in training():
+    ...     print(log)
+    step 8 · 1 episode
+    8 steps · 1 episodes · 0.50 s
+    """
+
+    def decorate(make_logs: Callable[..., Iterable[Log]]) -> Callable[..., Iterator[Log]]:
+        @functools.wraps(make_logs, updated=())
+        def logs(*arguments: Any, **options: Any) -> Iterator[Log]:
+            yield from track(make_logs(*arguments, **options), trackers)
+            for tracker in trackers:
+                tracker.close()
+
+        return logs
+
+    return decorate
 
 
 def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:

@@ -15,8 +15,6 @@ from drl.cli.search import main
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
 
-pytest.importorskip("optuna")
-
 COMMAND = [sys.executable, "-m", "drl.cli.entry", "search", "ppo", "--env", "drl/Match-v0", "--config", "small.yaml"]
 COMMAND += ["--num-timesteps-per-trial", "300", "--reports", "2", "--evaluation-episodes", "4", "--rerun-best", "1"]
 

@@ -12,9 +12,6 @@ from drl.experiment.config import Experiment
 from drl.experiment.launch import train
 from drl.memory.replay import Replay
 
-pytest.importorskip("ale_py")
-pytest.importorskip("cv2")
-
 PONG = "ALE/Pong-v5"
 SHORT = {"max_num_frames_per_episode": 80}  # 20 steps
 PLAIN = SHORT | {"noop_max": 0, "repeat_action_probability": 0.0}  # nothing is random

@@ -1,7 +1,5 @@
 """One world, every engine: the same rows."""
 
-import importlib.util
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from drl.envs.sync_world import SyncWorld
 
 WORLDS = 4
 ROWS = 40
-HAS_ENVPOOL = importlib.util.find_spec("envpool") is not None
 
 ENGINES = {
     "sync": lambda: SyncWorld([CountingEnv] * WORLDS, seed=0),
@@ -134,8 +131,6 @@ def test_sync_and_async_agree_on_cartpole_through_time_limits():
 
 @pytest.mark.parametrize("engine", ["sync", "native", "envpool"])
 def test_every_cartpole_row_obeys_the_equations_of_motion(engine):
-    if engine == "envpool" and not HAS_ENVPOOL:
-        pytest.skip("EnvPool is not installed")
     rng = np.random.default_rng(0)
     lengths = []
     with make_world("CartPole-v1", 4, seed=3, engine=engine) as world:
@@ -159,9 +154,6 @@ def test_every_cartpole_row_obeys_the_equations_of_motion(engine):
 
 @pytest.mark.parametrize("engine", ["sync", "async", "native", "envpool"])
 def test_a_seed_decides_everything(engine):
-    if engine == "envpool" and not HAS_ENVPOOL:
-        pytest.skip("EnvPool is not installed")
-
     def run(seed, stream="world"):
         with make_world("CartPole-v1", 3, seed, engine=engine, seeds_stream=stream) as world:
             return play(world, lambda obs, i: int(obs[3] > 0), 60)

@@ -23,8 +23,6 @@ from drl.envs.ipd.tournament import round_robin
 from drl.envs.make import make_world
 from drl.testing.environment_check import check_environment
 
-needs_axelrod = pytest.mark.skipif(importlib.util.find_spec("axelrod") is None, reason="needs the extra axelrod")
-
 # Our names and theirs.
 PEERS = {
     "always_cooperate": "Cooperator",
@@ -49,7 +47,6 @@ def axelrod():
         return load_axelrod()
 
 
-@needs_axelrod
 def test_deterministic_pairings_agree_exactly(axelrod):
     assert len(DETERMINISTIC) == 6
     table = round_robin(dict.fromkeys(DETERMINISTIC), Rules(rounds=25))
@@ -63,7 +60,6 @@ def test_deterministic_pairings_agree_exactly(axelrod):
             assert table.payoffs[j, i] == pytest.approx(theirs, abs=1e-12)
 
 
-@needs_axelrod
 @pytest.mark.parametrize("name", STOCHASTIC)
 @pytest.mark.parametrize("ending", [{"rounds": 12}, {"survival": 0.8}], ids=["rounds", "survival"])
 def test_stochastic_pairings_agree_within_sampling_error(axelrod, name, ending):
@@ -82,7 +78,6 @@ def test_stochastic_pairings_agree_within_sampling_error(axelrod, name, ending):
             assert abs(sampled.mean() - exact) < 4 * sampled.std() / np.sqrt(200)
 
 
-@needs_axelrod
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_an_opponent_from_the_package_plays_as_ours_of_the_same_kind(axelrod, name):
     worlds = [IteratedPrisonersDilemmaEnv(opponent, rounds=30) for opponent in (name, f"axelrod:{PEERS[name]}")]
@@ -95,7 +90,6 @@ def test_an_opponent_from_the_package_plays_as_ours_of_the_same_kind(axelrod, na
     assert len(set(traces[0])) > 1
 
 
-@needs_axelrod
 @pytest.mark.parametrize("ending", [{"rounds": 9}, {"survival": 0.9}], ids=["rounds", "survival"])
 def test_the_vector_form_is_the_single_form_here_too(axelrod, ending):
     opponents = ["axelrod:Random", "grim", "axelrod:Adaptive", "axelrod:Stalker"]  # Stalker knows the last round
@@ -114,12 +108,10 @@ def test_the_vector_form_is_the_single_form_here_too(axelrod, ending):
     assert met == set(opponents)
 
 
-@needs_axelrod
 def test_a_world_with_such_opponents_keeps_the_contract(axelrod):
     check_environment(IteratedPrisonersDilemmaEnv(["axelrod:Random", "axelrod:EvolvedLookerUp2_2_2"]), steps=300)
 
 
-@needs_axelrod
 def test_pools_with_such_opponents(axelrod, tmp_path):
     pool = as_pool(["axelrod:TitForTat", "grim"], [1, 3])
     pool.save(tmp_path / "pool.json")
@@ -145,7 +137,6 @@ class Copycat:
         return np.isin(obs[..., -1, :].argmax(axis=-1), (0, 1, 3)).astype(np.int64)
 
 
-@needs_axelrod
 def test_an_agent_enters_a_tournament_of_the_package(axelrod):
     """And earns what tit for tat earns; the whole table is ours."""
     agent = Copycat()
@@ -161,7 +152,6 @@ def test_an_agent_enters_a_tournament_of_the_package(axelrod):
     assert (7, 5) in agent.shapes
 
 
-@needs_axelrod
 def test_the_adapter_shows_what_the_world_shows(axelrod):
     """The observations of an agent in a match, round by round, are those of our environment."""
     seen = []
@@ -183,7 +173,6 @@ def test_the_adapter_shows_what_the_world_shows(axelrod):
     assert len(seen) == 9
 
 
-@needs_axelrod
 @pytest.mark.parametrize("backbone", ["mlp", "conv1d"])
 def test_a_drl_agent_moves_in_the_package_as_in_our_world(axelrod, backbone):
     """An untrained network: it still answers histories in its own way. It says itself that it sees six rounds."""
@@ -203,7 +192,6 @@ def test_a_drl_agent_moves_in_the_package_as_in_our_world(axelrod, backbone):
     assert table.payoffs[0, 1] == pytest.approx(np.mean(payoffs))
 
 
-@needs_axelrod
 def test_loading_leaves_the_standard_library_as_it_was(axelrod):
     assert inspect.getsource.__module__ == "inspect"
 

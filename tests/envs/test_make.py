@@ -41,7 +41,6 @@ def test_bad_input_is_named(arguments, message):
 
 
 def test_envpool_without_the_id():
-    pytest.importorskip("envpool")
     with pytest.raises(BadInput, match="EnvPool has no environment 'drl/Counting-v0'"):
         make_world("drl/Counting-v0", engine="envpool")
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 
+import optuna
 import pytest
 
 from drl.core.configs import ALGORITHM_CONFIGS
@@ -20,8 +21,6 @@ from drl.experiment.launch import train
 from drl.experiment.search import FRESH_SEEDS, SearchConfig, search
 from drl.experiment.search_space import SPACES, as_settings, space_for, starting_point
 from drl.experiment.search_study import Ledger, cut_torn_line
-
-optuna = pytest.importorskip("optuna")
 
 SMALL = {"num_envs": 2, "rollout_length": 16, "hidden": [8], "epochs": 1, "minibatches": 1}
 

@@ -9,8 +9,10 @@ from drl.memory.sum_tree import SumTree
 def make_tree(request):
     if request.param == "numpy":
         return SumTree
-    pytest.importorskip("numba")
-    return type(sum_tree.make_sum_tree(1))
+    from drl.memory.compiled_sum_tree import CompiledSumTree
+
+    assert type(sum_tree.make_sum_tree(1)) is CompiledSumTree
+    return CompiledSumTree
 
 
 @pytest.mark.parametrize("size", [1, 3, 64, 1000, 20_000])

@@ -163,7 +163,7 @@ def test_dqn(seed, monkeypatch):
     monkeypatch.setattr(theirs, "_resample", same_noise)
     learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR) for _ in range(3)])
     for name, array in twins.torch_arrays(theirs.target).items():
-        np.testing.assert_allclose(ours.target[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+        twins.assert_near(ours.target[name], array, name=name)
 
 
 FORWARD = [
@@ -202,11 +202,10 @@ def test_forward_and_its_gradient(obs_spec, config):
         expected = model(torch.from_numpy(obs))
         expected = expected if isinstance(expected, tuple) else (expected,)
         for mine, theirs in zip(jax.tree.leaves(answer), expected, strict=True):
-            np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
+            twins.assert_near(mine, theirs.detach().numpy())
         sum(part.square().sum() for part in expected).backward()
         for name, parameter in model.named_parameters():
-            theirs, scale = parameter.grad.numpy(), float(parameter.grad.abs().max())
-            np.testing.assert_allclose(gradient[name], theirs, rtol=1e-4, atol=1e-5 * max(scale, 1.0), err_msg=name)
+            twins.assert_near(gradient[name], parameter.grad.numpy(), name=name)
 
 
 def test_a_step_is_an_update_with_what_its_key_gives():
@@ -226,7 +225,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
 
     masked, plain = jax.jit(both_ways, compiler_options=twins.QUICK)(pure.begin(brain.params), window, keys)
     for one, many in zip(jax.tree.leaves(masked), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(one, many[0], rtol=1e-4, atol=1e-5)
+        twins.assert_near(one, many[0])
     assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(plain[0].params))
 
 

@@ -4,6 +4,7 @@ import importlib
 import sys
 from functools import partial
 
+import gymnax
 import jax
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from drl.engines.jax.worlds import make_jax_world, step_and_reset
 from drl.experiment.presets import list_presets, load_preset
 from drl.experiment.watch import film, watch
 
-gymnax = pytest.importorskip("gymnax")
 WORLDS, STEPS = 16, 120
 
 

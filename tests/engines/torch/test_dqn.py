@@ -217,6 +217,7 @@ def test_target_updates(tau, every):
     assert torch.equal(flat, learner.target_values)
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_adamw_equals_torch(amsgrad, compiled):
@@ -265,6 +266,7 @@ def test_all_combinations_learn_save_and_load(tmp_path, switches):
     np.testing.assert_array_equal(load_agent(tmp_path).act(obs), agent.act(obs))
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("noisy", "kind"), [(False, "none"), (True, "c51"), (False, "qr")])
 def test_compiled_update_is_the_same_update(noisy, kind):
     parameters = []

@@ -10,7 +10,7 @@ from drl.core.configs import ModelConfig, PPOConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
 from drl.engines.torch.algorithms.ppo import ppo_loss
-from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.flat_optimizer import CompileUnavailable, FlatOptimizer
 from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.on_policy import Rows
 from drl.testing import oracles
@@ -66,6 +66,7 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalise):
     assert 0 < clip_fraction < 1
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 @pytest.mark.parametrize("shared", [True, False])
@@ -103,6 +104,7 @@ def test_groups_have_their_own_learning_rate():
     assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])
 
 
+@pytest.mark.usefixtures("compiler")
 def test_tied_parameters_survive_compilation():
     """Two layers with one weight: its gradient is the sum of both uses, compiled or not."""
 
@@ -135,6 +137,7 @@ def squares(model, obs):
     return value, value.detach()[None]
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_frozen_parameters_stay(compiled):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
@@ -143,6 +146,29 @@ def test_frozen_parameters_stay(compiled):
     FlatOptimizer(model, squares, compiled=compiled).descend(0.1, torch.randn(5, 3))
     assert torch.equal(before["0.weight"], model[0].weight)
     assert not torch.equal(before["1.weight"], model[1].weight)
+
+
+def test_without_a_compiler_the_update_goes_on_eagerly():
+    """It says so once; an error that is not the compiler's is not swallowed."""
+    models = [torch.nn.Linear(3, 1) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    obs = torch.randn(5, 3)
+    eager, compiled = FlatOptimizer(models[0], squares), FlatOptimizer(models[1], squares, compiled=True)
+
+    def no_compiler(*_):
+        raise torch._inductor.exc.InductorError(RuntimeError("no g++"), None)
+
+    compiled._program = no_compiler
+    with pytest.warns(CompileUnavailable, match="goes on without: .*no g\\+\\+") as seen:
+        logged = [compiled.descend(0.1, obs) for _ in range(3)]
+    assert len(seen) == 1
+    assert compiled.compile_error is not None
+    assert [x.tolist() for x in logged] == [eager.descend(0.1, obs).tolist() for _ in range(3)]
+
+    broken = FlatOptimizer(models[1], squares, compiled=True)
+    broken._program = lambda *_: [][0]
+    with pytest.raises(IndexError):
+        broken.descend(0.1, obs)
 
 
 def test_a_model_that_moved_goes_on_learning():

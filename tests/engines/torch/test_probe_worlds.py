@@ -91,6 +91,7 @@ def test_learns_a_continuous_target(algorithm):
     np.testing.assert_allclose(trainer.agent.act(targets) / 2, targets, atol=0.2)
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 def test_compiled_update_is_the_same_update(algorithm):
     logs = []
