@@ -12,9 +12,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
 DEV = ["ale_py", "axelrod", "Box2D", "cv2", "envpool", "gymnax", "jax", "numba", "optuna", "wandb", "xdist"]
 
-if missing := [name for name in DEV if importlib.util.find_spec(name) is None]:
-    pytest.exit(
-        f"the tests need the development tools (missing: {', '.join(missing)}); install them with: "
-        "pip install -c constraints.txt -e '.[dev]'",
-        returncode=2,
-    )
+
+def pytest_configure():
+    if missing := [name for name in DEV if importlib.util.find_spec(name) is None]:
+        raise pytest.UsageError(
+            f"the tests need the development tools (missing: {', '.join(missing)}); install them with: "
+            "pip install -c constraints.txt -e '.[dev]'"
+        )

@@ -109,10 +109,11 @@ def make_parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    return report_errors(lambda: _run(make_parser().parse_args(arguments)), name="main.py")
+    return report_errors(lambda: _run(arguments), name="main.py")
 
 
-def _run(flags: argparse.Namespace) -> int:
+def _run(arguments: list[str]) -> int:
+    flags = make_parser().parse_args(arguments)
     if flags.evaluate and flags.search:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
     if flags.load_model_path and not flags.evaluate:
@@ -120,7 +121,7 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.eval_episodes < 1:
         raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
     if flags.evaluate:
-        return _evaluate(flags)
+        return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
     if flags.search:
         return _search(flags)
     return _train(flags)
@@ -219,7 +220,7 @@ class BestModelLink:
         """Nothing is open."""
 
 
-def _evaluate(flags: argparse.Namespace) -> int:
+def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     if not flags.load_model_path:
         raise BadInput("--evaluate needs --load_model_path results/models/best_model_….pth")
     from drl.experiment.evaluation import Evaluation
@@ -228,7 +229,7 @@ def _evaluate(flags: argparse.Namespace) -> int:
 
     experiment = experiment_of(flags)
     options: dict[str, Any] = {"env_kwargs": experiment.run.world_kwargs, "frame_stack": experiment.run.frame_stack}
-    agent = load_q_agent(Path(flags.load_model_path), experiment)
+    agent = load_q_agent(Path(flags.load_model_path), experiment, typed)
     mode = "quiet" if flags.quiet else "ansi"
     episodes = watch(agent, flags.env_name, mode, flags.eval_episodes, flags.seed, **options)
     print(f"{flags.env_name}: {Evaluation(episodes).sentence()}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from drl.experiment.config import Experiment
 FLAGS = {"dueling": "--use_dueling", "noisy": "--use_noisy", "distributional": "--use_distributional"}
 
 
-def load_q_agent(path: Path, experiment: Experiment) -> Any:
-    """The agent in `path`, for the world and with the switches of `experiment`; a clear error where they differ."""
+def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()) -> Any:
+    """The agent in `path`, for the world and with the switches of `experiment`; a clear error where they differ.
+
+    A C51 file knows its own support; one that somebody `asked` for (`num_atoms`, `v_min`, `v_max`) must be the same.
+    """
     import torch
 
     from drl.engines.torch.models import load_parameters, make_q_value_model
@@ -39,9 +43,11 @@ def load_q_agent(path: Path, experiment: Experiment) -> Any:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
     config, support = experiment.model, arrays.pop("head.support", None)
     if support is not None and config.distributional == "c51" and len(support) >= 2:
-        # The file knows which returns its atoms stand for.
-        ends = {"v_min": float(support[0]), "v_max": float(support[-1]), "num_atoms": len(support)}
-        config = dataclasses.replace(config, **ends)
+        own = {"num_atoms": len(support), "v_min": float(support[0]), "v_max": float(support[-1])}
+        for name, value in own.items():
+            if name in asked and getattr(config, name) != value:
+                raise BadInput(f"{path} was trained with --{name} {value:g}; leave out --{name}")
+        config = dataclasses.replace(config, **own)
     _check_switches(arrays, specs[1].sizes[0] if specs[1].sizes else 0, config, path)
     model = make_q_value_model(*specs, config)
     load_parameters(model, arrays, str(path))

@@ -137,7 +137,7 @@ class Bomb:
 
 def test_ctrl_c_saves_and_leaves_a_usable_run(tmp_path):
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path)}, "test")
-    finished = train(experiment, [Bomb(KeyboardInterrupt())])
+    finished = train(experiment, lambda _: [Bomb(KeyboardInterrupt())])
     assert finished.status == "interrupted"
     assert json.loads((finished.folder / "run.json").read_text())["status"] == "interrupted"
     assert len(metrics(finished.folder)) == 3
@@ -148,7 +148,7 @@ def test_ctrl_c_saves_and_leaves_a_usable_run(tmp_path):
 def test_a_failing_tracker_warns_once_and_training_goes_on(tmp_path):
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "plots": False}, "test")
     with pytest.warns(UserWarning, match="disk full") as caught:
-        finished = train(experiment, [Bomb(OSError("disk full"))])
+        finished = train(experiment, lambda _: [Bomb(OSError("disk full"))])
     assert finished.status == "finished"
     assert sum("disk full" in str(w.message) for w in caught) == 1
     assert len(metrics(finished.folder)) == 8
