@@ -1,9 +1,10 @@
 """Learning results: train with the presets, several seeds, and evaluate deterministically.
 
-    python benchmarks/learning.py ppo CartPole-v1 --seeds 5 [--episodes 100] [--total-timesteps N] [--workers 2]
-    python benchmarks/learning.py ppo CartPole-v1 --engine jax --seeds 10 --at-once
+    python benchmarks/learning.py ppo CartPole-v1 --goal 475 --seeds 20 [--first-seed 1000] [--workers 2]
+    python benchmarks/learning.py ppo CartPole-v1 --goal 475 --engine jax --seeds 100 --at-once
 
-Prints one row for `benchmarks/RESULTS.md`. Everything after the environment that is not a flag of this script goes
+Prints one row for `benchmarks/RESULTS.md`: how many seeds reached the goal and the worst of them, not the mean alone.
+Everything after the environment that is not a flag of this script goes
 to `drl train`.
 """
 
@@ -49,12 +50,14 @@ def main() -> None:
     parser.add_argument("algorithm")
     parser.add_argument("env")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="take seeds on which no choice was based")
+    parser.add_argument("--goal", type=float, help="evaluation return that counts as reached")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--at-once", action="store_true", help="all seeds in one program; for --engine jax")
     arguments, flags = parser.parse_known_args()
 
-    seeds = list(range(arguments.seeds))
+    seeds = list(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
     groups = [seeds] if arguments.at_once else [[seed] for seed in seeds]
     with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
         work = (arguments.algorithm, arguments.env, flags)
@@ -63,9 +66,10 @@ def main() -> None:
     evaluation = np.array([result["evaluation"] for result in results])
     training = np.array([result["training"] for result in results])
     seconds = np.array([result["seconds"] for result in results])
+    goal = "–" if arguments.goal is None else f"{(evaluation >= arguments.goal).sum()} of {len(evaluation)}"
     print(
-        f"| {arguments.algorithm} | {arguments.env} | {int(results[0]['env_steps']):,} | {arguments.seeds} "
-        f"| **{evaluation.mean():.1f}** ± {evaluation.std():.1f} | {evaluation.min():.1f} "
+        f"| {arguments.algorithm} | {arguments.env} | {int(results[0]['env_steps']):,} | **{goal}** "
+        f"| {evaluation.mean():.1f} ± {evaluation.std():.1f} | {evaluation.min():.1f} "
         f"| {training.mean():.1f} ± {training.std():.1f} | {np.median(seconds):.0f} s |"
     )
 

@@ -36,7 +36,7 @@ class Settings:
 
 def main(settings: Settings) -> None:
     seeds = Seeds(settings.seed)
-    config = PPOConfig(rollout_length=32, epochs=20, minibatches=1, gamma=0.98, gae_lambda=0.8, learning_rate=1e-3)
+    config = PPOConfig(rollout_length=128, epochs=10, minibatches=8, learning_rate=1e-3, learning_rate_end=0.0)
     with make_world("CartPole-v1", num_envs=8, seed=settings.seed) as world:  # the world
         init = torch.Generator().manual_seed(seeds.integer("init"))
         model = PolicyValueModel(  # the brain

@@ -2,7 +2,7 @@
 
 from drl.core.configs import ALGORITHM_CONFIGS
 from drl.core.errors import BadInput, did_you_mean
-from drl.experiment.presets import list_presets
+from drl.experiment.presets import list_presets, preset_note
 
 SECTIONS = ("algorithms", "presets", "worlds")
 
@@ -26,7 +26,7 @@ def _algorithms() -> list[str]:
 
 
 def _presets() -> list[str]:
-    return [f"{algorithm:10} {env}" for algorithm, env in list_presets()]
+    return [f"{algorithm:10} {env:30} {preset_note(algorithm, env)}".rstrip() for algorithm, env in list_presets()]
 
 
 def _worlds() -> list[str]:

@@ -21,6 +21,12 @@ def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
     return read_yaml(path) if path.is_file() else None
 
 
+def preset_note(algorithm: str, env: str) -> str:
+    """What was measured with a preset: the comment in its first line."""
+    first = preset_path(algorithm, env).read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("# ") if first.startswith("# ") else ""
+
+
 def list_presets() -> list[tuple[str, str]]:
     """Every (algorithm, env) that has a preset."""
     return sorted((p.parent.name, p.stem.replace("__", "/").replace("..", ":")) for p in PRESETS.glob("*/*.yaml"))

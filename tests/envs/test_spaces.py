@@ -130,3 +130,10 @@ def test_other_observation_spaces_are_refused_by_name(space):
 def test_other_action_spaces_are_refused_by_name(space):
     with pytest.raises(BadInput, match=r"(Box|Tuple).*expected Discrete"):
         action_spec(space)
+
+
+def test_bytes_inside_a_dict_are_divided_by_255():
+    """As a model does with an image that stands alone; a vector beside it keeps its numbers."""
+    space = spaces.Dict(image=spaces.Box(0, 255, (2, 2), np.uint8), speed=spaces.Box(-9, 9, (1,)))
+    obs = {"image": np.full((1, 2, 2), 255, np.uint8), "speed": np.array([[7.0]], np.float32)}
+    np.testing.assert_array_equal(obs_spec(space).encode(obs), [[1, 1, 1, 1, 7]])

@@ -115,3 +115,19 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
 def test_a_dqn_that_does_not_divide_says_what_to_type():
     with pytest.raises(BadInput, match="train-every"):
         build_cohort(experiment("dqn", num_envs=3, train_every=4))
+
+
+BUDGETS = [({"total_timesteps": 39}, (40, None)), ({"total_timesteps": None, "num_episodes": 3}, (None, 3))]
+
+
+@pytest.mark.parametrize(("budget", "reached"), BUDGETS)
+def test_a_dqn_ends_at_its_budget(budget, reached):
+    """In the middle of a round and of the warm-up as well; two worlds step together, and may end together."""
+    first, second = build_cohort(experiment("dqn", num_seeds=2, **budget)).trainers
+    for trainer in (first, second):
+        logs = list(trainer())
+        steps, episodes = reached
+        assert logs[-1].env_steps == (steps or sum(log.rollout["rollout_len"] for log in logs))
+        assert episodes is None or episodes <= logs[-1].episodes <= episodes + 1
+        assert trainer.settled
+    assert list(first()) == []

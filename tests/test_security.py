@@ -1,0 +1,245 @@
+"""What SECURITY.md promises, tried as somebody would who sends you a folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import drl
+from drl.core.agent_files import read_agent
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically
+from drl.core.state_files import write_arrays
+from drl.envs.trust import check_trusted
+from drl.experiment.config import Experiment
+from drl.tracking.plots import plot_run
+from drl.tracking.report import write_report
+from drl.tracking.video import write_video
+
+EVIL = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+
+
+def drl_command(*arguments, cwd):
+    command = [sys.executable, "-m", "drl.cli.entry", *map(str, arguments)]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=env)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    settings = {"env": "CartPole-v1", "total_timesteps": 64, "num_envs": 2, "rollout_length": 16, "hidden": [8]}
+    quiet = {"quiet": True, "video": False, "evaluation_episodes": 1, "results_dir": str(folder), "normalise_obs": True}
+    return drl.train(Experiment.from_flat(settings | quiet, "test")).folder
+
+
+@pytest.fixture
+def downloaded(made, tmp_path):
+    """A copy of that run, in a folder where somebody put files of their own as well."""
+    import shutil
+
+    shutil.copytree(made, tmp_path / "run")
+    (tmp_path / "evil_module.py").write_text(EVIL)
+    (tmp_path / "minigrid.py").write_text(EVIL)
+    (tmp_path / "precious.txt").write_text("mine")
+    return tmp_path / "run"
+
+
+def change_card(run, **changes):
+    path = run / "agent" / "card.json"
+    card = json.loads(path.read_text())
+    card |= changes
+    path.write_text(json.dumps(card))
+
+
+@pytest.mark.parametrize("module", ["evil_module", "minigrid"])  # the second has the name of a well-known package
+def test_an_agents_card_does_not_import_a_module(downloaded, module):
+    notes = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
+    change_card(downloaded, notes=notes | {"env": f"{module}:CartPole-v1"})
+    folder = downloaded.parent
+    result = drl_command("evaluate", downloaded, "--episodes", 1, cwd=folder)
+    assert result.returncode == 2
+    assert f"--env {module}:CartPole-v1 (or add --trust)" in result.stderr
+    assert not (folder / "ran").exists()
+    assert drl_command("evaluate", downloaded, "--episodes", 1, "--trust", cwd=folder).returncode == 0
+    assert (folder / "ran").exists()
+
+
+def test_a_config_does_not_import_a_module(downloaded):
+    folder = downloaded.parent
+    settings = yaml.safe_load((downloaded / "config.yaml").read_text()) | {"env": "evil_module:CartPole-v1"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    result = drl_command("train", "ppo", "--config", "config.yaml", cwd=folder)
+    assert result.returncode == 2
+    assert "drl train ppo --config config.yaml --env evil_module:CartPole-v1 (or add --trust)" in result.stderr
+    assert not (folder / "ran").exists()
+    named = ("--env", "evil_module:CartPole-v1", "--quiet", "--no-video", "--no-plots")
+    assert drl_command("train", "ppo", "--config", "config.yaml", *named, cwd=folder).returncode == 0
+    assert (folder / "ran").exists()
+
+
+def test_environments_of_known_packages_need_no_word():
+    check_trusted("CartPole-v1", "card.json", "drl evaluate x")
+    check_trusted("gymnasium:CartPole-v1", "card.json", "drl evaluate x")
+    check_trusted("drl.envs:MovieRec-v1", "card.json", "drl evaluate x")
+    check_trusted("gymnax:CartPole-v1", "card.json", "drl evaluate x")
+    for unknown in ("os:CartPole-v1", "gymnasium_evil:X-v0", "antigravity:X-v0"):
+        with pytest.raises(BadInput, match="runs its code"):
+            check_trusted(unknown, "card.json", "drl evaluate x")
+
+
+def test_links_under_the_names_of_drafts_are_not_followed(downloaded):
+    """The names that earlier versions used, and the files themselves, as links to something precious."""
+    precious = downloaded.parent / "precious.txt"
+    names = [".report.html.draft", "report.html", "plots/.return.png.draft", "plots/return.png", "plots/loss.png"]
+    names += ["videos/.evaluation_1.draft.mp4", "videos/evaluation_1.mp4", ".run.json.1.part"]
+    for name in names:
+        (downloaded / name).unlink(missing_ok=True)
+        (downloaded / name).symlink_to(precious)
+    plot_run(downloaded)
+    write_report(downloaded)
+    write_video(downloaded / "videos" / "evaluation_1.mp4", [np.zeros((16, 16, 3), np.uint8)] * 2)
+    assert precious.read_text() == "mine"
+    for name in ("report.html", "plots/return.png", "videos/evaluation_1.mp4"):
+        assert not (downloaded / name).is_symlink()
+
+
+@pytest.mark.parametrize("room", ["plots", "videos"])
+def test_a_room_that_leads_out_of_the_folder_is_refused(downloaded, room):
+    import shutil
+
+    outside = downloaded.parent / "outside"
+    outside.mkdir()
+    shutil.rmtree(downloaded / room)
+    (downloaded / room).symlink_to(outside)
+    command = ("plot", downloaded) if room == "plots" else ("evaluate", downloaded, "--episodes", 1, "--video")
+    result = drl_command(*command, cwd=downloaded.parent)
+    assert result.returncode == 3
+    assert "leads out of" in result.stderr
+    assert list(outside.iterdir()) == []
+
+
+def test_a_report_shows_nothing_from_outside(downloaded):
+    (downloaded / "plots" / "zz.png").symlink_to(downloaded.parent / "precious.txt")
+    with pytest.raises(UnusableFile, match="leads out of"):
+        write_report(downloaded)
+
+
+def absolute(run):
+    return {"weights": str(next((run / "agent").glob("weights-*")).resolve())}
+
+
+def outside(run):
+    next((run / "agent").glob("weights-*")).rename(run / "w.safetensors")
+    return {"weights": "../w.safetensors"}
+
+
+def linked(run):
+    weights = next((run / "agent").glob("weights-*"))
+    weights.rename(run / "w.safetensors")
+    weights.symlink_to(run / "w.safetensors")
+    return {}
+
+
+def device(run):
+    return {"weights": "/dev/zero"}
+
+
+def linked_device(run):
+    weights = next((run / "agent").glob("weights-*"))
+    weights.unlink()
+    weights.symlink_to("/dev/zero")
+    return {}
+
+
+def pipe(run):
+    weights = next((run / "agent").glob("weights-*"))
+    weights.unlink()
+    os.mkfifo(weights)
+    return {}
+
+
+def not_finite(run):
+    _, arrays = read_agent(run)
+    name = next(name for name in arrays if name.endswith("weight"))
+    arrays[name] = np.full_like(arrays[name], np.nan)
+    return {"weights": "w.safetensors", "checksum": write_arrays(run / "agent" / "w.safetensors", arrays)}
+
+
+def sparse(run):
+    with open(run / "agent" / "w.safetensors", "wb") as file:
+        file.truncate(1 << 40)
+    return {"weights": "w.safetensors"}
+
+
+def absurd_model(run):
+    card = json.loads((run / "agent" / "card.json").read_text())
+    return {"architecture": card["architecture"] | {"hidden": [10**7, 10**7]}}
+
+
+def absurd_spaces(run):
+    card = json.loads((run / "agent" / "card.json").read_text())
+    return {"obs_spec": card["obs_spec"] | {"box_shape": [10**12]}}
+
+
+def deep_card(run):
+    (run / "agent" / "card.json").write_text('{"format": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    return None
+
+
+ATTACKS = (
+    absolute, outside, linked, device, linked_device, pipe, not_finite, sparse, absurd_model, absurd_spaces, deep_card,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_a_card_that_lies_is_refused(downloaded, attack):
+    changes = attack(downloaded)
+    if changes is not None:
+        change_card(downloaded, **changes)
+    with pytest.raises(UnusableFile):
+        drl.load_agent(downloaded)
+
+
+def test_the_exit_code_of_an_unusable_agent_is_three(downloaded):
+    change_card(downloaded, weights="/dev/zero")
+    result = drl_command("evaluate", downloaded, "--episodes", 1, cwd=downloaded.parent)
+    assert result.returncode == 3
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_draft_is_new_unguessable_and_gone_if_writing_fails(tmp_path):
+    names = set()
+    for _ in range(3):
+        with draft_of(tmp_path / "file") as draft:
+            names.add(draft.name)
+    assert len(names) == 3
+    with pytest.raises(OSError, match="full"), draft_of(tmp_path / "file") as draft:
+        raise OSError("full")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert oct((tmp_path / "file").stat().st_mode & 0o777) == oct(0o666 & ~_umask())
+
+
+def _umask():
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def test_what_is_inside_is_written_and_read(tmp_path):
+    (tmp_path / "run" / "plots").mkdir(parents=True)
+    inside = tmp_path / "run" / "plots" / "x"
+    inside.write_bytes(b"1")
+    assert stay_inside(tmp_path / "run", inside) == inside
+    assert read_inside(tmp_path / "run", inside) == b"1"
+    with pytest.raises(UnusableFile, match="more than the 0 that are read"):
+        read_inside(tmp_path / "run", inside, most=0)
