@@ -45,5 +45,5 @@ def test_imports_point_one_way(path):
 
 
 def test_import_drl_loads_no_framework():
-    code = "import drl, drl.cli.entry, sys; assert not {'torch', 'jax', 'gymnasium', 'matplotlib'} & set(sys.modules)"
+    code = "import drl, drl.cli.entry, sys; assert not {'torch', 'jax', 'pygame', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,7 +27,7 @@ OBSERVATIONS = {
     "nested": spaces.Tuple(
         [
             spaces.Dict(x=spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, ())]), y=spaces.MultiDiscrete([2, 2])),
-            spaces.Box(0, 255, (2, 2), np.uint8),
+            spaces.Box(-9, 9, (2, 2), np.int8),
         ]
     ),
 }
