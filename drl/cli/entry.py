@@ -48,13 +48,18 @@ def report_errors(run: Callable[[], int], name: str) -> int:
     try:
         return run()
     except DrlError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         sys.stderr.close()
         return 0
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a file's words must not move the cursor."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
 def run_script(main: Callable[[Any], None], settings: type) -> NoReturn:

@@ -9,10 +9,12 @@ import tyro
 
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import stay_inside
 from drl.envs.trust import check_trusted
 from drl.experiment.run_folder import find_run
+
+MOST_FRAMES = 1000  # that an agent's card may ask to be stacked
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def main(arguments: list[str]) -> int:
     card, _ = read_agent(folder)
     notes = card["notes"]
     env = flags.env or notes.get("env")
+    check_notes(notes, f"{folder}/card.json")
     if env is not None and flags.env is None and not flags.trust:
         check_trusted(str(env), f"{folder}/card.json", f"drl evaluate {flags.agent}")
     options = {"frame_stack": notes.get("frame_stack", 1)}
@@ -87,6 +90,15 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
         episodes = watch(agent, env, mode, flags.episodes, flags.seed, explore=flags.sampled, **options)
         return Evaluation(episodes)
     return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options)
+
+
+def check_notes(notes: dict[str, Any], source: str) -> None:
+    """What a card says of its environment must at least be of the right kind."""
+    stack = notes.get("frame_stack", 1)
+    kinds = {"env": (str, type(None)), "env_kwargs": (dict, type(None))}
+    wrong = [name for name, kind in kinds.items() if not isinstance(notes.get(name), kind)]
+    if wrong or isinstance(stack, bool) or not isinstance(stack, int) or not 1 <= stack <= MOST_FRAMES:
+        raise UnusableFile(f"{source} describes its environment wrongly, in {', '.join(wrong) or 'frame_stack'}")
 
 
 def _agent_folder(given: str) -> Path:

@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.errors import BadInput
-from drl.experiment.run_folder import find_run
+from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.experiment.run_folder import find_run, runs_in
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,21 @@ def main(arguments: list[str]) -> int:
     from drl.tracking.plots import plot_compare, plot_run
     from drl.tracking.report import write_report
 
-    folders = [folder for given in flags.runs for folder in _runs_in(given)]
+    folders = [folder for given in flags.runs for folder in _runs_of(given)]
     if not folders:
         raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
-    if len(folders) == 1 and flags.out is None:
-        written = plot_run(folders[0])
-    else:
-        out = Path(flags.out or folders[0].parent / "comparison.png")
-        if out.exists() and flags.out and not flags.overwrite:
-            raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
-        written = [plot_compare(folders, out)]
-    if flags.report:
-        written += [write_report(folder) for folder in folders]
+    out = Path(flags.out or folders[0].parent / "comparison.png")
+    if out.exists() and flags.out and not flags.overwrite:
+        raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
+    try:
+        written = plot_run(folders[0]) if len(folders) == 1 and flags.out is None else [plot_compare(folders, out)]
+        if flags.report:
+            written += [write_report(folder) for folder in folders]
+    except DrlError:
+        raise
+    except Exception as error:  # runs may come from anybody, and their records may say anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({said})") from error
     if not written:
         raise BadInput(f"{folders[0]} has nothing to draw yet: no finished episode in metrics.jsonl")
     for path in written:
@@ -43,11 +46,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _runs_in(given: str) -> list[Path]:
+def _runs_of(given: str) -> list[Path]:
     """One run, or every run of an experiment folder."""
     folder = Path(given)
-    if not (folder / "run.json").is_file():
-        runs = sorted(file.parent for file in folder.glob("*/run.json"))
-        if runs:
-            return runs
+    if not (folder / "run.json").is_file() and (runs := runs_in(folder)):
+        return runs
     return [find_run(folder)]

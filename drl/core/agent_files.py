@@ -17,11 +17,11 @@ import numpy as np
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
+from drl.core.safe_files import is_inside
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
 
 AGENT_FORMAT = 1
-MANY_WEIGHTS = 10_000_000  # a model of up to this many is built without asking how many its file has
 REQUIRED = (
     "engine",
     "variant",
@@ -53,6 +53,8 @@ def find_agent(path: str | Path) -> Path:
         raise BadInput(f"{given} does not exist; give a run folder or an agent folder")
     for folder in (given, given / "agent", given.parent):
         if (folder / "card.json").is_file():
+            if folder == given / "agent" and not is_inside(given, folder):
+                raise UnusableFile(f"{folder} is a link that leads out of {given}; name the agent's own folder")
             return folder
     raise BadInput(f"{given} holds no agent: expected {given}/card.json or {given}/agent/card.json")
 
@@ -70,14 +72,23 @@ def read_agent(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
     missing = [key for key in REQUIRED if key not in card]
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")
+    for key, kind in (("engine", str), ("variant", str), ("notes", dict), ("weights", str), ("checksum", str)):
+        if not isinstance(card[key], kind):
+            raise UnusableFile(f"{folder}/card.json has {key} {repr(card[key])[:80]}; expected a {kind.__name__}")
     weights = card["weights"]
-    if not isinstance(weights, str) or Path(weights).name != weights:
+    if Path(weights).name != weights:
         raise UnusableFile(f"{folder}/card.json names its weights {weights!r}; expected a file beside the card")
     arrays = read_arrays(folder / weights, card["checksum"])
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UnusableFile(f"{folder}/{weights} has a weight that is not a finite number, in {name}")
+    check_finite(arrays, f"{folder}/{weights}")
     return card, arrays
+
+
+def check_finite(arrays: dict[str, Array], source: str) -> None:
+    """Weights are real numbers that float32 can hold."""
+    for name, array in arrays.items():
+        with np.errstate(over="ignore"):
+            if array.dtype.kind not in "fiu" or not np.isfinite(array.astype(np.float32)).all():
+                raise UnusableFile(f"{source} has weights that are not finite numbers, in {name!r}")
 
 
 class StoredAgent(NamedTuple):
@@ -92,41 +103,49 @@ class StoredAgent(NamedTuple):
 
 
 def open_agent(path: str | Path) -> StoredAgent:
-    """What an engine needs to bring an agent back."""
+    """What an engine needs to bring an agent back. A card whose words make no sense is unusable, whatever is wrong."""
     card, arrays = read_agent(path)
     try:
-        obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UnusableFile(f"the card of {path} describes its spaces wrongly ({error!r})") from None
+        return _stored(card, arrays)
+    except UnusableFile:
+        raise
+    except Exception as error:  # the card may come from anybody, and there are many ways to be wrong
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({said})") from None
+
+
+def _stored(card: dict[str, Any], arrays: dict[str, Array]) -> StoredAgent:
+    obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
+    params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
     config: ModelConfig | QModelConfig | None = None
     if card["architecture"] is not None:
         kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
-        try:
-            config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r})") from None
-    params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
-    if config is not None:
-        _check_size(config, obs_spec, action_spec, sum(array.size for array in params.values()), path)
-    try:
-        normaliser = _normaliser(card["normaliser"], arrays, obs_spec)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnusableFile(f"the card of {path} describes its normaliser wrongly ({error!r})") from None
+        config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
+        least, weights = _least_weights(config, obs_spec, action_spec), sum(array.size for array in params.values())
+        if least > weights:
+            raise UnusableFile(f"the card describes at least {least:,} weights; its file has {weights:,}")
+    normaliser = _normaliser(card["normaliser"], arrays, obs_spec)
     return StoredAgent(card["variant"], config, obs_spec, action_spec, normaliser, params)
 
 
-def _check_size(
-    config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec, weights: int, path: str | Path
-) -> None:
-    """Refuse a card whose model is larger than its weights, before anybody makes room for it."""
-    widths = [*config.hidden] if config.backbone in ("auto", "mlp") else [config.cnn_features]
-    if config.backbone in ("auto", "mlp") and len(obs_spec.shape) == 1:
-        widths = [math.prod(obs_spec.shape), *widths]
-    outputs = action_spec.entries * (config.num_atoms if isinstance(config, QModelConfig) else 1)
-    recurrent = config.recurrent_size**2 if isinstance(config, ModelConfig) and config.recurrent != "none" else 0
-    least = sum(one * two for one, two in pairwise(widths)) + recurrent + outputs
-    if least > max(weights, MANY_WEIGHTS):
-        raise UnusableFile(f"the card of {path} describes at least {least:,} weights; its file has {weights:,}")
+def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
+    """How many weights a model has at least: known before anybody makes room for it."""
+    shape, least = obs_spec.shape, 0
+    images = len(shape) == 3 and min(shape[1:]) >= 36
+    if config.backbone == "cnn" or (config.backbone == "auto" and images):
+        seen = math.prod(((side - 8) // 4 - 2) // 2 - 2 for side in shape[1:])  # of three convolutions
+        features, least = config.cnn_features, 64 * seen * config.cnn_features
+    elif config.backbone == "conv1d":
+        features = (config.hidden or (64,))[-1]
+    else:
+        widths = [math.prod(shape), *config.hidden]
+        features, least = widths[-1], sum(one * two for one, two in pairwise(widths))
+    if isinstance(config, ModelConfig):
+        if config.recurrent != "none":
+            features, least = config.recurrent_size, least + config.recurrent_size * (features + config.recurrent_size)
+        return least + features * action_spec.entries
+    atoms = config.num_atoms if config.distributional != "none" else 1
+    return least + features * action_spec.sizes[0] * atoms
 
 
 def _normaliser(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormaliser | None:
@@ -134,7 +153,12 @@ def _normaliser(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec:
         return None
     moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
     if any(array.shape != obs_spec.shape for array in moments.values()):
-        raise ValueError(f"its arrays do not have the shape {obs_spec.shape}")
+        raise ValueError(f"the normaliser's arrays do not have the shape {obs_spec.shape}")
+    count, clip = card["count"], card["clip"]
+    if not (
+        isinstance(count, int) and 0 <= count < 1 << 62 and 0 < clip < math.inf and (moments["squares"] >= 0).all()
+    ):
+        raise ValueError(f"the normaliser has count {count!r}, clip {clip!r} or negative squares")
     normaliser = ObsNormaliser(obs_spec.shape)
     normaliser.load_state_dict(card | moments)
     return normaliser

@@ -73,7 +73,7 @@ class QModelConfig:
 def _check_backbone(config: ModelConfig | QModelConfig) -> None:
     require(config, "'auto', 'mlp', 'cnn' or 'conv1d'", "backbone", lambda x: x in ("auto", "mlp", "cnn", "conv1d"))
     require(config, "'tanh' or 'relu'", "activation", lambda x: x in ("tanh", "relu"))
-    require(config, "widths of at least 1", "hidden", lambda x: all(width >= 1 for width in x))
+    require(config, "up to 100 widths of at least 1", "hidden", lambda x: len(x) <= 100 and min(x, default=1) >= 1)
     require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
 
 

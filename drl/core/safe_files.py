@@ -14,7 +14,7 @@ from pathlib import Path
 from drl.core.errors import UnusableFile
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
-MOST_WEIGHTS = 16 << 30  # bytes of a file of weights
+MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
 
 
 @contextlib.contextmanager
@@ -44,9 +44,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 def stay_inside(folder: Path, path: Path) -> Path:
     """`path`, or an error if a link on the way leads out of `folder`. The last part may be missing, or a link that
     `draft_of` will replace."""
-    if not path.parent.resolve().is_relative_to(folder.resolve()):
+    if not is_inside(folder, path.parent):
         raise UnusableFile(f"{path.parent} is a link that leads out of {folder}; nothing is written there")
     return path
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path really lies in a folder, links followed."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        return False
 
 
 def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
@@ -59,6 +67,8 @@ def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
         raise UnusableFile(f"{path} does not exist") from None
     except OSError as error:
         raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RuntimeError) as error:  # a name with a zero byte; links in a circle
+        raise UnusableFile(f"{str(path)!r} cannot be read: {error}") from None
 
 
 def read_plain(path: Path, most: int = MOST_TEXT) -> bytes:

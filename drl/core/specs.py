@@ -14,6 +14,9 @@ from drl.core.errors import BadInput
 
 Array = NDArray[Any]
 
+OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
+ACTION_KINDS = ("categorical", "multi_categorical", "bernoulli", "gaussian")
+
 
 @dataclass(frozen=True)
 class ObsSpec:
@@ -25,7 +28,7 @@ class ObsSpec:
            [1., 0., 0.]], dtype=float32)
     """
 
-    kind: str  # box · discrete · multi_discrete · multi_binary · dict · tuple
+    kind: str  # of OBS_KINDS
     box_shape: tuple[int, ...] = ()  # of one raw observation, for all but discrete, dict and tuple
     box_dtype: str = "float32"  # of a box
     channels_last: bool = False  # a box of images (height, width, channels); encoded as (channels, height, width)
@@ -112,10 +115,30 @@ class ObsSpec:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ObsSpec":
-        parts = tuple(cls.from_json(part) for part in plain["parts"])
-        values: dict[str, Any] = {key: tuple(plain[key]) for key in ("box_shape", "sizes", "starts", "keys")}
-        values |= {key: plain[key] for key in ("kind", "box_dtype", "channels_last")}
-        return cls(parts=parts, **values)
+        """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
+        kind, dtype, shape = str(plain["kind"]), str(np.dtype(plain["box_dtype"])), _whole(plain["box_shape"], 0)
+        if kind not in OBS_KINDS or (plain["channels_last"] and len(shape) != 3):
+            raise ValueError(f"no observation space is a {kind!r} of shape {shape}")
+        return cls(
+            kind=kind,
+            box_shape=shape,
+            box_dtype=dtype,
+            channels_last=bool(plain["channels_last"]),
+            sizes=_whole(plain["sizes"], 1),
+            starts=_whole(plain["starts"]),
+            keys=tuple(str(key) for key in plain["keys"]),
+            parts=tuple(cls.from_json(part) for part in plain["parts"]),
+        )
+
+
+def _whole(values: Any, least: int | None = None) -> tuple[int, ...]:
+    """Whole numbers of at least `least`."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+            raise ValueError(
+                f"got {value!r}; expected a whole number" + ("" if least is None else f", {least} or more")
+            )
+    return tuple(values)
 
 
 def _as_numbers(array: Array) -> Array:
@@ -131,7 +154,7 @@ class ActionSpec:
     The policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
     """
 
-    kind: str  # categorical · multi_categorical · bernoulli · gaussian
+    kind: str  # of ACTION_KINDS
     sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
     starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
     shape: tuple[int, ...] = ()  # of one action in the world's units
@@ -190,7 +213,11 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ActionSpec":
-        tuples: dict[str, Any] = {k: tuple(plain[k]) for k in ("sizes", "starts", "shape")}
-        low = tuple(-np.inf if x is None else x for x in plain["low"])
-        high = tuple(np.inf if x is None else x for x in plain["high"])
-        return cls(kind=plain["kind"], dtype=plain["dtype"], low=low, high=high, **tuples)
+        """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
+        kind, dtype = str(plain["kind"]), str(np.dtype(plain["dtype"]))
+        low = tuple(-np.inf if x is None else float(x) for x in plain["low"])
+        high = tuple(np.inf if x is None else float(x) for x in plain["high"])
+        if kind not in ACTION_KINDS:
+            raise ValueError(f"no action space is a {kind!r}")
+        sizes, starts, shape = _whole(plain["sizes"], 1), _whole(plain["starts"]), _whole(plain["shape"], 0)
+        return cls(kind=kind, sizes=sizes, starts=starts, shape=shape, low=low, high=high, dtype=dtype)

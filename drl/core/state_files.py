@@ -46,7 +46,7 @@ def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
         raise UnusableFile(f"{path} is damaged: its checksum is not the one written beside it; use another copy")
     try:
         return safetensors_numpy.load(content)
-    except (SafetensorError, KeyError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise UnusableFile(f"{path} is not a safetensors file: {error}") from None
 
 

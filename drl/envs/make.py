@@ -21,6 +21,7 @@ from drl.envs.frame_stack import StackedEnv, StackedWorld
 from drl.envs.native_world import NativeWorld
 from drl.envs.open_world import OpenWorld
 from drl.envs.sync_world import SyncWorld
+from drl.envs.trust import is_known_package
 
 NATIVE_FROM = 12  # worlds from which Gymnasium's native CartPole beats our loop; see the README for the numbers
 SLOW_STEP = 5e-4  # seconds; above this a process per world pays for its pipes
@@ -104,10 +105,10 @@ def find_spec(env_id: str) -> EnvSpec:
     """Look an id up in Gymnasium's registry, importing what registers it."""
     module, _, name = env_id.rpartition(":")
     if module:
-        if "" not in sys.path and os.getcwd() not in sys.path:
+        if "" not in sys.path and os.getcwd() not in sys.path and not is_known_package(module):
             sys.path.append(
                 os.getcwd()
-            )  # a console script does not look there by itself; installed packages come first
+            )  # a console script does not look there by itself; what is installed comes first
         try:
             importlib.import_module(module)
         except Exception as error:  # the module is the user's: anything may go wrong in it

@@ -7,10 +7,9 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from drl.core.configs import ALGORITHM_CONFIGS, MODEL_CONFIGS, require
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, UnusableFile, did_you_mean
+from drl.core.yaml_files import parse_yaml, read_yaml_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +68,13 @@ class RunConfig:
                 raise BadInput(f"env_kwargs has {pair!r}; expected NAME=VALUE, such as gravity=-5")
         try:
             self.world_kwargs  # noqa: B018 (reads every value once)
-        except yaml.YAMLError as error:
+        except ValueError as error:
             raise BadInput(f"env_kwargs has a value that is not YAML: {error}") from None
 
     @property
     def world_kwargs(self) -> dict[str, Any]:
         pairs = (pair.split("=", 1) for pair in self.env_kwargs)
-        return {name: yaml.safe_load(value) for name, value in pairs}
+        return {name: parse_yaml(value) for name, value in pairs}
 
     @property
     def budget(self) -> int:
@@ -152,17 +151,18 @@ def _coerced(kind: type, name: str, value: Any, source: str) -> Any:
     except (TypeError, ValueError, OverflowError):
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
-    raise BadInput(f"{source}: {name} is {value!r}; expected a value of type {expected}")
+    raise BadInput(f"{source}: {name} is {repr(value)[:200]}; expected a value of type {expected}")
 
 
 def read_yaml(path: Any) -> dict[str, Any]:
     """A flat YAML mapping from a file, or a clear error."""
     try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
+        content = read_yaml_file(path)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}; give a YAML file such as a run's config.yaml") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnusableFile as error:
+        raise BadInput(str(error)) from None
+    except ValueError as error:
         raise BadInput(f"{path} is not valid YAML: {error}") from None
     if content is None:
         return {}

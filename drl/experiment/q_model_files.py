@@ -6,8 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from drl.core.agent_files import check_finite
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import MOST_WEIGHTS, read_plain
@@ -33,16 +32,16 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     content = io.BytesIO(read_plain(path, MOST_WEIGHTS))
     try:
         state = torch.load(content, weights_only=True, map_location="cpu")
-        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+        arrays = {name: _array(name, tensor) for name, tensor in state.items()}
     except Exception as error:  # torch raises a dozen kinds for a file that is not one of its own
-        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {error})") from None
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise UnusableFile(f"{path} has a weight that is not a finite number")
+        said = " ".join(str(error).split())[:200]
+        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {said})") from None
+    check_finite(arrays, str(path))
     run = experiment.run
     with make_single(run.env, frame_stack=run.frame_stack, env_kwargs=run.world_kwargs) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
     config, support = experiment.model, arrays.pop("head.support", None)
-    if support is not None and config.distributional == "c51" and len(support) >= 2:
+    if support is not None and config.distributional == "c51" and support.ndim == 1 and len(support) >= 2:
         own = {"num_atoms": len(support), "v_min": float(support[0]), "v_max": float(support[-1])}
         for name, value in own.items():
             if name in asked and getattr(config, name) != value:
@@ -54,8 +53,15 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     return QAgent(model, *specs)
 
 
+def _array(name: Any, tensor: Any) -> Any:
+    """A tensor that has its own memory, as an array: one that repeats a few bytes may claim any size."""
+    if not isinstance(name, str) or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError(f"{name!r} is not a plain tensor")
+    return tensor.numpy()
+
+
 def _check_switches(arrays: dict[str, Any], num_actions: int, wanted: QModelConfig, path: Path) -> None:
-    if "head.advantage.weight" not in arrays:
+    if "head.advantage.weight" not in arrays or arrays["head.advantage.weight"].ndim != 2:
         raise BadInput(f"{path} is not a q-value model: it has no head.advantage.weight")
     outputs = arrays["head.advantage.weight"].shape[0]
     if not num_actions or outputs % num_actions:

@@ -12,7 +12,7 @@ import yaml
 
 import drl
 from drl.core.errors import BadInput
-from drl.core.safe_files import write_atomically
+from drl.core.safe_files import is_inside, write_atomically
 from drl.core.state_files import write_json, write_state
 
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions decide a run's numbers
@@ -89,12 +89,16 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def runs_in(experiment: Path) -> list[Path]:
+    """The runs of an experiment folder, by name; not those that a link leads to elsewhere."""
+    return [file.parent for file in sorted(experiment.glob("*/run.json")) if is_inside(experiment, file)]
+
+
 def find_run(path: str | Path) -> Path:
     """The run folder at `path`, or the newest one inside an experiment folder."""
     given = Path(path)
     if (given / "run.json").is_file():
         return given
-    runs = sorted(given.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
-    if runs:
-        return runs[-1].parent
+    if runs := runs_in(given):
+        return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
     raise BadInput(f"{given} is not a run folder: expected {given}/run.json; see `ls results/`")

@@ -22,7 +22,7 @@ from drl.experiment.launch import StopSignals
 from drl.experiment.presets import load_preset
 from drl.experiment.search_report import Display, write_report
 from drl.experiment.search_space import MODES, Choice, as_settings, space_for, starting_point
-from drl.experiment.search_study import Ledger, claim, open_study, optuna
+from drl.experiment.search_study import Ledger, claim, open_study, optuna, release
 from drl.experiment.search_worker import Crew, Job, Outcome
 
 FRESH_SEEDS = 1_000_003  # where the seeds of the re-runs begin, far from those of the trials
@@ -133,8 +133,11 @@ def search(
         work = _Work(plan, study, ledger, crew, signals, display)
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
-    result = _result(plan, study, ledger, signals.status, fresh)
-    write_report(result, config)
+    try:
+        result = _result(plan, study, ledger, signals.status, fresh)
+        write_report(result, config)
+    finally:
+        release(study)
     return result
 
 

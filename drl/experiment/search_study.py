@@ -54,6 +54,14 @@ def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, 
     return study
 
 
+def release(study: Any) -> None:
+    """Give connections to a database back, which Optuna leaves to the garbage collector; the study can still be read."""
+    backend = getattr(study._storage, "_backend", study._storage)
+    if hasattr(backend, "engine"):
+        backend.remove_session()
+        backend.engine.dispose()
+
+
 def _backend(storage: str) -> Any:
     library = optuna()
     if "://" in storage and not storage.startswith("sqlite"):

@@ -1,9 +1,16 @@
 """The sum tree as machine code, where numba is installed (extra `numba`): a plain binary heap, one weight at a time."""
 
-import numba
-import numpy as np
+import os
+from pathlib import Path
 
-from drl.core.specs import Array
+# Compiled functions are kept in the user's own cache: numba would also take a folder that a file beside us names.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drl" / "numba"
+os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHE))
+
+import numba  # noqa: E402
+import numpy as np  # noqa: E402
+
+from drl.core.specs import Array  # noqa: E402
 
 
 class CompiledSumTree:

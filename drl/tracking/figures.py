@@ -34,7 +34,8 @@ def make_panels(
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, va="top")
-    figure.text(left / width, 1 - 0.47 / height, subtitle, fontsize=9, color=FAINT, va="top")
+    words: dict[str, Any] = {"fontsize": 9, "color": FAINT, "va": "top", "parse_math": False}  # a folder may have a $
+    figure.text(left / width, 1 - 0.47 / height, subtitle, **words)
     spaces = {"wspace": gap_x / size[0], "hspace": gap_y / size[1]}
     edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
     return figure, list(figure.subplots(down, wide, squeeze=False, gridspec_kw=spaces | edges).ravel())

@@ -16,7 +16,7 @@ from drl.core.log import Log
 from drl.core.safe_files import read_inside, write_atomically
 
 Row = dict[str, Any]
-MOST_METRICS = 8 << 30  # bytes
+MOST_METRICS = 1 << 30  # bytes
 
 
 class JsonlTracker:

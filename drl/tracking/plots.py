@@ -38,6 +38,7 @@ from drl.tracking.run_groups import grouped_runs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_PANELS = 60  # of one picture
 DOTS, LINE_POINTS, GROUPS = 4000, 1500, 200  # most that are drawn of each; more cannot be told apart
 
 
@@ -195,6 +196,7 @@ def _small_multiples(
     """One panel per name, each on its own scale."""
     if not names:
         return None
+    names = names[:MOST_PANELS]
     wide = 2 if len(names) in (2, 4) else min(len(names), 3)
     figure, axes = make_panels(title, label, -(-len(names) // wide), wide, (3.7, 1.9))
     steps = column(rows, "env_steps")

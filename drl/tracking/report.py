@@ -10,13 +10,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from drl.core.errors import BadInput
 from drl.core.safe_files import read_inside, write_atomically
+from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.tracking.files import read_metrics
 
 PICTURES = ("return", "rollout_return", "success_rate", "evaluation", "loss")  # in this order; others follow
+MOST_PICTURES, MOST_PICTURE_BYTES = 20, 8 << 20
 MOST_EVALUATIONS = 100  # rows shown, the latest
 
 STYLE = """
@@ -108,8 +108,8 @@ def _pictures(folder: Path) -> str:
         return (PICTURES.index(path.stem) if path.stem in PICTURES else len(PICTURES), path.stem)
 
     images = []
-    for path in sorted(folder.glob("*.png"), key=place):
-        data = base64.b64encode(read_inside(folder.parent, path)).decode()
+    for path in sorted(folder.glob("*.png"), key=place)[:MOST_PICTURES]:
+        data = base64.b64encode(read_inside(folder.parent, path, MOST_PICTURE_BYTES)).decode()
         images.append(f'<img alt="{escape(path.stem.replace("_", " "))}" src="data:image/png;base64,{data}">')
     return "<h2>Curves</h2>" + "".join(images) if images else ""
 
@@ -144,10 +144,10 @@ def _parsed(path: Path) -> Any:
     """The content of a YAML or JSON file; the raw text where it cannot be read; None where there is no file."""
     if not path.is_file():
         return None
-    text = read_inside(path.parent, path).decode(errors="replace")
+    text = read_inside(path.parent, path, MOST_SETTINGS).decode(errors="replace")
     try:
-        return yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except (ValueError, RecursionError, yaml.YAMLError):
+        return parse_yaml(text) if path.suffix == ".yaml" else json.loads(text)
+    except (ValueError, RecursionError):
         return text
 
 

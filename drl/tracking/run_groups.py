@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from drl.core.safe_files import read_inside
+from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 
 # Settings that do not change what is learned: runs may differ in them and still be repetitions of one another.
 OF_ONE_RUN = {
@@ -53,10 +52,10 @@ def _short(value: Any) -> str:
 def _settings(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.yaml"
     try:
-        content = yaml.safe_load(read_inside(run_dir, path)) if path.is_file() else None
-    except (yaml.YAMLError, UnicodeDecodeError):
+        content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None
+    except ValueError:
         content = None
-    return {k: v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
+    return {str(k): v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
 
 
 def distinct_names(folders: list[Path]) -> dict[Path, str]:

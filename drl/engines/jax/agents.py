@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from drl.core.acting import Actor
-from drl.core.agent_files import open_agent, save_agent
+from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalise import ObsNormaliser
 from drl.core.pth_files import write_pth
@@ -62,7 +62,7 @@ class JaxAgent(Actor):
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
             if stored.variant not in MODEL_VARIANTS:
                 raise UnusableFile(f"{path} is an agent of an unknown kind, {stored.variant!r}")
-            model = MODEL_VARIANTS[stored.variant](*specs, stored.config)
+            model = _rebuild(stored, path)
         check_parameters(model.init(np.random.default_rng(0)), stored.params, str(path))
         return cls(Brain(model, stored.params, device), *specs, stored.normaliser)
 
@@ -88,6 +88,14 @@ class JaxAgent(Actor):
         if isinstance(head, QHead) and head.kind == "c51":
             arrays = arrays | {"head.support": np.asarray(head.support)}
         write_pth(path, arrays)
+
+
+def _rebuild(stored: StoredAgent, path: str | Path) -> Any:
+    """The model that a card describes, without its weights."""
+    try:
+        return MODEL_VARIANTS[stored.variant](stored.obs_spec, stored.action_spec, stored.config)
+    except Exception as error:  # the card may come from anybody
+        raise UnusableFile(f"{path} describes a model that this drl cannot build ({error!r:.200})") from None
 
 
 def is_mlp(model: Any) -> bool:

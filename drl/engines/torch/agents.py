@@ -133,8 +133,8 @@ def _rebuild(stored: StoredAgent, path: str | Path) -> nn.Module:
     """The model that a card describes, without its weights."""
     try:
         model: nn.Module = MODEL_VARIANTS[stored.variant](stored.obs_spec, stored.action_spec, stored.config)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r})") from None
+    except Exception as error:  # the card may come from anybody
+        raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r:.200})") from None
     return model
 
 
