@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import drl
@@ -17,6 +18,7 @@ from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomic
 from drl.core.state_files import write_arrays
 from drl.envs.trust import check_trusted
 from drl.experiment.config import Experiment
+from drl.experiment.q_model_files import load_q_agent
 from drl.tracking.plots import plot_run
 from drl.tracking.report import write_report
 from drl.tracking.video import write_video
@@ -24,9 +26,14 @@ from drl.tracking.video import write_video
 EVIL = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
 
 
+ROOT = Path(__file__).parents[1]
+# What the console script does: unlike `python -m`, it does not put the current folder on the path.
+SCRIPT = f"import sys; sys.path[0] = {str(ROOT)!r}; from drl.cli.entry import main; sys.exit(main())"
+
+
 def drl_command(*arguments, cwd):
-    command = [sys.executable, "-m", "drl.cli.entry", *map(str, arguments)]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=env)
     assert "Traceback" not in result.stderr
     return result
@@ -66,10 +73,20 @@ def test_an_agents_card_does_not_import_a_module(downloaded, module):
     folder = downloaded.parent
     result = drl_command("evaluate", downloaded, "--episodes", 1, cwd=folder)
     assert result.returncode == 2
-    assert f"--env {module}:CartPole-v1 (or add --trust)" in result.stderr
     assert not (folder / "ran").exists()
-    assert drl_command("evaluate", downloaded, "--episodes", 1, "--trust", cwd=folder).returncode == 0
-    assert (folder / "ran").exists()
+    if module == "evil_module":
+        assert f"--env {module}:CartPole-v1 (or add --trust)" in result.stderr
+        assert drl_command("evaluate", downloaded, "--episodes", 1, "--trust", cwd=folder).returncode == 0
+        assert (folder / "ran").exists()
+
+
+def test_what_a_known_package_lacks_is_not_taken_from_the_folder(downloaded):
+    """`gymnasium:` ids import mujoco where they need it; a mujoco.py beside the agent is not it."""
+    (downloaded.parent / "mujoco.py").write_text(EVIL)
+    notes = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
+    change_card(downloaded, notes=notes | {"env": "gymnasium:HalfCheetah-v5"})
+    assert drl_command("evaluate", downloaded, "--episodes", 1, cwd=downloaded.parent).returncode == 2
+    assert not (downloaded.parent / "ran").exists()
 
 
 def test_a_config_does_not_import_a_module(downloaded):
@@ -124,6 +141,48 @@ def test_a_room_that_leads_out_of_the_folder_is_refused(downloaded, room):
     assert result.returncode == 3
     assert "leads out of" in result.stderr
     assert list(outside.iterdir()) == []
+
+
+def test_a_run_behind_a_link_is_not_one_of_the_folder(downloaded):
+    """Somebody's experiment folder whose run is a link to yours."""
+    shelf = downloaded.parent / "shelf"
+    shelf.mkdir()
+    (shelf / "20260101-000000-s0").symlink_to(downloaded)
+    for command in (("plot", shelf), ("evaluate", shelf), ("convert", shelf, "--engine", "jax")):
+        result = drl_command(*command, cwd=downloaded.parent)
+        assert result.returncode == 2
+        assert "is not a run folder" in result.stderr
+    (shelf / "20260101-000000-s0").unlink()
+    (shelf / "agent").symlink_to(downloaded / "agent")
+    with pytest.raises(UnusableFile, match="leads out of"):
+        drl.load_agent(shelf)
+
+
+@pytest.mark.parametrize("text", ["a: &a [1]\nenv: *a", "env: &a {x: *a}", "[" * 5000, "day: 2001-99-99", "x: !!int y"])
+def test_settings_are_plain_values(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    result = drl_command("train", "ppo", "--config", "config.yaml", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "not valid YAML" in result.stderr
+
+
+def test_settings_are_a_plain_file(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    assert drl_command("train", "ppo", "--config", "config.yaml", cwd=tmp_path).returncode == 2
+    with open(tmp_path / "large.yaml", "wb") as file:
+        file.truncate(1 << 31)
+    assert "more than" in drl_command("train", "ppo", "--config", "large.yaml", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    "row", ['"finished": 5', '"env_steps": "x"', '"learn/x": [1]', '"finished": [[1, 2]]', '"env_steps": 1e999']
+)
+def test_records_that_make_no_sense_are_said_to(downloaded, row):
+    with open(downloaded / "metrics.jsonl", "a") as file:
+        file.write("{" + row + "}\n")
+    result = drl_command("plot", downloaded, cwd=downloaded.parent)
+    assert result.returncode in (0, 3)
+    assert result.stderr.count("\n") <= 1
 
 
 def test_a_report_shows_nothing_from_outside(downloaded):
@@ -187,6 +246,73 @@ def absurd_model(run):
 def absurd_spaces(run):
     card = json.loads((run / "agent" / "card.json").read_text())
     return {"obs_spec": card["obs_spec"] | {"box_shape": [10**12]}}
+
+
+def architecture(run, **changes):
+    card = json.loads((run / "agent" / "card.json").read_text())
+    return {"architecture": card["architecture"] | changes}
+
+
+def spaces(run, which, **changes):
+    card = json.loads((run / "agent" / "card.json").read_text())
+    return {which: card[which] | changes}
+
+
+WRONG = [
+    lambda run: spaces(run, "action_spec", sizes=[10**9]),
+    lambda run: spaces(run, "action_spec", sizes=[-2]),
+    lambda run: spaces(run, "action_spec", kind=3),
+    lambda run: spaces(run, "obs_spec", box_shape=[10**5, 10**5]),
+    lambda run: spaces(run, "obs_spec", box_shape=[-4]),
+    lambda run: spaces(run, "obs_spec", box_shape=["a"]),
+    lambda run: spaces(run, "obs_spec", channels_last=True),
+    lambda run: architecture(run, hidden=[1] * 100_000),
+    lambda run: architecture(run, hidden=[2.5]),
+    lambda run: architecture(run, activation=None),
+    lambda run: architecture(run, backbone="cnn", cnn_features=10**10),
+    lambda run: {"engine": []},
+    lambda run: {"variant": {}},
+    lambda run: {"notes": None},
+    lambda run: {"weights": "a\0b"},
+    lambda run: {"checksum": 5},
+    lambda run: {"normaliser": {"count": -5, "clip": 10.0}},
+    lambda run: {"normaliser": {"count": 5, "clip": float("inf")}},
+    lambda run: {"normaliser": {"count": 10**400, "clip": 10.0}},
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_a_card_of_wrong_words_is_refused(downloaded, number):
+    change_card(downloaded, **WRONG[number](downloaded))
+    for engine in ("torch", "jax", "numpy"):
+        with pytest.raises(UnusableFile):
+            drl.load_agent(downloaded, engine=engine)
+
+
+@pytest.mark.parametrize("notes", [{"env": 5}, {"env_kwargs": [1]}, {"frame_stack": 10**10}, {"frame_stack": "x"}])
+def test_a_card_describes_its_environment_rightly(downloaded, notes):
+    known = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
+    change_card(downloaded, notes=known | notes)
+    assert drl_command("evaluate", downloaded, "--episodes", 1, cwd=downloaded.parent).returncode == 3
+
+
+@pytest.mark.parametrize("value", [np.complex64(np.nan), np.float64(1e300), np.float32(np.inf)])
+def test_weights_are_finite_float32(downloaded, value):
+    _, arrays = read_agent(downloaded)
+    name = next(name for name in arrays if name.endswith("weight"))
+    arrays[name] = np.full(arrays[name].shape, value)
+    change_card(
+        downloaded, weights="w.safetensors", checksum=write_arrays(downloaded / "agent" / "w.safetensors", arrays)
+    )
+    with pytest.raises(UnusableFile, match="not finite numbers"):
+        drl.load_agent(downloaded)
+
+
+def test_a_pth_that_claims_more_than_it_has_is_refused(tmp_path):
+    state = {"head.advantage.weight": torch.zeros(1).expand(30_000_000_000)}
+    torch.save(state, tmp_path / "m.pth")
+    with pytest.raises(UnusableFile, match="not a plain tensor"):
+        load_q_agent(tmp_path / "m.pth", Experiment(algorithm="dqn"))
 
 
 def deep_card(run):

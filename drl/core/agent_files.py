@@ -8,6 +8,7 @@ The card is replaced last and in one piece, so a reader always finds a card whos
 """
 
 import math
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,12 +121,25 @@ def _stored(card: dict[str, Any], arrays: dict[str, Array]) -> StoredAgent:
     config: ModelConfig | QModelConfig | None = None
     if card["architecture"] is not None:
         kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
-        config = kind(**card["architecture"] | {"hidden": tuple(card["architecture"]["hidden"])})
+        config = _config(kind, card["architecture"])
         least, weights = _least_weights(config, obs_spec, action_spec), sum(array.size for array in params.values())
         if least > weights:
             raise UnusableFile(f"the card describes at least {least:,} weights; its file has {weights:,}")
     normaliser = _normaliser(card["normaliser"], arrays, obs_spec)
     return StoredAgent(card["variant"], config, obs_spec, action_spec, normaliser, params)
+
+
+def _config(kind: type[ModelConfig | QModelConfig], plain: dict[str, Any]) -> ModelConfig | QModelConfig:
+    """A model's config from plain data: every value of the type that its default has."""
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
+    values: dict[str, Any] = dict(plain)
+    values["hidden"] = tuple(plain["hidden"])
+    for name, value in values.items():
+        wanted = type(defaults[name])
+        given = int if wanted is float and type(value) is int else wanted
+        if type(value) is not given or (wanted is tuple and any(type(width) is not int for width in value)):
+            raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")
+    return kind(**values)
 
 
 def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
@@ -143,7 +157,7 @@ def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action
     if isinstance(config, ModelConfig):
         if config.recurrent != "none":
             features, least = config.recurrent_size, least + config.recurrent_size * (features + config.recurrent_size)
-        return least + features * action_spec.entries
+        return least + features * (sum(action_spec.sizes) or action_spec.entries)
     atoms = config.num_atoms if config.distributional != "none" else 1
     return least + features * action_spec.sizes[0] * atoms
 

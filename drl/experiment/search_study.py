@@ -55,7 +55,7 @@ def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, 
 
 
 def release(study: Any) -> None:
-    """Give connections to a database back, which Optuna leaves to the garbage collector; the study can still be read."""
+    """Give connections to a database back, which Optuna leaves to the garbage collector. The study stays readable."""
     backend = getattr(study._storage, "_backend", study._storage)
     if hasattr(backend, "engine"):
         backend.remove_session()
