@@ -132,14 +132,14 @@ def _stored(card: dict[str, Any], arrays: dict[str, Array]) -> StoredAgent:
 def _config(kind: type[ModelConfig | QModelConfig], plain: dict[str, Any]) -> ModelConfig | QModelConfig:
     """A model's config from plain data: every value of the type that its default has."""
     defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
-    values: dict[str, Any] = dict(plain)
-    values["hidden"] = tuple(plain["hidden"])
-    for name, value in values.items():
+    hidden = tuple(plain["hidden"])
+    for name, value in (plain | {"hidden": hidden}).items():
         wanted = type(defaults[name])
-        given = int if wanted is float and type(value) is int else wanted
-        if type(value) is not given or (wanted is tuple and any(type(width) is not int for width in value)):
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")
-    return kind(**values)
+    if any(type(width) is not int for width in hidden):
+        raise ValueError(f"hidden is {hidden!r:.80}; expected whole numbers")
+    return kind(**plain | {"hidden": hidden})
 
 
 def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
