@@ -20,7 +20,8 @@ import numpy as np
 def train_and_evaluate(
     algorithm: str, env: str, flags: list[str], seeds: list[int], episodes: int
 ) -> list[dict[str, float]]:
-    """Quiet runs in a temporary folder, then evaluations on worlds they never saw. Several seeds: in one program."""
+    """Quiet runs in a temporary folder, then evaluations on environments they never saw. Several seeds: in one
+    program."""
     from drl.cli.train import read_experiment
     from drl.experiment.evaluation import evaluate
     from drl.experiment.launch import train, train_seeds
@@ -34,7 +35,7 @@ def train_and_evaluate(
         finished = train_seeds(experiment, console=False) if len(seeds) > 1 else [train(experiment)]
         seconds = time.perf_counter() - started
     run = experiment.run
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
     results = []
     for seed, each in zip(seeds, finished, strict=True):
         assert each.log is not None

@@ -26,12 +26,12 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
     """(return, length) of every training episode."""
     import torch
 
+    from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.configs import ModelConfig, PPOConfig
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner
-    from drl.envs.make import make_world
+    from drl.envs.make_vec_env import make_vec_env
     from drl.experiment.stages import stop_at
-    from drl.memory.rollout import Rollout
     from drl.trainer.trainer import Trainer, TrainerConfig
 
     torch.set_num_threads(1)
@@ -45,11 +45,11 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
         value_coef=SETTINGS["value"],
         value_clip=SETTINGS["clip"],
     )
-    with make_world("CartPole-v1", num_envs, seed=seed, engine=engine) as world:
-        specs = (world.obs_spec, world.action_spec)
+    with make_vec_env("CartPole-v1", num_envs, seed=seed, vectorization=engine) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
         agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(seed))
-        memory = Rollout(config.rollout_length, num_envs, *specs)
-        trainer = Trainer(world, agent, learner, memory, TrainerConfig(total_timesteps=steps))
+        buffer = RolloutBuffer(config.rollout_length, num_envs, *specs)
+        trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps))
         logs = stop_at(trainer(), env_steps=steps)
         return [(episode.episode_return, episode.length) for log in logs for episode in log.finished]
 
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default=",".join(ROWS))
     arguments = parser.parse_args()
-    print("| row | worlds | last 100 | worst seed | average |\n|---|---|---|---|---|")
+    print("| row | environments | last 100 | worst seed | average |\n|---|---|---|---|---|")
     with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
         for row in arguments.only.split(","):
             jobs = [pool.submit(one, row, seed, arguments.steps) for seed in range(arguments.seeds)]

@@ -25,29 +25,29 @@ def train_and_value(opponents: str, seed: int, games: int, flags: list[str]) -> 
     import torch
 
     from drl.cli.train import read_experiment
-    from drl.envs.ipd.behaviour import observe_behaviour
-    from drl.envs.ipd.rules import Rules
     from drl.experiment.launch import train
+    from drl.games.ipd.behavior import observe_behavior
+    from drl.games.ipd.ipd_rules import Rules
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--results-dir", folder, "--quiet", "--no-plots", "--no-video", "--no-tensorboard"]
         never = ["--evaluate-every", "0", "--checkpoint-every", "0", "--keep-checkpoints", "0"]
         budget = [] if opponents == "all" else ["--total-timesteps", str(SINGLE_STEPS)]
-        world = ["--env", ENV, "--env-kwargs", f"opponents={opponents}", "--seed", str(seed)]
-        experiment, _ = read_experiment("ppo", [*world, *quiet, *never, *budget, *flags])
+        envs = ["--env", ENV, "--env-kwargs", f"opponents={opponents}", "--seed", str(seed)]
+        experiment, _ = read_experiment("ppo", [*envs, *quiet, *never, *budget, *flags])
         started = time.perf_counter()
         finished = train(experiment, console=False)
         seconds = time.perf_counter() - started
     assert finished.log is not None
     rules = Rules()
-    seen = observe_behaviour(finished.agent, opponents, rules, games, seed=10_000 + seed)
+    seen = observe_behavior(finished.agent, opponents, rules, games, seed=10_000 + seed)
     return seen.payoff * rules.expected_rounds, seconds, finished.log.env_steps, seen.payoffs / seen.best
 
 
 def main() -> None:
-    from drl.envs.ipd import NAMED
-    from drl.envs.ipd.exact_values import best_memory_one_reply, upper_bound
+    from drl.games.ipd import NAMED
+    from drl.games.ipd.exact_values import best_memory_one_reply, upper_bound
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)

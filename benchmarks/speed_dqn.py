@@ -3,10 +3,10 @@
     python benchmarks/speed_dqn.py [--rounds 5] [--compile]
     python benchmarks/speed_dqn.py --atari [--rounds 1]
 
-CartPole-v1: one world, one update of batch 128 per step, 128-128 ReLU, Adam, Huber, target copied every 500 updates.
-Each round lets every contestant take 1000 steps; the median round counts.
-Pong (`--atari`): the Nature CNN, batch 32, an update every 4 steps, 4 frames, a replay of 10 000, target copied every
-1000 updates; 400 steps a round. Both step the same preprocessed game; Stable-Baselines3 stacks and stores it its way.
+CartPole-v1: one environment, one update of batch 128 per step, 128-128 ReLU, Adam, Huber, target copied every 500
+updates. Each round lets every contestant take 1000 steps; the median round counts. Pong (`--atari`): the Nature CNN,
+batch 32, an update every 4 steps, 4 frames, a replay of 10 000, target copied every 1000 updates; 400 steps a round.
+Both step the same preprocessed game; Stable-Baselines3 stacks and stores it its way.
 """
 
 import argparse
@@ -28,11 +28,11 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
     from stable_baselines3 import DQN
     from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-    from drl.envs.make import make_single
+    from drl.envs.make_vec_env import make_env
 
     work = SETTINGS[env_id]
     atari = env_id == PONG
-    env: Any = DummyVecEnv([lambda: make_single(env_id)])
+    env: Any = DummyVecEnv([lambda: make_env(env_id)])
     if atari:
         env = VecFrameStack(env, 4, channels_order="first")
     model = DQN(
@@ -63,23 +63,23 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
 
 
 def ours(env_id: str, compiled: bool) -> Callable[[], None]:
+    from drl.buffers.replay_buffer import ReplayBuffer
     from drl.core.configs import DQNConfig, QModelConfig
     from drl.core.schedules import Constant
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner
-    from drl.envs.make import make_world
-    from drl.memory.replay import Replay
+    from drl.envs.make_vec_env import make_vec_env
     from drl.trainer.trainer import Trainer, TrainerConfig
 
     work = SETTINGS[env_id]
     stack = 4 if env_id == PONG else 1
-    world = make_world(env_id, 1, seed=0, frame_stack=stack, env_kwargs={"clip_reward": False} if stack > 1 else None)
-    specs = (world.obs_spec, world.action_spec)
+    envs = make_vec_env(env_id, 1, seed=0, frame_stack=stack, env_kwargs={"clip_reward": False} if stack > 1 else None)
+    specs = (envs.obs_spec, envs.action_spec)
     sizes: dict[str, Any] = {name: work[name] for name in ("batch_size", "train_every", "capacity", "target_every")}
     config = DQNConfig(warmup=WARMUP, tau=1.0, optimizer="adam", amsgrad=False, weight_decay=0.0, **sizes)
     agent, learner = build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), compile_update=compiled)
     rounds = TrainerConfig(updates_per_log=work["steps"] // work["train_every"], exploration=Constant(0.05))
-    trainer = Trainer(world, agent, learner, Replay(config, 1, *specs, frame_stack=stack), rounds)
+    trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 1, *specs, frame_stack=stack), rounds)
 
     def train() -> None:
         trainer.step()

@@ -1,6 +1,6 @@
 """Speed of the iterated Prisoner's Dilemma: N games in one NumPy program against N single games in a loop.
 
-    python benchmarks/speed_ipd.py [--worlds 1024] [--rounds 7]
+    python benchmarks/speed_ipd.py [--environments 1024] [--rounds 7]
 
 Random moves, the uniform pool of all named opponents, games that end by chance, resets and infos included. One process,
 alternating, pinned to one core, CPU time; the median round counts.
@@ -12,10 +12,10 @@ from collections.abc import Callable
 import numpy as np
 from alternating import pin_to_one_core, race
 
-from drl.envs.ipd import IteratedPrisonersDilemmaEnv, IteratedPrisonersDilemmaVectorEnv
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
+from drl.games.ipd import IteratedPrisonersDilemmaEnv, IteratedPrisonersDilemmaVectorEnv
 
-STEPS = 100  # of every world, per contestant and round
+STEPS = 100  # of every environment, per contestant and round
 
 
 def singles(actions: np.ndarray) -> Callable[[], None]:
@@ -45,29 +45,29 @@ def vector(actions: np.ndarray) -> Callable[[], None]:
 
 
 def native(actions: np.ndarray) -> Callable[[], None]:
-    world = make_world("IteratedPrisonersDilemma-v0", actions.shape[1], engine="native")
-    world.reset()
+    envs = make_vec_env("IteratedPrisonersDilemma-v0", actions.shape[1], vectorization="native")
+    envs.reset()
 
     def play() -> None:
         for row in actions:
-            world.step(row)
+            envs.step(row)
 
     return play
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=1024)
+    parser.add_argument("--environments", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     pin_to_one_core()
-    actions = np.random.default_rng(0).integers(2, size=(STEPS, arguments.worlds))
+    actions = np.random.default_rng(0).integers(2, size=(STEPS, arguments.envs))
     contestants = {"single games": singles(actions), "vector form": vector(actions)}
-    contestants["make_world native"] = native(actions)
+    contestants["make_vec_env native"] = native(actions)
     for run in contestants.values():
         run()  # warm up
-    title = f"Iterated Prisoner's Dilemma, {arguments.worlds:,} worlds; world-steps per CPU second"
-    race(contestants, STEPS * arguments.worlds, arguments.rounds, title)
+    title = f"Iterated Prisoner's Dilemma, {arguments.envs:,} environments; environment steps per CPU second"
+    race(contestants, STEPS * arguments.envs, arguments.rounds, title)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
     python benchmarks/speed_jax.py [--only ppo,rollout,dqn] [--rounds 7]
 
-`ppo`: CartPole-v1, 8 worlds × 128 steps, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and critic.
+`ppo`: CartPole-v1, 8 environments × 128 steps, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and critic.
 `rollout`: the same with a single update on the whole rollout: playing is most of the work.
-`dqn`: 10 worlds, an update of batch 128 for every 10 steps, 64-64, replay of 10 000.
+`dqn`: 10 environments, an update of batch 128 for every 10 steps, 64-64, replay of 10 000.
 
-Four contestants where the world is inside the program: rejax, its training loop as one compiled scan; ours as one such
-scan; ours in chunks, as training runs it; and the same through the trainer, which makes a log of every learning step.
-rejax 0.1 was written for gymnax before 1.0, so its world's step is given back in the old form.
+Four contestants where the environment is inside the program: rejax, its training loop as one compiled scan; ours as one
+such scan; ours in chunks, as training runs it; and the same through the trainer, which makes a log of every learning
+step. rejax 0.1 was written for gymnax before 1.0, so its environment's step is given back in the old form.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 from alternating import pin_to_one_core, race
 
 PPO = {"rollout_length": 128, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, "value_clip": 0.2}
-WORK: dict[str, tuple[str, int, int, dict[str, Any]]] = {  # algorithm, worlds, learning steps a round, settings
+WORK: dict[str, tuple[str, int, int, dict[str, Any]]] = {  # algorithm, environments, learning steps a round, settings
     "ppo": ("ppo", 8, 100, PPO),
     "rollout": ("ppo", 8, 200, PPO | {"epochs": 1, "minibatches": 1}),
     "dqn": ("dqn", 10, 50, {"batch_size": 128, "train_every": 10, "capacity": 10_000, "updates_per_log": 100}),
@@ -35,7 +35,7 @@ def rejax_scan(name: str) -> Callable[[], None]:
     env, params = gymnax.make("CartPole-v1")
 
     class OldForm(type(env)):  # type: ignore[misc]
-        """The world with a step that says `done`, as before gymnax 1.0."""
+        """The environment with a step that says `done`, as before gymnax 1.0."""
 
         def step(self, *arguments: Any) -> Any:
             obs, state, reward, terminated, truncated, info = super().step(*arguments)
@@ -70,10 +70,10 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
     import jax
 
     from drl.core.configs import DQNConfig, ModelConfig, PPOConfig, QModelConfig
-    from drl.engines.jax.fused.build import build_fused
-    from drl.engines.jax.fused.clock import Budget
-    from drl.engines.jax.worlds.world_table import make_jax_world
-    from drl.trainer.fused_trainer import Cohort
+    from drl.engines.jax.envs.env_table import make_jax_env
+    from drl.engines.jax.fused.build_fused import build_fused
+    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_trainer import SeedBatch
     from drl.trainer.trainer import TrainerConfig
 
     algorithm, num_envs, rounds, settings = WORK[name]
@@ -82,10 +82,10 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
     else:
         optimizer: dict[str, Any] = {"optimizer": "adam", "amsgrad": False, "weight_decay": 0.0, "loss": "squared"}
         epsilon: dict[str, Any] = {"epsilon_start": 0.05, "epsilon_end": 0.05}
-        configs = (QModelConfig(hidden=(64, 64)), DQNConfig(**settings, **SHARED_DQN, **optimizer, **epsilon))
+        configs = (QModelConfig(hidden_sizes=(64, 64)), DQNConfig(**settings, **SHARED_DQN, **optimizer, **epsilon))
 
     def build() -> Any:
-        return build_fused(algorithm, make_jax_world("CartPole-v1"), configs, [0], num_envs, Budget(None, None))
+        return build_fused(algorithm, make_jax_env("CartPole-v1"), configs, [0], num_envs, Budget(None, None))
 
     whole, chunked = build()[0], build()[0]
     program = whole.program
@@ -107,7 +107,7 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
             left -= count
 
     learner, agents = build()
-    trainer = Cohort(learner, agents, TrainerConfig()).trainers[0]
+    trainer = SeedBatch(learner, agents, TrainerConfig()).trainers[0]
 
     def through_the_trainer() -> None:
         for _ in range(rounds):

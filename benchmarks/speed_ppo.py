@@ -2,8 +2,8 @@
 
     python benchmarks/speed_ppo.py [--rounds 5] [--compile] [--jax]
 
-Work: CartPole-v1, 8 worlds × 128 steps per rollout, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and critic,
-Adam, float32. Each round lets every contestant train for 20 rollouts; the median round counts.
+Work: CartPole-v1, 8 environments × 128 steps per rollout, 4 epochs × 4 minibatches, 64-64 tanh, separate actor and
+critic, Adam, float32. Each round lets every contestant train for 20 rollouts; the median round counts.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from alternating import pin_to_one_core, race
 
-ROLLOUTS, STEPS, WORLDS = 20, 128, 8
+ROLLOUTS, STEPS, ENVS = 20, 128, 8
 
 
 def stable_baselines() -> Callable[[], None]:
@@ -21,9 +21,9 @@ def stable_baselines() -> Callable[[], None]:
 
     model = PPO(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", WORLDS, seed=0),
+        make_vec_env("CartPole-v1", ENVS, seed=0),
         n_steps=STEPS,
-        batch_size=WORLDS * STEPS // 4,
+        batch_size=ENVS * STEPS // 4,
         n_epochs=4,
         learning_rate=2.5e-4,
         ent_coef=0.01,
@@ -32,24 +32,24 @@ def stable_baselines() -> Callable[[], None]:
     )
 
     def train() -> None:
-        model.learn(ROLLOUTS * STEPS * WORLDS, reset_num_timesteps=False)
+        model.learn(ROLLOUTS * STEPS * ENVS, reset_num_timesteps=False)
 
     return train
 
 
-def ours(world_engine: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
+def ours(vectorization: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
+    from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.configs import ModelConfig, PPOConfig
     from drl.core.seeding import Seeds
-    from drl.envs.make import make_world
-    from drl.memory.rollout import Rollout
+    from drl.envs.make_vec_env import make_vec_env
     from drl.trainer.trainer import Trainer
 
     build_learner = importlib.import_module(f"drl.engines.{engine}.build").build_learner
-    world = make_world("CartPole-v1", WORLDS, seed=0, engine=world_engine)
-    specs = (world.obs_spec, world.action_spec)
+    envs = make_vec_env("CartPole-v1", ENVS, seed=0, vectorization=vectorization)
+    specs = (envs.obs_spec, envs.action_spec)
     config = PPOConfig(rollout_length=STEPS, epochs=4, minibatches=4, learning_rate=2.5e-4, entropy_coef=0.01)
     agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(0), compile_update=compiled)
-    trainer = Trainer(world, agent, learner, Rollout(STEPS, WORLDS, *specs))
+    trainer = Trainer(envs, agent, learner, RolloutBuffer(STEPS, ENVS, *specs))
 
     def train() -> None:
         for _ in range(ROLLOUTS):
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also race the compiled update (half a minute to build)")
-    parser.add_argument("--jax", action="store_true", help="also race the JAX engine, stepping the same worlds")
+    parser.add_argument("--jax", action="store_true", help="also race the JAX engine, stepping the same environments")
     arguments = parser.parse_args()
     pin_to_one_core()
     import torch
@@ -81,7 +81,7 @@ def main() -> None:
     for train in contestants.values():
         train()  # warm up
     title = "PPO, CartPole-v1, 8 × 128, 4 epochs × 4 minibatches; environment steps per CPU second"
-    race(contestants, ROLLOUTS * STEPS * WORLDS, arguments.rounds, title)
+    race(contestants, ROLLOUTS * STEPS * ENVS, arguments.rounds, title)
 
 
 if __name__ == "__main__":

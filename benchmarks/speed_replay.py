@@ -1,4 +1,4 @@
-"""Speed of prioritised replay: draw a batch by priority, then change its priorities; capacity 100 000, batch 128.
+"""Speed of prioritized replay: draw a batch by priority, then change its priorities; capacity 100 000, batch 128.
 
     python benchmarks/speed_replay.py [--rounds 7]
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from alternating import pin_to_one_core, race
 
-from drl.memory.sum_tree import SumTree, make_sum_tree
+from drl.buffers.sum_tree import SumTree, make_sum_tree
 
 CAPACITY, BATCH, UPDATES = 100_000, 128, 400
 
@@ -82,13 +82,13 @@ def our_tree(errors: np.ndarray, tree: Any) -> Callable[[], None]:
 def cpprb_tree(errors: np.ndarray) -> Callable[[], None]:
     from cpprb import PrioritizedReplayBuffer  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-    memory = PrioritizedReplayBuffer(CAPACITY, {"number": {}}, alpha=0.6, eps=0.01)
-    memory.add(number=np.zeros(CAPACITY), priorities=np.ones(CAPACITY))
+    buffer = PrioritizedReplayBuffer(CAPACITY, {"number": {}}, alpha=0.6, eps=0.01)
+    buffer.add(number=np.zeros(CAPACITY), priorities=np.ones(CAPACITY))
 
     def rounds() -> None:
         for error in errors:
-            batch = memory.sample(BATCH, beta=0.4)
-            memory.update_priorities(batch["indexes"], error)
+            batch = buffer.sample(BATCH, beta=0.4)
+            buffer.update_priorities(batch["indexes"], error)
 
     return rounds
 
@@ -111,7 +111,7 @@ def main() -> None:
         print("cpprb is not installed: left out")
     for work in contestants.values():
         work()  # warm up; from here on the priorities are those of use
-    title = f"Prioritised replay, capacity {CAPACITY:,}, batch {BATCH}; sample + update per CPU second"
+    title = f"Prioritized replay, capacity {CAPACITY:,}, batch {BATCH}; sample + update per CPU second"
     race(contestants, UPDATES, arguments.rounds, title)
 
 

@@ -1,4 +1,4 @@
-"""drl: a workshop where world, brain, student and teacher are four things you swap one by one.
+"""drl: a workshop where environment, model state, student and trainer are four things you swap one by one.
 
 Importing `drl` registers its environments with Gymnasium and loads neither torch nor jax; names below are fetched on
 first use.
@@ -11,21 +11,21 @@ first use.
 import importlib
 from typing import Any
 
-from drl.envs.registry import register_worlds
+from drl.games.registry import register_envs
 
 __version__ = "0.1.0"
 
 # One explicit table from public name to the module that defines it.
 _PUBLIC = {
-    "make_world": "drl.envs.make",
-    "load_agent": "drl.experiment.agent_files",
+    "make_vec_env": "drl.envs.make_vec_env",
+    "load_agent": "drl.experiment.load_agent",
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",
 }
 __all__ = [*_PUBLIC, "__version__"]
 
-register_worlds()
+register_envs()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,19 +1,19 @@
-"""A2C on Acrobot: a short rollout, one gradient step, observations normalised.
+"""A2C on Acrobot: a short rollout, one gradient step, observations normalized.
 
 python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir results]
 """
 
 from dataclasses import asdict, dataclass
 
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
 from drl.core.configs import A2CConfig, ModelConfig
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import progress, stop_at, track
-from drl.memory.rollout import Rollout
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
 from drl.trainer.trainer import Trainer, TrainerConfig
@@ -28,11 +28,11 @@ class Settings:
 
 def main(settings: Settings) -> None:
     config = A2CConfig(rollout_length=8, learning_rate=7e-4, learning_rate_end=0.0)
-    with make_world("Acrobot-v1", num_envs=16, seed=settings.seed) as world:
-        specs = (world.obs_spec, world.action_spec)
-        agent, a2c = build_learner("a2c", specs, (ModelConfig(), config), Seeds(settings.seed), normalise_obs=True)
-        memory = Rollout(config.rollout_length, world.num_envs, *specs)
-        trainer = Trainer(world, agent, a2c, memory, TrainerConfig(total_timesteps=settings.steps))
+    with make_vec_env("Acrobot-v1", num_envs=16, seed=settings.seed) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
+        agent, a2c = build_learner("a2c", specs, (ModelConfig(), config), Seeds(settings.seed), normalize_obs=True)
+        buffer = RolloutBuffer(config.rollout_length, envs.num_envs, *specs)
+        trainer = Trainer(envs, agent, a2c, buffer, TrainerConfig(total_timesteps=settings.steps))
 
         run = Run.create("acrobot_a2c_by_hand", asdict(settings), settings.results_dir, settings.seed)
         logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)

@@ -1,4 +1,4 @@
-"""REINFORCE on Acrobot in JAX: observations normalised inside the compiled program, three baselines to choose from.
+"""REINFORCE on Acrobot in JAX: observations normalized inside the compiled program, three baselines to choose from.
 
 python experiments/acrobot_reinforce.py [--baseline value] [--steps 1000000] [--seed 1] [--results-dir results]
 """
@@ -13,7 +13,6 @@ from drl.experiment.stages import progress, track
 from drl.experiment.watch import film
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
-from drl.trainer.fused_trainer import Cohort
 from drl.trainer.trainer import TrainerConfig
 
 
@@ -26,19 +25,20 @@ class Settings:
 
 
 def main(settings: Settings) -> None:
-    from drl.engines.jax.fused.build import build_fused
-    from drl.engines.jax.fused.clock import Budget
+    from drl.engines.jax.envs import make_jax_env
+    from drl.engines.jax.fused.build_fused import build_fused
+    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_trainer import SeedBatch
     from drl.engines.jax.start import start_jax
-    from drl.engines.jax.worlds import make_jax_world
 
     start_jax()
     config = ReinforceConfig(
         episodes_per_step=16, baseline=settings.baseline, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01
     )
-    world, budget = make_jax_world("Acrobot-v1"), Budget(settings.steps)
-    configs = (ModelConfig(hidden=(64, 64)), config)
-    learner, (agent,) = build_fused("reinforce", world, configs, [settings.seed], 16, budget, normalise_obs=True)
-    trainer = Cohort(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
+    envs, budget = make_jax_env("Acrobot-v1"), Budget(settings.steps)
+    configs = (ModelConfig(hidden_sizes=(64, 64)), config)
+    learner, (agent,) = build_fused("reinforce", envs, configs, [settings.seed], 16, budget, normalize_obs=True)
+    trainer = SeedBatch(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
 
     run = Run.create("acrobot_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
     logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)

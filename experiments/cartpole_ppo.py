@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
 from drl.core.configs import PPOConfig
 from drl.core.contracts import Tracker
@@ -16,12 +17,11 @@ from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import LogitsHead, ValueHead
 from drl.engines.torch.models import Model, PolicyValueModel
 from drl.engines.torch.policy_agent import PolicyAgent
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import evaluate_every, progress, track
 from drl.experiment.watch import film
-from drl.memory.rollout import Rollout
 from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.plots import plot_run
 from drl.trainer.trainer import Trainer, TrainerConfig
@@ -37,16 +37,16 @@ class Settings:
 def main(settings: Settings) -> None:
     seeds = Seeds(settings.seed)
     config = PPOConfig(rollout_length=128, epochs=10, minibatches=8, learning_rate=1e-3, learning_rate_end=0.0)
-    with make_world("CartPole-v1", num_envs=8, seed=settings.seed) as world:  # the world
+    with make_vec_env("CartPole-v1", num_envs=8, seed=settings.seed) as envs:  # the environment
         init = torch.Generator().manual_seed(seeds.integer("init"))
-        model = PolicyValueModel(  # the brain
-            actor=Model(MLP((4,), hidden=(64, 64), generator=init), LogitsHead(64, 2, init)),
-            critic=Model(MLP((4,), hidden=(64, 64), generator=init), ValueHead(64, init)),
+        model = PolicyValueModel(  # the model state
+            actor=Model(MLP((4,), hidden_sizes=(64, 64), generator=init), LogitsHead(64, 2, init)),
+            critic=Model(MLP((4,), hidden_sizes=(64, 64), generator=init), ValueHead(64, init)),
         )
-        agent = PolicyAgent(model, world.obs_spec, world.action_spec, rng=seeds.generator("exploration"))  # the student
-        ppo = PPO(model, world.action_spec, config, seeds.generator("learner"))  # the lesson
-        memory = Rollout(config.rollout_length, world.num_envs, world.obs_spec, world.action_spec)
-        trainer = Trainer(world, agent, ppo, memory, TrainerConfig(total_timesteps=settings.steps))  # the teacher
+        agent = PolicyAgent(model, envs.obs_spec, envs.action_spec, rng=seeds.generator("exploration"))  # the student
+        ppo = PPO(model, envs.action_spec, config, seeds.generator("learner"))  # the lesson
+        buffer = RolloutBuffer(config.rollout_length, envs.num_envs, envs.obs_spec, envs.action_spec)
+        trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps))  # the trainer
 
         run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]

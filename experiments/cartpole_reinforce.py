@@ -1,9 +1,10 @@
-"""REINFORCE on CartPole, every part made by hand: world, backbone, head, model, agent, algorithm, trainer, stages.
+"""REINFORCE on CartPole, every part made by hand: environment, backbone, head, model, agent, algorithm, trainer,
+stages.
 
 python experiments/cartpole_reinforce.py [--steps 500000] [--seed 1] [--results-dir results] [--engine jax]
 
-With JAX (extra `jax`) world, episodes and update are one compiled program; without it the same parts come from the
-PyTorch engine. The logs come out of the same kind of generator either way.
+With JAX (extra `jax`) environment, episodes and update are one compiled program; without it the same parts come from
+the PyTorch engine. The logs come out of the same kind of generator either way.
 """
 
 import importlib.util
@@ -35,57 +36,57 @@ class Settings:
 
 
 def build_jax(settings: Settings) -> Any:
-    """The compiled program: four worlds play an episode each, then it learns from them."""
+    """The compiled program: four environments play an episode each, then it learns from them."""
     from drl.engines.jax.algorithms.reinforce import PureReinforce
     from drl.engines.jax.backbones import MLP
-    from drl.engines.jax.brain import Brain
-    from drl.engines.jax.fused.clock import Budget
-    from drl.engines.jax.fused.episodes import FusedEpisodes
-    from drl.engines.jax.fused.learner import FusedLearner
+    from drl.engines.jax.envs import make_jax_env
+    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_episodes import FusedEpisodes
+    from drl.engines.jax.fused.fused_learner import FusedLearner
+    from drl.engines.jax.fused.fused_trainer import SeedBatch
     from drl.engines.jax.heads import LogitsHead, ValueHead
+    from drl.engines.jax.model_state import ModelState
     from drl.engines.jax.models import Model, PolicyValueModel
     from drl.engines.jax.policy_agent import PolicyAgent
     from drl.engines.jax.start import start_jax
-    from drl.engines.jax.worlds import make_jax_world
-    from drl.trainer.fused_trainer import Cohort
 
     start_jax()
-    seeds, world = Seeds(settings.seed), make_jax_world(ENV)
-    backbone = MLP(world.obs_spec.shape, hidden=HIDDEN)
-    actor = Model(backbone, LogitsHead(backbone.features, world.action_spec.num_params))
+    seeds, envs = Seeds(settings.seed), make_jax_env(ENV)
+    backbone = MLP(envs.obs_spec.shape, hidden_sizes=HIDDEN)
+    actor = Model(backbone, LogitsHead(backbone.features, envs.action_spec.num_params))
     critic = Model(backbone, ValueHead(backbone.features))  # the same shape, but parameters of its own
     model = PolicyValueModel(actor, critic)  # configuration; its parameters are apart from it
     params = model.init(seeds.generator("init"))
-    agent = PolicyAgent(Brain(model, params), world.obs_spec, world.action_spec)
-    reinforce = PureReinforce(model, world.action_spec, CONFIG)
-    program = FusedEpisodes(world, reinforce, num_envs=4, budget=Budget(settings.steps))
+    agent = PolicyAgent(ModelState(model, params), envs.obs_spec, envs.action_spec)
+    reinforce = PureReinforce(model, envs.action_spec, CONFIG)
+    program = FusedEpisodes(envs, reinforce, num_envs=4, budget=Budget(settings.steps))
     learner = FusedLearner(program, [params], [seeds.integer("fused")])
-    return Cohort(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
+    return SeedBatch(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
 
 
 def build_torch(settings: Settings) -> Trainer:
-    """The same with one world that Gymnasium steps."""
+    """The same with one environment that Gymnasium steps."""
     import torch
 
+    from drl.buffers.episode_buffer import EpisodeBuffer
     from drl.engines.torch.algorithms.reinforce import Reinforce
     from drl.engines.torch.backbones import MLP
     from drl.engines.torch.heads import LogitsHead, ValueHead
     from drl.engines.torch.models import Model, PolicyValueModel
     from drl.engines.torch.policy_agent import PolicyAgent
-    from drl.envs.make import make_world
-    from drl.memory.episodes import Episodes
+    from drl.envs.make_vec_env import make_vec_env
 
     torch.set_num_threads(1)  # a second thread costs such a small network more than it gives
-    seeds, world = Seeds(settings.seed), make_world(ENV, num_envs=1, seed=settings.seed)
+    seeds, envs = Seeds(settings.seed), make_vec_env(ENV, num_envs=1, seed=settings.seed)
     generator = torch.Generator().manual_seed(seeds.integer("init"))
-    shape, specs = world.obs_spec.shape, (world.obs_spec, world.action_spec)
-    backbones = [MLP(shape, hidden=HIDDEN, generator=generator) for _ in range(2)]
-    actor = Model(backbones[0], LogitsHead(backbones[0].features, world.action_spec.num_params, generator))
+    shape, specs = envs.obs_spec.shape, (envs.obs_spec, envs.action_spec)
+    backbones = [MLP(shape, hidden_sizes=HIDDEN, generator=generator) for _ in range(2)]
+    actor = Model(backbones[0], LogitsHead(backbones[0].features, envs.action_spec.num_params, generator))
     model = PolicyValueModel(actor, Model(backbones[1], ValueHead(backbones[1].features, generator)))
     agent = PolicyAgent(model, *specs, rng=seeds.generator("exploration"))
-    memory = Episodes(CONFIG.episodes_per_step, world.num_envs, *specs)
-    reinforce = Reinforce(model, world.action_spec, CONFIG)
-    return Trainer(world, agent, reinforce, memory, TrainerConfig(total_timesteps=settings.steps))
+    buffer = EpisodeBuffer(CONFIG.episodes_per_step, envs.num_envs, *specs)
+    reinforce = Reinforce(model, envs.action_spec, CONFIG)
+    return Trainer(envs, agent, reinforce, buffer, TrainerConfig(total_timesteps=settings.steps))
 
 
 BUILDERS = {"jax": build_jax, "torch": build_torch}

@@ -1,4 +1,4 @@
-"""REINFORCE on LunarLander in JAX: a world outside the compiled program, stepped by Gymnasium (extra `box2d`).
+"""REINFORCE on LunarLander in JAX: an environment outside the compiled program, stepped by Gymnasium (extra `box2d`).
 
 python experiments/lunarlander_reinforce.py [--steps 500000] [--seed 1] [--results-dir results]
 
@@ -7,15 +7,15 @@ The ordinary Trainer drives it, as it drives the PyTorch engine; only the builde
 
 from dataclasses import asdict, dataclass
 
+from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, ReinforceConfig
 from drl.core.seeding import Seeds
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import progress, track
 from drl.experiment.watch import film
-from drl.memory.episodes import Episodes
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
 from drl.trainer.trainer import Trainer, TrainerConfig
@@ -34,12 +34,12 @@ def main(settings: Settings) -> None:
 
     start_jax()
     config = ReinforceConfig(episodes_per_step=16, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01)
-    with make_world("LunarLander-v3", num_envs=8, seed=settings.seed) as world:
-        specs = (world.obs_spec, world.action_spec)
-        configs = (ModelConfig(hidden=(128, 128)), config)
+    with make_vec_env("LunarLander-v3", num_envs=8, seed=settings.seed) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
+        configs = (ModelConfig(hidden_sizes=(128, 128)), config)
         agent, reinforce = build_learner("reinforce", specs, configs, Seeds(settings.seed))
-        memory = Episodes(config.episodes_per_step, world.num_envs, *specs)
-        trainer = Trainer(world, agent, reinforce, memory, TrainerConfig(total_timesteps=settings.steps))
+        buffer = EpisodeBuffer(config.episodes_per_step, envs.num_envs, *specs)
+        trainer = Trainer(envs, agent, reinforce, buffer, TrainerConfig(total_timesteps=settings.steps))
 
         run = Run.create("lunarlander_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
         logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)

@@ -5,16 +5,16 @@ python experiments/pendulum_ppo.py [--steps 150000] [--seed 1] [--results-dir re
 
 from dataclasses import asdict, dataclass
 
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
 from drl.core.configs import ModelConfig, PPOConfig
-from drl.core.normalise import RewardScaler
+from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import track
-from drl.memory.rollout import Rollout
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_run
 from drl.trainer.trainer import Trainer, TrainerConfig
@@ -31,12 +31,12 @@ def main(settings: Settings) -> None:
     config = PPOConfig(
         rollout_length=512, epochs=10, minibatches=32, gamma=0.9, learning_rate=1e-3, learning_rate_end=0.0
     )
-    with make_world("Pendulum-v1", num_envs=4, seed=settings.seed) as world:
-        specs = (world.obs_spec, world.action_spec)
+    with make_vec_env("Pendulum-v1", num_envs=4, seed=settings.seed) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
         agent, ppo = build_learner("ppo", specs, (ModelConfig(), config), Seeds(settings.seed))
-        memory = Rollout(config.rollout_length, world.num_envs, *specs)
-        scaler = RewardScaler(world.num_envs, config.gamma)
-        trainer = Trainer(world, agent, ppo, memory, TrainerConfig(total_timesteps=settings.steps), scaler)
+        buffer = RolloutBuffer(config.rollout_length, envs.num_envs, *specs)
+        scaler = RewardScaler(envs.num_envs, config.gamma)
+        trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps), scaler)
 
         run = Run.create("pendulum_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         logs = track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")])

@@ -138,7 +138,7 @@ HEADS = "[heads.py](drl/engines/torch/heads.py)"
         ("`gae` | [ops.py](drl/engines/torch/opps.py)", False),
         ("`gae` | ops.py", False),
         (f"gae | {OPS}", False),  # not marked as code
-        (f"`Generalised` | {OPS}", False),  # a word of a docstring is not an identifier
+        (f"`Generalized` | {OPS}", False),  # a word of a docstring is not an identifier
     ],
 )
 def test_a_wrong_name_is_found(row, right):

@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "drl"
-SIBLINGS = {"core": set(), "envs": {"core"}, "memory": {"core"}, "tracking": {"core"}}
+SIBLINGS = {
+    "core": set(),
+    "envs": {"core"},
+    "games": {"core"},
+    "buffers": {"core"},
+    "tracking": {"core"},
+    "engines.numpy": {"core"},
+}
 ALLOWED = SIBLINGS | {
-    "engines.torch": {"core"},
-    "engines.jax": {"core", "envs"},
-    "trainer": {"core", "envs", "memory", "tracking"},
-    "experiment": {"core", "envs", "memory", "tracking", "trainer", "engines.torch", "engines.jax"},
-    "testing": {"core", "envs", "memory", "trainer"},
-    "cli": {"core", "envs", "memory", "tracking", "trainer", "experiment"},
+    "engines.torch": {"core", "engines.numpy"},
+    "trainer": set(SIBLINGS),
+    "engines.jax": {*SIBLINGS, "trainer"},  # the trainer of fused programs lives with them
+    "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax"},
+    "search": {*SIBLINGS, "trainer", "experiment"},
+    "testing": {"core", "envs", "games", "buffers", "trainer"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search"},
 }
 
 

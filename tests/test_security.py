@@ -42,8 +42,8 @@ def drl_command(*arguments, cwd):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
-    settings = {"env": "CartPole-v1", "total_timesteps": 64, "num_envs": 2, "rollout_length": 16, "hidden": [8]}
-    quiet = {"quiet": True, "video": False, "evaluation_episodes": 1, "results_dir": str(folder), "normalise_obs": True}
+    settings = {"env": "CartPole-v1", "total_timesteps": 64, "num_envs": 2, "rollout_length": 16, "hidden_sizes": [8]}
+    quiet = {"quiet": True, "video": False, "evaluation_episodes": 1, "results_dir": str(folder), "normalize_obs": True}
     return drl.train(Experiment.from_flat(settings | quiet, "test")).folder
 
 
@@ -240,7 +240,7 @@ def sparse(run):
 
 def absurd_model(run):
     card = json.loads((run / "agent" / "card.json").read_text())
-    return {"architecture": card["architecture"] | {"hidden": [10**7, 10**7]}}
+    return {"architecture": card["architecture"] | {"hidden_sizes": [10**7, 10**7]}}
 
 
 def absurd_spaces(run):
@@ -266,8 +266,8 @@ WRONG = [
     lambda run: spaces(run, "obs_spec", box_shape=[-4]),
     lambda run: spaces(run, "obs_spec", box_shape=["a"]),
     lambda run: spaces(run, "obs_spec", channels_last=True),
-    lambda run: architecture(run, hidden=[1] * 100_000),
-    lambda run: architecture(run, hidden=[2.5]),
+    lambda run: architecture(run, hidden_sizes=[1] * 100_000),
+    lambda run: architecture(run, hidden_sizes=[2.5]),
     lambda run: architecture(run, activation=None),
     lambda run: architecture(run, backbone="cnn", cnn_features=10**10),
     lambda run: {"engine": []},
@@ -275,9 +275,9 @@ WRONG = [
     lambda run: {"notes": None},
     lambda run: {"weights": "a\0b"},
     lambda run: {"checksum": 5},
-    lambda run: {"normaliser": {"count": -5, "clip": 10.0}},
-    lambda run: {"normaliser": {"count": 5, "clip": float("inf")}},
-    lambda run: {"normaliser": {"count": 10**400, "clip": 10.0}},
+    lambda run: {"normalizer": {"count": -5, "clip": 10.0}},
+    lambda run: {"normalizer": {"count": 5, "clip": float("inf")}},
+    lambda run: {"normalizer": {"count": 10**400, "clip": 10.0}},
 ]
 
 

@@ -19,7 +19,7 @@ class Drawing:
         middle = y + h / 2 + (5 if not small else -3)
         self.words(x + w / 2, middle, text, bold=True)
         if small:
-            self.words(x + w / 2, middle + 17, small, size=11, colour=FAINT)
+            self.words(x + w / 2, middle + 17, small, size=11, color=FAINT)
 
     def words(
         self,
@@ -28,12 +28,12 @@ class Drawing:
         text: str,
         size: int = 14,
         bold: bool = False,
-        colour: str = INK,
+        color: str = INK,
         anchor: str = "middle",
     ) -> None:
         weight = ' font-weight="600"' if bold else ""
         place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}"'
-        self.parts.append(f'<text {place} font-size="{size}"{weight} fill="{colour}">{escape(text)}</text>')
+        self.parts.append(f'<text {place} font-size="{size}"{weight} fill="{color}">{escape(text)}</text>')
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float, text: str = "", dashed: bool = False) -> None:
         dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -41,7 +41,7 @@ class Drawing:
         self.parts.append(f'{line} stroke="{INK}"{dash} marker-end="url(#head)"/>')
         if text:
             above = 6 if y1 == y2 else -4
-            self.words((x1 + x2) / 2 + (0 if y1 == y2 else 8), (y1 + y2) / 2 - above, text, size=11, colour=FAINT,
+            self.words((x1 + x2) / 2 + (0 if y1 == y2 else 8), (y1 + y2) / 2 - above, text, size=11, color=FAINT,
                        anchor="middle" if y1 == y2 else "start")  # fmt: skip
 
     def cell(self, x: int, y: int, text: str, fill: str, w: int = 44, h: int = 28) -> None:
@@ -72,11 +72,11 @@ def architecture() -> Drawing:
     d.box(400, 210, 160, 50, "Algorithm", ORANGE, "a loss, an optimizer")
     d.box(590, 210, 150, 50, "Buffer", GREY, "what the learner sees")
     d.arrow(320, 160, 110, 210)
-    d.words(190, 178, "steps", size=11, colour=FAINT)
+    d.words(190, 178, "steps", size=11, color=FAINT)
     d.arrow(360, 160, 295, 210, "asks")
     d.arrow(410, 160, 475, 210, "calls learn")
     d.arrow(450, 160, 655, 210)
-    d.words(625, 188, "fills, takes from", size=11, colour=FAINT)
+    d.words(625, 188, "fills, takes from", size=11, color=FAINT)
     d.box(305, 305, 160, 50, "Model", BLUE, "backbone + head")
     d.arrow(290, 260, 360, 305, "acts with")
     d.arrow(480, 260, 410, 305, "improves")
@@ -92,9 +92,9 @@ def buffer_dimensions() -> Drawing:
     d = Drawing(760, 330, "Arrays of a rollout: time first, then environments, then what one entry is")
     d.words(20, 30, "A rollout: arrays are time-major, [T, N, …]", bold=True, anchor="start")
     for n in range(4):
-        d.words(172 + 50 * n, 66, f"env {n}", size=11, colour=FAINT)
+        d.words(172 + 50 * n, 66, f"env {n}", size=11, color=FAINT)
     for t in range(5):
-        d.words(135, 97 + 34 * t, f"t = {t}", size=11, colour=FAINT, anchor="end")
+        d.words(135, 97 + 34 * t, f"t = {t}", size=11, color=FAINT, anchor="end")
         for n in range(4):
             d.cell(150 + 50 * n, 78 + 34 * t, f"{t},{n}", BLUE)
     d.arrow(40, 80, 40, 245, "")
@@ -114,7 +114,7 @@ def buffer_dimensions() -> Drawing:
         y = 82 + 29 * i
         d.words(375, y, name, size=12, bold=True, anchor="start")
         d.words(530, y, shape, size=12, anchor="start")
-        d.words(375, y + 13, meaning, size=10, colour=FAINT, anchor="start")
+        d.words(375, y + 13, meaning, size=10, color=FAINT, anchor="start")
     return d
 
 
@@ -129,14 +129,14 @@ def rollout_structure() -> Drawing:
     fills = {"a": BLUE, "b": GREEN, "c": ORANGE, "d": PINK}
     for i, (name, cells, ends, tail) in enumerate(rows):
         y = 62 + 100 * i
-        d.words(70, y + 24, name, size=12, colour=FAINT, anchor="end")
+        d.words(70, y + 24, name, size=12, color=FAINT, anchor="end")
         for t, text in enumerate(cells):
             d.cell(85 + 66 * t, y, text, fills[text[0]], w=62, h=36)
         d.arrow(85 + 66 * 8, y + 18, 85 + 66 * 8 + 28, y + 18)
         d.words(85 + 66 * 8 + 32, y + 22, tail, size=11, anchor="start")
         for t, text in ends.items():
             d.arrow(85 + 66 * t + 31, y + 36, 85 + 66 * t + 31, y + 58)
-            d.words(85 + 66 * t + 31, y + 72, text, size=11, colour=FAINT)
+            d.words(85 + 66 * t + 31, y + 72, text, size=11, color=FAINT)
     for y, text in (
         (262, "Advantages flow backwards within an episode and stop at its end. A termination has no future; a"),
         (280, "truncation and the end of the rollout keep theirs: the critic speaks for what was not played."),
@@ -152,10 +152,10 @@ def pipeline_with_buffer() -> Drawing:
     d.box(220, 40, 130, 52, "Agent", BLUE, "act(obs)")
     d.arrow(150, 56, 220, 56, "obs")
     d.arrow(220, 78, 150, 78)
-    d.words(185, 92, "action", size=11, colour=FAINT)
+    d.words(185, 92, "action", size=11, color=FAINT)
     d.box(430, 40, 150, 52, "Buffer", GREY, "add(…) until ready")
     d.arrow(350, 66, 430, 66, "transitions")
-    d.words(390, 92, "T times", size=11, colour=FAINT)
+    d.words(390, 92, "T times", size=11, color=FAINT)
     d.box(430, 150, 150, 52, "take()", GREY, "one RolloutBatch")
     d.arrow(505, 92, 505, 150)
     d.box(430, 250, 150, 52, "evaluate_rollout", ORANGE, "V, log π, GAE")
@@ -167,7 +167,7 @@ def pipeline_with_buffer() -> Drawing:
     d.box(20, 150, 140, 52, "Model", BLUE, "new parameters")
     d.arrow(90, 250, 90, 202)
     d.arrow(110, 150, 240, 92, dashed=True)
-    d.words(215, 128, "acts with them", size=11, colour=FAINT)
+    d.words(215, 128, "acts with them", size=11, color=FAINT)
     d.box(220, 150, 150, 52, "Log", PINK, "one per learning step")
     d.arrow(160, 176, 220, 176, "then")
     return d

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 def convert(folder: Path, engine: str, out: Path) -> Path:
     """The agent in `folder` as one of `engine` in `out`."""
-    from drl.experiment.agent_files import load_agent
+    from drl.experiment.load_agent import load_agent
 
     card, _ = read_agent(folder)
     before, after = load_agent(folder, engine=card["engine"]), load_agent(folder, engine=engine)

@@ -21,7 +21,7 @@ COMMANDS = {
     "search": ("drl.cli.search", "look for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "the same agent for the other engine: drl convert RUN --engine jax"),
-    "list": ("drl.cli.list_offers", "show algorithms, presets and worlds"),
+    "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
 }
 
 # How a run ended → the exit code; errors carry their own.

@@ -20,12 +20,12 @@ MOST_FRAMES = 1000  # that an agent's card may ask to be stacked
 @dataclass(frozen=True)
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    env: str | None = None  # world to play in; default the one it was trained in
+    env: str | None = None  # environment to play in; default the one it was trained in
     episodes: int = 10
-    seed: int = 1  # of the evaluation's own worlds and actions
+    seed: int = 1  # of the evaluation's own environments and actions
     sampled: bool = False  # draw actions from the policy instead of taking the most likely
     temperature: float = 1.0  # of sampled actions
-    render: bool = False  # play in the world's own window
+    render: bool = False  # play in the environment's own window
     video: bool = False  # film one episode into the run's videos folder
     step_by_step: bool = False  # print what the agent sees, thinks, does and gets
     json: bool = False  # print the summary as JSON and nothing else
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     if env is None:
         raise BadInput(f"{folder} does not say where it was trained; add --env ID")
 
-    from drl.experiment.agent_files import load_agent
+    from drl.experiment.load_agent import load_agent
 
     agent = load_agent(folder)
     if flags.sampled and flags.temperature != 1.0:

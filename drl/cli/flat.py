@@ -70,7 +70,7 @@ def make_parser() -> Parser:
     add = group.add_argument
     add("--use_double", action="store_true", help="double DQN")
     add("--use_dueling", action="store_true", help="dueling network")
-    add("--use_per", action="store_true", help="prioritised replay")
+    add("--use_per", action="store_true", help="prioritized replay")
     add("--use_noisy", action="store_true", help="noisy layers in place of ε")
     add("--use_distributional", action="store_true", help="C51")
     add("--num_atoms", type=int, default=51, help="C51: atoms of the support")
@@ -155,14 +155,14 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
         "warmup": 0,
         "max_grad_norm": None,
         "max_grad_value": flags.grad_clip,
-        "hidden": [flags.hidden, flags.hidden],
+        "hidden_sizes": [flags.hidden, flags.hidden],
         "cnn_features": flags.cnn_features,
         "epsilon_start": start,
         "epsilon_end": flags.eps_end,
         "epsilon_decay": decay,
         "double": flags.use_double,
         "dueling": flags.use_dueling,
-        "prioritised": flags.use_per,
+        "prioritized": flags.use_per,
         "noisy": flags.use_noisy,
         "distributional": "c51" if flags.use_distributional else "none",
         "num_atoms": flags.num_atoms,
@@ -228,7 +228,7 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     from drl.experiment.watch import watch
 
     experiment = experiment_of(flags)
-    options: dict[str, Any] = {"env_kwargs": experiment.run.world_kwargs, "frame_stack": experiment.run.frame_stack}
+    options: dict[str, Any] = {"env_kwargs": experiment.run.env_arguments, "frame_stack": experiment.run.frame_stack}
     agent = load_q_agent(Path(flags.load_model_path), experiment, typed)
     mode = "quiet" if flags.quiet else "ansi"
     episodes = watch(agent, flags.env_name, mode, flags.eval_episodes, flags.seed, **options)
@@ -237,7 +237,7 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
 
 
 def _search(flags: argparse.Namespace) -> int:
-    from drl.experiment.search import SearchConfig, search
+    from drl.search.run_search import SearchConfig, search
 
     name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
     options = {"distributional": ("none", "c51")}  # what these flags can say

@@ -4,19 +4,19 @@ from drl.core.configs import ALGORITHM_CONFIGS
 from drl.core.errors import BadInput, did_you_mean
 from drl.experiment.presets import list_presets, preset_note
 
-SECTIONS = ("algorithms", "presets", "worlds")
+SECTIONS = ("algorithms", "presets", "envs")
 
 
 def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
-        print("usage: drl list [algorithms] [presets] [worlds]")
+        print("usage: drl list [algorithms] [presets] [environments]")
         return 0
     for name in arguments:
         if name not in SECTIONS:
             raise BadInput(f"unknown section {name!r}; {did_you_mean(name, SECTIONS)}")
     for name in arguments or SECTIONS:
         print(f"{name}:")
-        for line in {"algorithms": _algorithms, "presets": _presets, "worlds": _worlds}[name]():
+        for line in {"algorithms": _algorithms, "presets": _presets, "envs": _envs}[name]():
             print(f"  {line}")
     return 0
 
@@ -29,7 +29,7 @@ def _presets() -> list[str]:
     return [f"{algorithm:10} {env:30} {preset_note(algorithm, env)}".rstrip() for algorithm, env in list_presets()]
 
 
-def _worlds() -> list[str]:
+def _envs() -> list[str]:
     import gymnasium as gym
 
     return sorted(gym.registry)

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     if algorithm not in ALGORITHM_CONFIGS:
         raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
     from drl.experiment.config import read_yaml
-    from drl.experiment.search import SearchConfig, search
+    from drl.search.run_search import SearchConfig, search
 
     @dataclass(frozen=True, kw_only=True)
     class Flags:

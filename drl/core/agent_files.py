@@ -1,7 +1,7 @@
 """The deployable agent on disk: a JSON card that says what it is, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and architecture, spaces, normaliser, checksum
+agent/card.json                     format, engine, model variant and architecture, spaces, normalizer, checksum
 agent/weights-<checksum>.safetensors
 ```
 The card is replaced last and in one piece, so a reader always finds a card whose weights are there.
@@ -17,7 +17,7 @@ import numpy as np
 
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
@@ -29,7 +29,7 @@ REQUIRED = (
     "architecture",
     "obs_spec",
     "action_spec",
-    "normaliser",
+    "normalizer",
     "weights",
     "checksum",
     "notes",
@@ -99,7 +99,7 @@ class StoredAgent(NamedTuple):
     config: ModelConfig | QModelConfig | None  # rebuilds the model; None: it was one of the user's own
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    normaliser: ObsNormaliser | None
+    normalizer: ObsNormalizer | None
     params: dict[str, Array]  # of the model, by name
 
 
@@ -125,21 +125,21 @@ def _stored(card: dict[str, Any], arrays: dict[str, Array]) -> StoredAgent:
         least, weights = _least_weights(config, obs_spec, action_spec), sum(array.size for array in params.values())
         if least > weights:
             raise UnusableFile(f"the card describes at least {least:,} weights; its file has {weights:,}")
-    normaliser = _normaliser(card["normaliser"], arrays, obs_spec)
-    return StoredAgent(card["variant"], config, obs_spec, action_spec, normaliser, params)
+    normalizer = _normalizer(card["normalizer"], arrays, obs_spec)
+    return StoredAgent(card["variant"], config, obs_spec, action_spec, normalizer, params)
 
 
 def _config(kind: type[ModelConfig | QModelConfig], plain: dict[str, Any]) -> ModelConfig | QModelConfig:
     """A model's config from plain data: every value of the type that its default has."""
     defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
-    hidden = tuple(plain["hidden"])
-    for name, value in (plain | {"hidden": hidden}).items():
+    hidden_sizes = tuple(plain["hidden_sizes"])
+    for name, value in (plain | {"hidden_sizes": hidden_sizes}).items():
         wanted = type(defaults[name])
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")
-    if any(type(width) is not int for width in hidden):
-        raise ValueError(f"hidden is {hidden!r:.80}; expected whole numbers")
-    return kind(**plain | {"hidden": hidden})
+    if any(type(width) is not int for width in hidden_sizes):
+        raise ValueError(f"hidden is {hidden_sizes!r:.80}; expected whole numbers")
+    return kind(**plain | {"hidden_sizes": hidden_sizes})
 
 
 def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
@@ -150,9 +150,9 @@ def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action
         seen = math.prod(((side - 8) // 4 - 2) // 2 - 2 for side in shape[1:])  # of three convolutions
         features, least = config.cnn_features, 64 * seen * config.cnn_features
     elif config.backbone == "conv1d":
-        features = (config.hidden or (64,))[-1]
+        features = (config.hidden_sizes or (64,))[-1]
     else:
-        widths = [math.prod(shape), *config.hidden]
+        widths = [math.prod(shape), *config.hidden_sizes]
         features, least = widths[-1], sum(one * two for one, two in pairwise(widths))
     if isinstance(config, ModelConfig):
         if config.recurrent != "none":
@@ -162,20 +162,20 @@ def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action
     return least + features * action_spec.sizes[0] * atoms
 
 
-def _normaliser(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormaliser | None:
+def _normalizer(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormalizer | None:
     if card is None:
         return None
-    moments = {name: arrays[f"normaliser.{name}"] for name in ("mean", "squares")}
+    moments = {name: arrays[f"normalizer.{name}"] for name in ("mean", "squares")}
     if any(array.shape != obs_spec.shape for array in moments.values()):
-        raise ValueError(f"the normaliser's arrays do not have the shape {obs_spec.shape}")
+        raise ValueError(f"the normalizer's arrays do not have the shape {obs_spec.shape}")
     count, clip = card["count"], card["clip"]
     if not (
         isinstance(count, int) and 0 <= count < 1 << 62 and 0 < clip < math.inf and (moments["squares"] >= 0).all()
     ):
-        raise ValueError(f"the normaliser has count {count!r}, clip {clip!r} or negative squares")
-    normaliser = ObsNormaliser(obs_spec.shape)
-    normaliser.load_state_dict(card | moments)
-    return normaliser
+        raise ValueError(f"the normalizer has count {count!r}, clip {clip!r} or negative squares")
+    normalizer = ObsNormalizer(obs_spec.shape)
+    normalizer.load_state_dict(card | moments)
+    return normalizer
 
 
 def save_agent(
@@ -183,7 +183,7 @@ def save_agent(
     engine: str,
     variant: str,
     architecture: dict[str, Any] | None,  # the config that rebuilds the model; None: one of the user's own
-    agent: Any,  # its specs and its normaliser
+    agent: Any,  # its specs and its normalizer
     params: dict[str, Array],
     notes: dict[str, Any],
 ) -> None:
@@ -195,10 +195,10 @@ def save_agent(
         "architecture": architecture,
         "obs_spec": agent.obs_spec.to_json(),
         "action_spec": agent.action_spec.to_json(),
-        "normaliser": None,
+        "normalizer": None,
     }
-    if agent.normaliser is not None:
-        state = agent.normaliser.state_dict()
-        arrays |= {f"normaliser.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
-        card["normaliser"] = state
+    if agent.normalizer is not None:
+        state = agent.normalizer.state_dict()
+        arrays |= {f"normalizer.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
+        card["normalizer"] = state
     write_agent(Path(folder), card | {"notes": notes}, arrays)

@@ -28,7 +28,7 @@ def _not_negative(value: float) -> bool:
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     backbone: str = "auto"  # auto · mlp · cnn · conv1d
-    hidden: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
+    hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "tanh"  # of the MLP: tanh · relu
     shared: bool = False  # one backbone for actor and critic, memory included
@@ -45,7 +45,7 @@ class ModelConfig:
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
     backbone: str = "auto"  # auto · mlp · cnn · conv1d
-    hidden: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
+    hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "relu"  # of the MLP: tanh · relu
     dueling: bool = False  # value and advantage apart: Q = V + A − mean A
@@ -73,13 +73,15 @@ class QModelConfig:
 def _check_backbone(config: ModelConfig | QModelConfig) -> None:
     require(config, "'auto', 'mlp', 'cnn' or 'conv1d'", "backbone", lambda x: x in ("auto", "mlp", "cnn", "conv1d"))
     require(config, "'tanh' or 'relu'", "activation", lambda x: x in ("tanh", "relu"))
-    require(config, "up to 100 widths of at least 1", "hidden", lambda x: len(x) <= 100 and min(x, default=1) >= 1)
+    require(
+        config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) >= 1
+    )
     require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
-    rollout_length: int = 128  # steps of every world per learning step
+    rollout_length: int = 128  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
     learning_rate: float = 3e-4
@@ -92,7 +94,7 @@ class PPOConfig:
     minibatches: int = 4  # per epoch
     entropy_coef: float = 0.0  # weight of the entropy bonus
     value_coef: float = 0.5  # weight of the value loss
-    normalise_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
+    normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
     target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
     adam_eps: float = 1e-5
@@ -109,7 +111,7 @@ class PPOConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig:
-    rollout_length: int = 8  # steps of every world per learning step
+    rollout_length: int = 8  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
     learning_rate: float = 7e-4
@@ -118,7 +120,7 @@ class A2CConfig:
     optimizer_eps: float = 1e-5
     entropy_coef: float = 0.0  # weight of the entropy bonus
     value_coef: float = 0.5  # weight of the value loss
-    normalise_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
+    normalize_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
 
     def __post_init__(self) -> None:
@@ -139,7 +141,7 @@ class ReinforceConfig:
     learning_rate_end: float | None = None  # linear over the budget to this; None: constant
     entropy_coef: float = 0.0  # weight of the entropy bonus
     value_coef: float = 0.5  # weight of the value loss, with baseline value
-    normalise_advantage: bool = True  # over the batch, to mean 0 and deviation 1
+    normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
     adam_eps: float = 1e-5
 
@@ -159,12 +161,12 @@ class DQNConfig:
     batch_size: int = 128  # transitions per update
     capacity: int = 100_000  # transitions the replay keeps
     warmup: int = 1000  # environment steps before updates are owed; none is before there is a batch
-    train_every: int = 1  # environment steps per round of updates, whatever the number of worlds
+    train_every: int = 1  # environment steps per round of updates, whatever the number of environments
     gradient_steps: int = 1  # updates per round
     updates_per_log: int = 100  # updates that make up one learning step, one line in the log
     double: bool = False  # the online network chooses the action that the target network values
     n_step: int = 1  # steps looked ahead
-    prioritised: bool = False  # draw transitions in proportion to their last error
+    prioritized: bool = False  # draw transitions in proportion to their last error
     priority_alpha: float = 0.6  # 0: uniform, 1: in full proportion
     priority_beta: float = 0.4  # strength of the correction by importance weights, at first
     priority_beta_step: float = 0.001  # added at every batch, up to 1

@@ -1,27 +1,28 @@
 """The roles and what they hand to each other. Arrays cross rooms as NumPy, time-major `[T, N, …]`."""
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from drl.core.log import Episode, Log
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, Array, ObsSpec
 
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
 
 
-class WorldStep(NamedTuple):
-    """One step of N worlds. Arrays are freshly owned by the receiver or valid until the next `step`."""
+class VecStep(NamedTuple):
+    """One step of N environments. Arrays are freshly owned by the receiver or valid until the next `step`."""
 
     reward: Array  # [N] float32
     terminated: Array  # [N] bool; wins over truncated when both would hold
     truncated: Array  # [N] bool
     next_obs: Array  # [N, …] true successors
-    # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended. Worlds that reset
-    # themselves one call later show the last observation again until their row with `valid` False is over.
+    # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended. Environments that
+    # reset themselves one call later show the last observation again until their row with `valid` False is over.
     obs: Array
-    valid: Array  # [N] bool; False where the world only reset itself in this call and nothing happened
+    valid: Array  # [N] bool; False where the environment only reset itself in this call and nothing happened
     episodes: list[Episode]  # those that ended in this step
 
     @property
@@ -31,19 +32,37 @@ class WorldStep(NamedTuple):
         return over
 
 
-class World(Protocol):
-    """N worlds stepped together."""
+class VecEnv(ABC):
+    """N environments stepped together, closed at the end of a `with` block. `close` may be called twice."""
 
-    engine: str  # how it is stepped
+    vectorization: str  # how they are stepped: sync · async · native · envpool · jax
+    env_id: str
     num_envs: int
     obs_spec: ObsSpec
     action_spec: ActionSpec
 
-    def reset(self) -> Array: ...
-    def step(self, action: Array) -> WorldStep: ...  # action in the world's units, [N, …]
+    @abstractmethod
+    def reset(self) -> Array:
+        """Begin a new episode everywhere. The first call seeds; later ones continue each environment's own stream."""
+
+    @abstractmethod
+    def step(self, action: Array) -> VecStep:
+        """One step of every environment; `action` [N, …] in the environment's units."""
+
+    @abstractmethod
     def state_dict(self) -> StateDict: ...
+
+    @abstractmethod
     def load_state_dict(self, state: StateDict) -> None: ...
+
+    @abstractmethod
     def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Agent(Protocol):
@@ -51,20 +70,22 @@ class Agent(Protocol):
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    normaliser: ObsNormaliser | None
+    normalizer: ObsNormalizer | None
     rng: np.random.Generator  # explores; evaluation puts its own in its place meanwhile
     variant: str  # of its model: policy_value · policy_only · q_value
     has_value: bool
     recurrent: bool  # whether it remembers; then it must be told where episodes begin
-    hidden: Array | None  # [N, S] what it remembers of N worlds; evaluation puts its own in its place meanwhile
+    rnn_state: (
+        Array | None
+    )  # [N, S] what it remembers of N environments; evaluation puts its own in its place meanwhile
 
     def act(self, obs: Any, explore: bool = False) -> Array: ...
     def predict(self, obs: Any) -> Array: ...  # act(obs)
     def sample(self, obs: Any) -> Array: ...  # act(obs, explore=True)
     def decide(self, obs: Array, explore: bool = False) -> Array: ...
     def explain(self, obs: Array) -> dict[str, Array]: ...
-    def begin(self, worlds: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
-    def recall(self, num_worlds: int) -> Array: ...  # `hidden`, or zeros where there is none yet
+    def begin(self, envs: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
+    def recall(self, num_envs: int) -> Array: ...  # `rnn_state`, or zeros where there is none yet
     def save(self, folder: Any, **notes: Any) -> None: ...
     def save_policy_net(self, path: Any) -> None: ...
     def state_dict(self) -> StateDict: ...
@@ -83,7 +104,7 @@ class Algorithm(Protocol):
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
-class Memory(Protocol):
+class Buffer(Protocol):
     """What the learner sees. `take` hands out the batch of one learning step, once `ready`."""
 
     num_envs: int
@@ -92,7 +113,7 @@ class Memory(Protocol):
     @property
     def ready(self) -> bool: ...
     def take(self) -> Any: ...
-    def add(self, obs: Array, action: Array, step: WorldStep) -> None: ...
+    def add(self, obs: Array, action: Array, step: VecStep) -> None: ...
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 

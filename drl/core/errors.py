@@ -11,7 +11,7 @@ class DrlError(Exception):
 
 
 class BadInput(DrlError, ValueError):
-    """A value, name or combination that we cannot honour: what was given, what was expected, what to type."""
+    """A value, name or combination that we cannot honor: what was given, what was expected, what to type."""
 
     exit_code = 2
 
@@ -39,8 +39,8 @@ class SaveFailed(DrlError):
     exit_code = 4
 
 
-class WorldFailed(DrlError):
-    """A world raised, died or did not answer in time."""
+class EnvFailed(DrlError):
+    """An environment raised, died or did not answer in time."""
 
     exit_code = 5
 

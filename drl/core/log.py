@@ -22,7 +22,7 @@ class Episode(NamedTuple):
     length: int
     terminated: bool  # False: cut by a clock
     success: bool | None  # see `judge_success`
-    world: int  # index of the world it ran in
+    env_index: int  # index of the environment it ran in
 
 
 def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:
@@ -61,7 +61,7 @@ class Log(Mapping[str, float]):
     step 8 · 1 episode · mean_ep_return 21.5 · loss 0.5
     """
 
-    env_steps: int  # environment steps since the start, whatever the number of worlds
+    env_steps: int  # environment steps since the start, whatever the number of environments
     episodes: int  # finished episodes since the start
     learning_steps: int  # how many `next()` the trainer has answered
     rollout: dict[str, float] = field(default_factory=dict)  # of this learning step

@@ -9,9 +9,9 @@ import numpy as np
 class Seeds:
     """Spawns independent random streams from one root seed.
 
-    >>> Seeds(7).generator("world", 0).integers(100) == Seeds(7).generator("world", 0).integers(100)
+    >>> Seeds(7).generator("envs", 0).integers(100) == Seeds(7).generator("envs", 0).integers(100)
     np.True_
-    >>> Seeds(7).integer("world", 0) == Seeds(7).integer("world", 1)
+    >>> Seeds(7).integer("envs", 0) == Seeds(7).integer("envs", 1)
     False
     """
 

@@ -1,7 +1,7 @@
 """What goes into an agent and what comes out, described without Gymnasium so that it can travel with the agent.
 
 `ObsSpec.encode` turns any supported observation into one array; `ActionSpec.to_env` turns the policy's own units
-into the world's. Both are plain data: `to_json`/`from_json` write them into the agent's card.
+into the environment's. Both are plain data: `to_json`/`from_json` write them into the agent's card.
 """
 
 from dataclasses import dataclass, field
@@ -157,10 +157,10 @@ class ActionSpec:
     kind: str  # of ACTION_KINDS
     sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
     starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
-    shape: tuple[int, ...] = ()  # of one action in the world's units
+    shape: tuple[int, ...] = ()  # of one action in the environment's units
     low: tuple[float, ...] = ()  # gaussian: bounds, flattened; ±inf where unbounded
     high: tuple[float, ...] = ()
-    dtype: str = "int64"  # of the action in the world's units
+    dtype: str = "int64"  # of the action in the environment's units
     _bounds: tuple[Array, Array, Array] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -191,7 +191,8 @@ class ActionSpec:
         return np.dtype("float32" if self.kind == "gaussian" else "int64")
 
     def to_env(self, action: Array) -> Array:
-        """Translate a batch from the policy's units into the world's. Both bounds of a Box are reached exactly."""
+        """Translate a batch from the policy's units into the environment's. Both bounds of a Box are reached
+        exactly."""
         if self.kind == "gaussian":
             assert self._bounds is not None
             low, high, bounded = self._bounds

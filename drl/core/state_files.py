@@ -1,7 +1,7 @@
 """Writing state to disk: arrays as safetensors, the rest as JSON. Atomic, checksummed, no pickle.
 
 A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and names
-the checksum of the arrays, so a folder is either whole or recognisably not.
+the checksum of the arrays, so a folder is either whole or recognizably not.
 """
 
 import hashlib

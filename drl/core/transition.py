@@ -9,7 +9,7 @@ from drl.core.specs import Array
 
 @dataclass(frozen=True)
 class Transition:
-    """What happened, for one world or many. `next_obs` is always the true successor, also at an episode's end.
+    """What happened, for one environment or many. `next_obs` is always the true successor, also at an episode's end.
 
     `terminated`: no future to value. `truncated`: the trace is cut, the value is kept.
     """
@@ -35,11 +35,11 @@ class RolloutBatch:
     reward: Array  # [T, N]
     terminated: Array  # [T, N] bool
     truncated: Array  # [T, N] bool
-    valid: Array  # [T, N] bool; False where a world only reset itself
+    valid: Array  # [T, N] bool; False where an environment only reset itself
     last_obs: Array  # [N, …]
     final_index: Array  # [E] int
     final_obs: Array  # [E, …]
-    hidden: Array | None = None  # [N, S] what a recurrent agent remembered as the window began
+    rnn_state: Array | None = None  # [N, S] what a recurrent agent remembered as the window began
 
     def transition(self) -> Transition:
         """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
@@ -51,7 +51,7 @@ class RolloutBatch:
 
 @dataclass(frozen=True)
 class ReplayBatch:
-    """Transitions drawn from a replay memory, `[B, …]`. Its arrays hold until the next batch is drawn."""
+    """Transitions drawn from a replay buffer, `[B, …]`. Its arrays hold until the next batch is drawn."""
 
     obs: Array
     action: Array
@@ -60,4 +60,4 @@ class ReplayBatch:
     discount: Array  # γ^k, k the steps looked ahead
     next_obs: Array
     weight: Array  # importance weights, at most 1; all 1 in uniform replay
-    index: Array  # where each row lies in the memory
+    index: Array  # where each row lies in the buffer

@@ -1,1 +1,1 @@
-"""Worlds: made, stepped and described. Nothing here learns."""
+"""Environments: made, stepped and described. Nothing here learns."""

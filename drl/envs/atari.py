@@ -1,7 +1,7 @@
 """Atari 2600 games through ale-py, seen as the DQN papers saw them. An extra; the games come inside ale-py.
 
 One step: the action is held for `frameskip` (4 in every `ALE/…-v5` id) × `frame_skip` frames; the observation is the
-maximum of the last two, because many games draw half of their objects in every other frame; grey, then small.
+maximum of the last two, because many games draw half of their objects in every other frame; gray, then small.
 """
 
 from dataclasses import dataclass, fields
@@ -15,12 +15,13 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
-from drl.core.contracts import StateDict, WorldStep
+from drl.core.contracts import StateDict, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.specs import Array
-from drl.envs.open_world import OpenWorld
 
-NATIVE_FROM = 2  # worlds from which ale-py's own vector environment is no slower than our loop; numbers in the README
+NATIVE_FROM = (
+    2  # environments from which ale-py's own vector environment is no slower than our loop; numbers in the README
+)
 
 SEEDS = 2**31  # ale-py's seeds and counters are 32-bit
 
@@ -111,7 +112,9 @@ def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) 
     options, game = split_kwargs(spec, env_kwargs)
     for name, wanted in (("preprocess", True), ("grayscale", True), ("terminal_on_life_loss", False)):
         if getattr(options, name) != wanted:
-            raise BadInput(f"engine 'native' cannot do {name}={not wanted} for {spec.id!r}; use engine='sync'")
+            raise BadInput(
+                f"vectorization 'native' cannot do {name}={not wanted} for {spec.id!r}; use vectorization='sync'"
+            )
     skip = game.pop("frameskip") * options.frame_skip
     limit = _take_limit(spec, game, skip)
     words = game | {
@@ -121,7 +124,7 @@ def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) 
         "noop_max": options.noop_max + 1,  # its own upper end is exclusive
         "use_fire_reset": options.fire_reset,
         "reward_clipping": False,  # it would clip the returns of episodes as well
-        "stack_num": 1,  # it would pad with black frames; `StackedWorld` repeats the first one, as in every engine
+        "stack_num": 1,  # it would pad with black frames; `StackedVecEnv` repeats the first one
         "max_num_frames_per_episode": SEEDS - 1,  # never: see `AtariVector`
         "autoreset_mode": "SameStep",
     }
@@ -130,7 +133,7 @@ def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) 
 
 @final
 class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
-    """Holds each action, pools the last two frames and shrinks them: uint8 (1, size, size); in colour (size, size, 3).
+    """Holds each action, pools the last two frames and shrinks them: uint8 (1, size, size); in color (size, size, 3).
 
     Gymnasium's `AtariPreprocessing` skips that maximum when the game skips frames itself, as every …-v5 does, and
     starts a new game after each lost life. This one drives the emulator directly: pooling costs it nothing.
@@ -237,26 +240,26 @@ class AtariVector(VectorWrapper):
 
 
 @final
-class SignRewards(OpenWorld):
-    """A world whose learner sees the sign of each reward. Episodes, counted below, keep their raw returns."""
+class SignRewards(VecEnv):
+    """An environment whose learner sees the sign of each reward. Episodes, counted below, keep their raw returns."""
 
-    def __init__(self, world: OpenWorld):
-        self.world = world
-        self.engine, self.env_id, self.num_envs = world.engine, world.env_id, world.num_envs
-        self.obs_spec, self.action_spec = world.obs_spec, world.action_spec
+    def __init__(self, envs: VecEnv):
+        self.envs = envs
+        self.vectorization, self.env_id, self.num_envs = envs.vectorization, envs.env_id, envs.num_envs
+        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
 
     def reset(self) -> Array:
-        return self.world.reset()
+        return self.envs.reset()
 
-    def step(self, action: Array) -> WorldStep:
-        step = self.world.step(action)
+    def step(self, action: Array) -> VecStep:
+        step = self.envs.step(action)
         return step._replace(reward=np.sign(step.reward))
 
     def state_dict(self) -> StateDict:
-        return self.world.state_dict()
+        return self.envs.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.world.load_state_dict(state)
+        self.envs.load_state_dict(state)
 
     def close(self) -> None:
-        self.world.close()
+        self.envs.close()

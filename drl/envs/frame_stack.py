@@ -1,8 +1,8 @@
-"""The last k frames as one observation, for every engine.
+"""The last k frames as one observation, for every vectorization.
 
 Layout, oldest frame first, newest last:
     vectors (n,)          (k·n,)
-    grey images (H, W)    (k, H, W)
+    gray images (H, W)    (k, H, W)
     images                (k·C, H, W)     also where the environment hands out (H, W, C)
     anything else         encoded to a float vector first, then as vectors
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
@@ -14,14 +14,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from drl.core.contracts import StateDict, WorldStep
+from drl.core.contracts import StateDict, VecEnv, VecStep
 from drl.core.specs import Array, ObsSpec
-from drl.envs.open_world import OpenWorld
 from drl.envs.spaces import obs_spec
 
 
 class FrameStacker:
-    """Shapes, not worlds: how k frames of one encoded observation are laid out."""
+    """Shapes, not environments: how k frames of one encoded observation are laid out."""
 
     def __init__(self, spec: ObsSpec, frames: int):
         self.frames = frames
@@ -41,21 +40,21 @@ class FrameStacker:
 
 
 @final
-class StackedWorld(OpenWorld):
-    """A world seen through its last `frames` frames."""
+class StackedVecEnv(VecEnv):
+    """An environment seen through its last `frames` frames."""
 
-    def __init__(self, world: OpenWorld, frames: int):
-        self.world, self.stacker = world, FrameStacker(world.obs_spec, frames)
-        self.engine, self.env_id, self.num_envs = world.engine, world.env_id, world.num_envs
-        self.obs_spec, self.action_spec = self.stacker.spec, world.action_spec
+    def __init__(self, envs: VecEnv, frames: int):
+        self.envs, self.stacker = envs, FrameStacker(envs.obs_spec, frames)
+        self.vectorization, self.env_id, self.num_envs = envs.vectorization, envs.env_id, envs.num_envs
+        self.obs_spec, self.action_spec = self.stacker.spec, envs.action_spec
         self._stack: Array = np.zeros(0)
 
     def reset(self) -> Array:
-        self._stack = self.stacker.first(self.world.reset())
+        self._stack = self.stacker.first(self.envs.reset())
         return self._stack
 
-    def step(self, action: Array) -> WorldStep:
-        step = self.world.step(action)
+    def step(self, action: Array) -> VecStep:
+        step = self.envs.step(action)
         next_obs = self.stacker.push(self._stack, step.next_obs)
         begins = step.terminated | step.truncated | ~step.valid
         obs = next_obs
@@ -68,19 +67,19 @@ class StackedWorld(OpenWorld):
         return step._replace(next_obs=next_obs, obs=obs)
 
     def state_dict(self) -> StateDict:
-        return {"world": self.world.state_dict(), "stack": self._stack.copy()}
+        return {"envs": self.envs.state_dict(), "stack": self._stack.copy()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.world.load_state_dict(state["world"])
+        self.envs.load_state_dict(state["envs"])
         self._stack = np.array(state["stack"])
 
     def close(self) -> None:
-        self.world.close()
+        self.envs.close()
 
 
 @final
 class StackedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """The same for one plain Gymnasium environment: what an agent trained on a `StackedWorld` expects to see."""
+    """The same for one plain Gymnasium environment: what an agent trained on a `StackedVecEnv` expects to see."""
 
     def __init__(self, env: gym.Env[Any, Any], frames: int):
         super().__init__(env)

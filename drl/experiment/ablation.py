@@ -18,7 +18,7 @@ from drl.tracking.plots import plot_compare
 SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "double": ({"double": True}, {"double": False}),
     "dueling": ({"dueling": True}, {"dueling": False}),
-    "prioritised": ({"prioritised": True}, {"prioritised": False}),
+    "prioritized": ({"prioritized": True}, {"prioritized": False}),
     "n-step": ({"n_step": 3}, {"n_step": 1}),
     "distributional": ({"distributional": "c51"}, {"distributional": "none"}),
     "noisy": ({"noisy": True}, {"noisy": False}),
@@ -76,7 +76,7 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
     flat = base.to_flat() | variants()[name] | lean | place
     experiment = Experiment.from_flat(flat, name)
     finished = train(experiment, console=False)
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
     summary = evaluate(finished.agent, run.env, episodes, seed=10_000 + seed, **options).summary()
     write_json(result, summary | {"seed": seed, "run": finished.folder.name})
     return float(summary["mean_return"])

@@ -1,63 +1,66 @@
-"""From an `Experiment` to a trainer: engine, worlds, agent, algorithm and memory, by their names."""
+"""From an `Experiment` to a trainer: engine, environments, agent, algorithm and memory, by their names."""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drl.core.contracts import World
+from drl.buffers.episode_buffer import EpisodeBuffer
+from drl.buffers.replay_buffer import ReplayBuffer
+from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra
-from drl.core.normalise import RewardScaler
+from drl.core.normalize import RewardScaler
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
-from drl.envs.episode_book import reward_threshold
+from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
+from drl.envs.episode_stats import reward_threshold
 from drl.experiment.config import Experiment
-from drl.experiment.worlds import open_world
-from drl.memory.episodes import Episodes
-from drl.memory.replay import Replay
-from drl.memory.rollout import Rollout
-from drl.trainer.fused_trainer import Cohort, FusedTrainer
+from drl.experiment.open_envs import open_vec_env
 from drl.trainer.trainer import Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from drl.engines.jax.fused.fused_trainer import SeedBatch
 
 
 @contextlib.contextmanager
-def open_trainer(experiment: Experiment, landmarks: tuple[float, ...] = ()) -> Iterator[Trainer | FusedTrainer]:
-    """The trainer of a run; its worlds are closed at the end. `landmarks`: see `Cohort`."""
+def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[Trainer | FusedTrainer]:
+    """The trainer of a run; its environments are closed at the end. `sync_points`: see `SeedBatch`."""
     run = experiment.run
     if run.num_seeds > 1:
         raise BadInput(f"num_seeds is {run.num_seeds}; `train` is for one seed, `train_seeds` for several")
     if in_one_program(experiment):
-        yield build_cohort(experiment, landmarks).trainers[0]
+        yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
-    with open_world(run.env, run.num_envs, run.seed, engine=run.world_engine, **options) as world:
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
+    with open_vec_env(run.env, run.num_envs, run.seed, vectorization=run.vectorization, **options) as envs:
         if run.engine == "torch":
-            _set_threads(run.threads, world)
-        yield build_trainer(experiment, world)
+            _set_threads(run.threads, envs)
+        yield build_trainer(experiment, envs)
 
 
 def in_one_program(experiment: Experiment) -> bool:
-    """Whether the world is compiled together with its learner."""
+    """Whether the environment is compiled together with its learner."""
     run = experiment.run
     if run.engine != "jax":
-        if run.world_engine == "jax":
-            raise BadInput("world_engine is 'jax', a world inside a compiled program; that needs --engine jax")
+        if run.vectorization == "jax":
+            raise BadInput("vectorization is 'jax', an environment inside a compiled program; that needs --engine jax")
         if run.num_seeds > 1:
             raise BadInput(f"num_seeds is {run.num_seeds}: several seeds in one program need --engine jax")
         return False
     start_engine(experiment)
-    from drl.engines.jax.worlds import has_jax_world
+    from drl.engines.jax.envs import has_jax_env
 
-    if run.world_engine == "jax" or run.num_seeds > 1:
+    if run.vectorization == "jax" or run.num_seeds > 1:
         if run.frame_stack > 1:
-            raise BadInput("frame_stack is not for worlds inside a compiled program; use --world-engine sync")
-        if run.world_engine not in ("auto", "jax"):
+            raise BadInput("frame_stack is not for environments inside a compiled program; use --vectorization sync")
+        if run.vectorization not in ("auto", "jax"):
             raise BadInput(
-                f"num_seeds is {run.num_seeds} with world_engine {run.world_engine!r}; use --world-engine jax"
+                f"num_seeds is {run.num_seeds} with vectorization {run.vectorization!r}; use --vectorization jax"
             )
         return True
-    return run.world_engine == "auto" and run.frame_stack == 1 and has_jax_world(run.env)
+    return run.vectorization == "auto" and run.frame_stack == 1 and has_jax_env(run.env)
 
 
 def start_engine(experiment: Experiment) -> None:
@@ -74,7 +77,7 @@ def start_engine(experiment: Experiment) -> None:
     start_jax(run.device, run.threads)
 
 
-def build_trainer(experiment: Experiment, world: World) -> Trainer:
+def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer:
     """The four roles and their memory, from names and configs."""
     run, config = experiment.run, experiment.learner
     build_learner: Any
@@ -84,45 +87,48 @@ def build_trainer(experiment: Experiment, world: World) -> Trainer:
         from drl.engines.torch.build import build_learner
     agent, learner = build_learner(
         experiment.algorithm,
-        (world.obs_spec, world.action_spec),
+        (envs.obs_spec, envs.action_spec),
         (experiment.model, config),
         Seeds(run.seed),
-        normalise_obs=run.normalise_obs,
+        normalize_obs=run.normalize_obs,
         device=run.device,
         compile_update=run.compile,
     )
-    shapes = (world.num_envs, world.obs_spec, world.action_spec)
-    columns = world.num_envs
+    shapes = (envs.num_envs, envs.obs_spec, envs.action_spec)
+    columns = envs.num_envs
     if experiment.algorithm == "dqn":
-        if run.normalise_reward:
-            raise BadInput("normalise_reward is for on-policy algorithms; dqn replays rewards as they were")
-        memory: Any = Replay(config, *shapes, rng=Seeds(run.seed).generator("replay"), frame_stack=run.frame_stack)
+        if run.normalize_reward:
+            raise BadInput("normalize_reward is for on-policy algorithms; dqn replays rewards as they were")
+        buffer: Any = ReplayBuffer(
+            config, *shapes, rng=Seeds(run.seed).generator("replay"), frame_stack=run.frame_stack
+        )
     elif experiment.algorithm == "reinforce":
-        memory = Episodes(config.episodes_per_step, *shapes)
+        buffer = EpisodeBuffer(config.episodes_per_step, *shapes)
         columns = 1  # whole episodes come one after another
     else:
         _check_minibatches(config, columns, agent.recurrent)
-        memory = Rollout(config.rollout_length, *shapes)
-    scaler = RewardScaler(columns, config.gamma) if run.normalise_reward else None
-    return Trainer(world, agent, learner, memory, _trainer_config(experiment), scaler)
+        buffer = RolloutBuffer(config.rollout_length, *shapes)
+    scaler = RewardScaler(columns, config.gamma) if run.normalize_reward else None
+    return Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
 
 
-def build_cohort(experiment: Experiment, landmarks: tuple[float, ...] = ()) -> Cohort:
-    """The trainers of all seeds of one compiled program. `landmarks`: see `Cohort`."""
-    from drl.engines.jax.fused.build import build_fused
-    from drl.engines.jax.fused.clock import Budget
-    from drl.engines.jax.worlds import make_jax_world
+def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> "SeedBatch":
+    """The trainers of all seeds of one compiled program. `sync_points`: see `SeedBatch`."""
+    from drl.engines.jax.envs import make_jax_env
+    from drl.engines.jax.fused.build_fused import build_fused
+    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_trainer import SeedBatch
 
     run, config = experiment.run, experiment.learner
     if hasattr(config, "rollout_length"):
         _check_minibatches(config, run.num_envs)
-    world = make_jax_world(run.env, run.world_kwargs)
+    envs = make_jax_env(run.env, run.env_arguments)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
     seeds = [run.seed + i for i in range(run.num_seeds)]
-    options = {"normalise_obs": run.normalise_obs, "normalise_reward": run.normalise_reward}
+    options = {"normalize_obs": run.normalize_obs, "normalize_reward": run.normalize_reward}
     configs = (experiment.model, config)
-    learner, agents = build_fused(experiment.algorithm, world, configs, seeds, run.num_envs, budget, **options)
-    return Cohort(learner, agents, _trainer_config(experiment), landmarks, reward_threshold(run.env))
+    learner, agents = build_fused(experiment.algorithm, envs, configs, seeds, run.num_envs, budget, **options)
+    return SeedBatch(learner, agents, _trainer_config(experiment), sync_points, reward_threshold(run.env))
 
 
 def _trainer_config(experiment: Experiment) -> TrainerConfig:
@@ -136,18 +142,18 @@ def _trainer_config(experiment: Experiment) -> TrainerConfig:
     return TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window, **extra)
 
 
-def _check_minibatches(config: Any, worlds: int, recurrent: bool = False) -> None:
-    parts, rows = getattr(config, "minibatches", 1), config.rollout_length * worlds
+def _check_minibatches(config: Any, envs: int, recurrent: bool = False) -> None:
+    parts, rows = getattr(config, "minibatches", 1), config.rollout_length * envs
     if parts > rows:
         raise BadInput(f"minibatches is {parts}, but a rollout has only {rows} rows")
-    if recurrent and parts > worlds:
-        why = f"a recurrent rollout is split into whole worlds and there are {worlds}"
-        raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {worlds}")
+    if recurrent and parts > envs:
+        why = f"a recurrent rollout is split into whole environments and there are {envs}"
+        raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")
 
 
-def _set_threads(threads: int | None, world: World) -> None:
+def _set_threads(threads: int | None, envs: VecEnv) -> None:
     """Tiny networks lose time to a second thread; networks for images gain from it."""
     import torch
 
-    images = len(world.obs_spec.shape) == 3
+    images = len(envs.obs_spec.shape) == 3
     torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))

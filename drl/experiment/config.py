@@ -16,12 +16,12 @@ from drl.core.yaml_files import parse_yaml, read_yaml_file
 class RunConfig:
     env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
-    num_envs: int = 8  # worlds stepped together
+    num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
-    world_engine: str = "auto"  # auto · sync · async · native · envpool · jax (the world is compiled too)
+    vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
     frame_stack: int = 1  # how many observations the agent sees at once
-    normalise_obs: bool = False  # running mean and deviation, saved with the agent
-    normalise_reward: bool = False  # by the deviation of the running discounted return
+    normalize_obs: bool = False  # running mean and deviation, saved with the agent
+    normalize_reward: bool = False  # by the deviation of the running discounted return
     # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
     # that reaches it, and reinforce its batch of episodes.
     total_timesteps: int | None = None
@@ -47,7 +47,7 @@ class RunConfig:
     threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
     tensorboard: bool = True
     plots: bool = True  # pictures at the end
-    video: bool = True  # film one evaluation episode at the end, where the world can be drawn
+    video: bool = True  # film one evaluation episode at the end, where the environment can be drawn
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
@@ -67,12 +67,12 @@ class RunConfig:
             if "=" not in pair[1:]:
                 raise BadInput(f"env_kwargs has {pair!r}; expected NAME=VALUE, such as gravity=-5")
         try:
-            self.world_kwargs  # noqa: B018 (reads every value once)
+            self.env_arguments  # noqa: B018 (reads every value once)
         except ValueError as error:
             raise BadInput(f"env_kwargs has a value that is not YAML: {error}") from None
 
     @property
-    def world_kwargs(self) -> dict[str, Any]:
+    def env_arguments(self) -> dict[str, Any]:
         pairs = (pair.split("=", 1) for pair in self.env_kwargs)
         return {name: parse_yaml(value) for name, value in pairs}
 

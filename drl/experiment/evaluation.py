@@ -1,4 +1,4 @@
-"""How good is an agent? Own worlds, own random stream, frozen normaliser: training never notices."""
+"""How good is an agent? Own environments, own random stream, frozen normalizer: training never notices."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from drl.core.contracts import Agent, World
-from drl.core.errors import BadInput, WorldFailed
+from drl.core.contracts import Agent, VecEnv
+from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Episode, rates
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.experiment.worlds import open_world
+from drl.experiment.open_envs import open_vec_env
 
 ENDLESS = 100_000  # vector steps without an episode's end after which an evaluation gives up
 
@@ -45,29 +45,29 @@ class Evaluation:
         )
 
 
-def run_episodes(agent: Agent, world: World, episodes: int, explore: bool = False) -> Evaluation:
-    """Play exactly `episodes` episodes. Every world plays its fair share, so that short ones are not favoured."""
-    quota = np.full(world.num_envs, episodes // world.num_envs)
-    quota[: episodes % world.num_envs] += 1
-    finished: list[list[Episode]] = [[] for _ in range(world.num_envs)]
-    obs, quiet_steps = world.reset(), 0
+def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = False) -> Evaluation:
+    """Play exactly `episodes` episodes. Every environment plays its fair share, so that short ones are not favored."""
+    quota = np.full(envs.num_envs, episodes // envs.num_envs)
+    quota[: episodes % envs.num_envs] += 1
+    finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
+    obs, quiet_steps = envs.reset(), 0
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
-        step = world.step(agent.action_spec.to_env(agent.decide(obs, explore)))
+        step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore)))
         obs = step.obs
         if agent.recurrent:
             agent.begin(step.over)
         for episode in step.episodes:
-            if len(finished[episode.world]) < quota[episode.world]:
-                finished[episode.world].append(episode)
+            if len(finished[episode.env_index]) < quota[episode.env_index]:
+                finished[episode.env_index].append(episode)
         quiet_steps = 0 if step.episodes else quiet_steps + 1
         if quiet_steps > ENDLESS:
-            raise WorldFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
-    return Evaluation([episode for by_world in finished for episode in by_world])
+            raise EnvFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
+    return Evaluation([episode for by_env in finished for episode in by_env])
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
-    """Raise unless the agent can live in a world with these specs."""
+    """Raise unless the agent can live in an environment with these specs."""
     if (obs_spec, action_spec) != (agent.obs_spec, agent.action_spec):
         raise BadInput(
             f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
@@ -78,14 +78,14 @@ def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str
 
 @contextlib.contextmanager
 def own_stream(agent: Agent, seed: int) -> Iterator[None]:
-    """The agent explores from a stream of its own meanwhile and remembers nothing of its training worlds; afterwards
-    both are as they were, so that training does not notice."""
+    """The agent explores from a stream of its own meanwhile and remembers nothing of its training environments;
+    afterwards both are as they were, so that training does not notice."""
     training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
-    remembered, agent.hidden = agent.hidden, None
+    remembered, agent.rnn_state = agent.rnn_state, None
     try:
         yield
     finally:
-        agent.rng, agent.hidden = training_stream, remembered
+        agent.rng, agent.rnn_state = training_stream, remembered
 
 
 def evaluate(
@@ -96,15 +96,15 @@ def evaluate(
     *,
     explore: bool = False,
     num_envs: int = 8,
-    engine: str = "sync",
+    vectorization: str = "sync",
     frame_stack: int = 1,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes of `env` and return them. `explore=True` acts as in training, with its randomness."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
-    options: dict[str, Any] = {"engine": engine, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
-    with open_world(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as world:
-        check_fit(agent, world.obs_spec, world.action_spec, env)
+    options: dict[str, Any] = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
+    with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
+        check_fit(agent, envs.obs_spec, envs.action_spec, env)
         with own_stream(agent, seed):
-            return run_episodes(agent, world, episodes, explore)
+            return run_episodes(agent, envs, episodes, explore)

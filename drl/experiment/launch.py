@@ -13,7 +13,7 @@ from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, NonFinite, SaveFailed
 from drl.core.log import Log
 from drl.experiment import stages
-from drl.experiment.building import build_cohort, in_one_program, open_trainer
+from drl.experiment.building import build_seed_batch, in_one_program, open_trainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
@@ -76,7 +76,7 @@ def train(
     run_config = experiment.run
     if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
         raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
-    with StopSignals() as signals, open_trainer(experiment, _landmarks(experiment)) as trainer:
+    with StopSignals() as signals, open_trainer(experiment, _sync_points(experiment)) as trainer:
         run = _begin_run(experiment, trainer)
         own = _trackers(experiment, run, console) + (trackers(run) if trackers else [])
         with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
     in_one_program(experiment)
     with StopSignals() as signals:
         sessions = []
-        for number, trainer in enumerate(build_cohort(experiment, _landmarks(experiment)).trainers):
+        for number, trainer in enumerate(build_seed_batch(experiment, _sync_points(experiment)).trainers):
             one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
             run = _begin_run(one, trainer)
             trackers = _trackers(one, run, console and number == 0)  # one panel, that of the first seed
@@ -117,10 +117,10 @@ def _begin_run(experiment: Experiment, trainer: Any) -> Run:
     config = experiment.run
     name = config.name or f"{config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
     run = Run.create(name, experiment.to_flat(), config.results_dir, config.seed)
-    run.note(engine=config.engine, world_engine=trainer.world_engine)
+    run.note(engine=config.engine, vectorization=trainer.vectorization)
     if not config.quiet:
-        worlds = f"{config.num_envs} worlds ({trainer.world_engine})"
-        say(f"{experiment.algorithm} on {config.env}, {worlds}, {config.engine}: {run.folder}")
+        envs = f"{config.num_envs} environments ({trainer.vectorization})"
+        say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
     return run
 
 
@@ -157,7 +157,7 @@ class Session:
     def fail(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
-            if not isinstance(error, NonFinite):  # a broken world does not spoil what the agent has learned
+            if not isinstance(error, NonFinite):  # a broken environment does not spoil what the agent has learned
                 _save_agent(self.experiment, self.trainer, self.run)
 
     def finish(self, interrupted: bool) -> Finished:
@@ -202,7 +202,7 @@ def _pipeline(
         window=config.window,
         best_after=config.best_after,
         in_episodes=bool(config.num_episodes),
-        settled=lambda: trainer.settled,
+        in_sync=lambda: trainer.in_sync,
         **_notes(experiment),
     )
     every, keep = _checkpoint_every(config), config.keep_checkpoints
@@ -235,7 +235,7 @@ def _default(every: int | None, config: RunConfig, parts: int) -> int:
     return 10_000 if config.num_episodes else max(config.budget // parts, 1)
 
 
-def _landmarks(experiment: Experiment) -> tuple[float, ...]:
+def _sync_points(experiment: Experiment) -> tuple[float, ...]:
     """Environment steps whose multiples somebody waits for: log and agent must belong together there."""
     config = experiment.run
     fractions = () if config.num_episodes else (config.budget / max(config.num_checkpoints, 1), config.budget)
@@ -257,9 +257,9 @@ def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
 
 def _evaluate(experiment: Experiment, agent: Any, episodes: int) -> dict[str, float]:
     run = experiment.run
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.world_kwargs}
-    if run.world_engine == "envpool":  # EnvPool has worlds that Gymnasium does not know
-        options["engine"] = "envpool"
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
+    if run.vectorization == "envpool":  # EnvPool has environments that Gymnasium does not know
+        options["vectorization"] = "envpool"
     return evaluate(agent, run.env, episodes, run.seed, **options).summary()
 
 
@@ -287,10 +287,10 @@ def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict
 
 
 def _notes(experiment: Experiment) -> dict[str, Any]:
-    """What an agent's card says of the world it comes from, so that it can be evaluated anywhere."""
+    """What an agent's card says of the environment it comes from, so that it can be evaluated anywhere."""
     run = experiment.run
-    world = {"env": run.env, "env_kwargs": run.world_kwargs, "frame_stack": run.frame_stack}
-    return world | {"algorithm": experiment.algorithm}
+    envs = {"env": run.env, "env_kwargs": run.env_arguments, "frame_stack": run.frame_stack}
+    return envs | {"algorithm": experiment.algorithm}
 
 
 def _save_agent(experiment: Experiment, trainer: Any, run: Run) -> None:
@@ -307,7 +307,7 @@ def _illustrate(experiment: Experiment, agent: Any, run: Run, film_it: bool) -> 
         if config.plots:
             plot_run(run.folder)
         if film_it:
-            options: dict[str, Any] = {"frame_stack": config.frame_stack, "env_kwargs": config.world_kwargs}
+            options: dict[str, Any] = {"frame_stack": config.frame_stack, "env_kwargs": config.env_arguments}
             film(agent, config.env, run.folder / "videos" / "final_agent.mp4", config.seed, **options)
     except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
         warnings.warn(f"plots or video were not made: {error}", stacklevel=2)

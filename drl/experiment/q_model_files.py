@@ -10,7 +10,7 @@ from drl.core.agent_files import check_finite
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import MOST_WEIGHTS, read_plain
-from drl.envs.make import make_single
+from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.config import Experiment
 
@@ -18,7 +18,7 @@ FLAGS = {"dueling": "--use_dueling", "noisy": "--use_noisy", "distributional": "
 
 
 def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()) -> Any:
-    """The agent in `path`, for the world and with the switches of `experiment`; a clear error where they differ.
+    """The agent in `path`, for the environment and with the switches of `experiment`; a clear error where they differ.
 
     A C51 file knows its own support; one that somebody `asked` for (`num_atoms`, `v_min`, `v_max`) must be the same.
     """
@@ -38,7 +38,7 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
         raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {said})") from None
     check_finite(arrays, str(path))
     run = experiment.run
-    with make_single(run.env, frame_stack=run.frame_stack, env_kwargs=run.world_kwargs) as env:
+    with make_env(run.env, frame_stack=run.frame_stack, env_kwargs=run.env_arguments) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
     config, support = experiment.model, arrays.pop("head.support", None)
     if support is not None and config.distributional == "c51" and support.ndim == 1 and len(support) >= 2:

@@ -72,21 +72,21 @@ def keep_models(
     window: int = 100,
     best_after: int = 0,
     in_episodes: bool = False,
-    settled: Callable[[], bool] = lambda: True,
+    in_sync: Callable[[], bool] = lambda: True,
     **notes: Any,
 ) -> Iterator[Log]:
     """`pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a plain
     state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`.
 
     Until `window` episodes are finished the best is provisional: few episodes can be lucky. Before `best_after`
-    episodes none is saved, nor while the agent is not `settled`: when it is ahead of its log. `notes` go on its card.
+    episodes none is saved, nor while the agent is not `in_sync`: when it is ahead of its log. `notes` go on its card.
     """
     best, full = float("-inf"), False
     for log in logs:
         if not full and log.recent.get("window", 0) >= window:
             best, full = float("-inf"), True
         better = log.recent.get("mean_ep_return", float("-inf")) > best
-        if better and log.episodes >= best_after and settled():
+        if better and log.episodes >= best_after and in_sync():
             best = log.recent["mean_ep_return"]
             agent.save_policy_net(folder / "best_return_pi_ckpt.pth")
             agent.save(folder / "best_agent", **notes, env_steps=log.env_steps, mean_return=best)

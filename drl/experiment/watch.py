@@ -14,15 +14,15 @@ from drl.core.errors import BadInput
 from drl.core.log import Episode, judge_success
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
-from drl.envs.episode_book import reward_threshold, success_in
-from drl.envs.make import make_single
+from drl.envs.episode_stats import reward_threshold, success_in
+from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
-from drl.experiment.worlds import GYMNAX
+from drl.experiment.open_envs import GYMNAX
 from drl.tracking.video import write_video
 
 MANY = 12  # numbers that still fit into a line
-MAX_FRAMES = 3000  # of one film: a world that never ends is cut here
+MAX_FRAMES = 3000  # of one film: an environment that never ends is cut here
 
 
 class Step(NamedTuple):
@@ -62,7 +62,7 @@ def watch(
     stream: TextIO | None = None,
     **options: Any,
 ) -> list[Episode]:
-    """Play episodes in the world's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
+    """Play episodes in the environment's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
     thinks, does and gets, one line a step on `stream`. Any other mode tells the result of each episode only."""
     finished = []
     stream = stream or sys.stdout
@@ -78,12 +78,12 @@ def watch(
             how = "terminated" if last.terminated else "truncated"
             print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
             success = judge_success(success_in(last.info), total, reward_threshold(env_id))
-            finished.append(Episode(total, length, last.terminated, success, world=0))
+            finished.append(Episode(total, length, last.terminated, success, env_index=0))
     return finished
 
 
 def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool = False, **options: Any) -> Path | None:
-    """One episode as an mp4; None where the world cannot be drawn."""
+    """One episode as an mp4; None where the environment cannot be drawn."""
     if env_id.startswith(GYMNAX):
         return None
     with _open(agent, env_id, "rgb_array", options) as env, own_stream(agent, seed):
@@ -102,11 +102,11 @@ def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    env = make_single(env_id, **options)
+    env = make_env(env_id, **options)
     check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
     if mode in env.metadata.get("render_modes", []):
         env.close()
-        env = make_single(env_id, render_mode=mode, **options)
+        env = make_env(env_id, render_mode=mode, **options)
     return env
 
 

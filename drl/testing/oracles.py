@@ -9,10 +9,10 @@ def gae(
     reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, gamma: float, lam: float
 ) -> Array:
     """A_t = Σ_k (γλ)^k δ_{t+k}, summed forward until the episode or the window ends. Arrays [T, N]."""
-    length, worlds = reward.shape
-    advantage = np.zeros((length, worlds), np.float64)
+    length, envs = reward.shape
+    advantage = np.zeros((length, envs), np.float64)
     for t in range(length):
-        for n in range(worlds):
+        for n in range(envs):
             for k in range(t, length):
                 future = 0.0 if terminated[k, n] else gamma * float(next_value[k, n])
                 delta = float(reward[k, n]) + future - float(value[k, n])
@@ -26,10 +26,10 @@ def n_step_return(
     reward: Array, next_value: Array, terminated: Array, truncated: Array, gamma: float, n_steps: int
 ) -> Array:
     """Up to n rewards, then the value of the state reached unless that was a termination. Arrays [T, N]."""
-    length, worlds = reward.shape
-    target = np.zeros((length, worlds), np.float64)
+    length, envs = reward.shape
+    target = np.zeros((length, envs), np.float64)
     for t in range(length):
-        for n in range(worlds):
+        for n in range(envs):
             for k in range(n_steps):
                 row = t + k
                 target[t, n] += gamma**k * float(reward[row, n])
@@ -109,7 +109,7 @@ def quantile_huber(quantiles: Array, target: Array) -> float:
     return total
 
 
-def prioritised_sampling(errors: Array, alpha: float, beta: float, eps: float) -> tuple[Array, Array]:
+def prioritized_sampling(errors: Array, alpha: float, beta: float, eps: float) -> tuple[Array, Array]:
     """Probabilities of all transitions, and importance weights before they are divided by the largest."""
     priorities = np.array([(abs(float(error)) + eps) ** alpha for error in errors])
     probabilities = priorities / priorities.sum()

@@ -11,7 +11,7 @@ from drl.core.specs import Array
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-class Episodes(NamedTuple):
+class EpisodeBuffer(NamedTuple):
     """The finished episodes of a run, in order."""
 
     env_steps: Array  # [E] about where each ended: spread evenly over its learning step
@@ -28,7 +28,7 @@ class Band(NamedTuple):
     half: Array
 
 
-def episodes_of(rows: list[dict[str, Any]]) -> Episodes:
+def episodes_of(rows: list[dict[str, Any]]) -> EpisodeBuffer:
     finished = [episode for row in rows for episode in row.get("finished", ())]
     counts = np.array([len(row.get("finished", ())) for row in rows], int)
     table = np.array(finished, float).reshape(len(finished), 4)  # None becomes NaN
@@ -37,7 +37,7 @@ def episodes_of(rows: list[dict[str, Any]]) -> Episodes:
     row = np.repeat(np.arange(len(rows)), counts)
     place = np.arange(len(finished)) - np.repeat(np.cumsum(counts) - counts, counts) + 1  # 1 … n within its row
     env_steps = starts[row] + (ends - starts)[row] * place / counts[row]
-    return Episodes(env_steps, table[:, 0], table[:, 3], row)
+    return EpisodeBuffer(env_steps, table[:, 0], table[:, 3], row)
 
 
 def column(rows: list[dict[str, Any]], name: str) -> Array:
@@ -58,12 +58,12 @@ def trailing_mean(values: Array, window: int) -> Array:
     array([1., 2., 3., 5.])
     """
     finite = np.isfinite(values)
-    centre = values[finite].mean() if finite.any() else 0.0  # keeps the running sums small
-    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values - centre, 0.0))])
+    center = values[finite].mean() if finite.any() else 0.0  # keeps the running sums small
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values - center, 0.0))])
     counts = np.concatenate([[0], np.cumsum(finite)])
     first = np.maximum(np.arange(len(values)) + 1 - window, 0)
     n = counts[1:] - counts[first]
-    return np.where(n > 0, centre + (sums[1:] - sums[first]) / np.maximum(n, 1), np.nan)
+    return np.where(n > 0, center + (sums[1:] - sums[first]) / np.maximum(n, 1), np.nan)
 
 
 def smoothing_window(count: int) -> int:

@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.tracking.curves import (
-    Episodes,
+    EpisodeBuffer,
     across,
     column,
     episodes_of,
@@ -64,7 +64,7 @@ def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     """Smoothed returns of several runs on one picture.
 
     Runs of one experiment that differ in the seed at most become a mean with its 95 % band over the faint single runs;
-    runs with other settings get a line of their own, labelled by what differs.
+    runs with other settings get a line of their own, labeled by what differs.
     """
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
@@ -114,7 +114,7 @@ def _curves(run_dirs: Sequence[Path]) -> list[_Curve]:
     return curves
 
 
-def _return(episodes: Episodes, label: str) -> "Figure | None":
+def _return(episodes: EpisodeBuffer, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
     figure, ax = make_figure("Return per episode", label)
@@ -138,7 +138,7 @@ def _return(episodes: Episodes, label: str) -> "Figure | None":
     return figure
 
 
-def _success_rate(episodes: Episodes, label: str) -> "Figure | None":
+def _success_rate(episodes: EpisodeBuffer, label: str) -> "Figure | None":
     if not np.isfinite(episodes.success).any():
         return None
     from matplotlib.ticker import PercentFormatter
@@ -155,7 +155,7 @@ def _success_rate(episodes: Episodes, label: str) -> "Figure | None":
     return figure
 
 
-def _rollout_return(rows: list[dict[str, Any]], episodes: Episodes, label: str) -> "Figure | None":
+def _rollout_return(rows: list[dict[str, Any]], episodes: EpisodeBuffer, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
     used, starts = np.unique(episodes.row, return_index=True)  # rollouts in which an episode ended

@@ -18,7 +18,7 @@ from drl.core.specs import Array
 def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) -> Path:
     """Write `frames` (each `[H, W, 3]` uint8, all of one size) as H.264; they may come from a generator.
 
-    An odd height or width is padded by repeating the last row or column, because 4:2:0 colour needs even sizes;
+    An odd height or width is padded by repeating the last row or column, because 4:2:0 color needs even sizes;
     nothing is rescaled. The file appears under its name only when it is complete.
     """
     path = Path(path)
@@ -29,7 +29,7 @@ def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) ->
     stream = iter(frames)
     first = next(stream, None)
     if first is None:
-        raise BadInput("got no frames to write; was the world made with render_mode='rgb_array'?")
+        raise BadInput("got no frames to write; was the environment made with render_mode='rgb_array'?")
     shape = _checked(first, 0, None).shape
     size = (shape[1] + shape[1] % 2, shape[0] + shape[0] % 2)
     even = (_even(_checked(frame, i, shape)) for i, frame in enumerate(chain([first], stream)))

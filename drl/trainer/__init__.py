@@ -1,1 +1,1 @@
-"""The teacher: a generator of learning steps."""
+"""The trainer: a generator of learning steps."""

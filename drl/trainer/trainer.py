@@ -1,4 +1,4 @@
-"""The teacher. Each `next()` is one learning step: collect, then learn, then one `Log`."""
+"""The trainer. Each `next()` is one learning step: collect, then learn, then one `Log`."""
 
 import time
 from dataclasses import dataclass, fields, replace
@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, Memory, World
+from drl.core.contracts import Agent, Algorithm, Buffer, VecEnv
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.core.normalise import RewardScaler
+from drl.core.normalize import RewardScaler
 from drl.core.schedules import Schedule
 from drl.core.specs import Array
 from drl.core.variants import require_variant
-from drl.trainer.journal import Journal, Teacher
+from drl.trainer.training_stats import TrainerLoop, TrainingStats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,96 +30,96 @@ class TrainerConfig:
                 raise BadInput(f"{name} is {value}; expected at least 1")
 
 
-class Trainer(Teacher):
+class Trainer(TrainerLoop):
     """Yields one Log per learning step. Iterating resumes; it never resets.
 
-    A memory that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
+    A buffer that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
     out whole rollouts or episodes fills the last of them first. All state is on this object and its collaborators,
     none in the generator: break out of the loop, look around, save, and iterate again.
     """
 
     def __init__(
         self,
-        world: World,
+        envs: VecEnv,
         agent: Agent,
         algorithm: Algorithm,
-        memory: Memory,
+        buffer: Buffer,
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
-        if memory.num_envs != world.num_envs:
-            raise BadInput(f"the memory is for {memory.num_envs} worlds, but there are {world.num_envs}")
-        if agent.recurrent and not hasattr(memory, "remember"):
-            raise BadInput(f"a recurrent agent learns from sequences: use a Rollout, not {type(memory).__name__}")
+        if buffer.num_envs != envs.num_envs:
+            raise BadInput(f"the buffer is for {buffer.num_envs} environments, but there are {envs.num_envs}")
+        if agent.recurrent and not hasattr(buffer, "remember"):
+            raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
         if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
-        self.world, self.agent, self.algorithm, self.memory = world, agent, algorithm, memory
+        self.envs, self.agent, self.algorithm, self.buffer = envs, agent, algorithm, buffer
         self.config = config or TrainerConfig()
         self.reward_scaler = reward_scaler
-        self.obs: Array | None = None  # what the worlds show now; None before the first step
-        self.seen: list[Array] = []  # observations since the last learning step, for the normaliser
-        self.journal = Journal(self.config.window, self.config.total_timesteps, self.config.num_episodes)
+        self.obs: Array | None = None  # what the environments show now; None before the first step
+        self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
+        self.stats = TrainingStats(self.config.window, self.config.total_timesteps, self.config.num_episodes)
 
     def step(self) -> Log:
-        started, progress = time.perf_counter(), self.journal.progress  # scheduled by where the learning step begins
+        started, progress = time.perf_counter(), self.stats.progress  # scheduled by where the learning step begins
         rounds: list[dict[str, float]] = []
         while len(rounds) < self.config.updates_per_log and (learned := self._round(progress)) is not None:
             rounds.append(learned)
-        if self.agent.normaliser is not None and self.seen:
-            self.agent.normaliser.update(np.concatenate(self.seen))
+        if self.agent.normalizer is not None and self.seen:
+            self.agent.normalizer.update(np.concatenate(self.seen))
         self.seen = []
         counters = {}
         if self.config.exploration is not None:
             counters["epsilon"] = self.config.exploration(self.env_steps)
-        return self.journal.log(_means(rounds), time.perf_counter() - started, counters)
+        return self.stats.log(_means(rounds), time.perf_counter() - started, counters)
 
     def _round(self, progress: float) -> dict[str, float] | None:
-        """Collect until the memory is ready, learn once, and give what the algorithm reports; None where the budget
+        """Collect until the buffer is ready, learn once, and give what the algorithm reports; None where the budget
         was used up before."""
-        while not self.memory.ready:
-            if self.memory.stops_anywhere and self.over:
+        while not self.buffer.ready:
+            if self.buffer.stops_anywhere and self.over:
                 return None
             self._collect()
-        batch = self.memory.take()
+        batch = self.buffer.take()
         logged = self.algorithm.learn(self._prepared(batch), progress)
         priority: Any = logged.pop("priority", None)
-        if priority is not None and hasattr(self.memory, "reprioritise"):
-            self.memory.reprioritise(batch.index, priority)
+        if priority is not None and hasattr(self.buffer, "update_priorities"):
+            self.buffer.update_priorities(batch.index, priority)
         return logged
 
     def _collect(self) -> None:
-        """One step of every world."""
+        """One step of every environment."""
         if self.obs is None:
-            self.obs = self.world.reset()
+            self.obs = self.envs.reset()
             self.agent.begin()
         if self.config.exploration is not None:
             self.agent.epsilon = self.config.exploration(self.env_steps)  # type: ignore[attr-defined]
         if self.agent.recurrent:
-            self.memory.remember(self.agent.recall(self.world.num_envs))  # type: ignore[attr-defined]
+            self.buffer.remember(self.agent.recall(self.envs.num_envs))  # type: ignore[attr-defined]
         action = self.agent.decide(self.obs, explore=True)
-        step = self.world.step(self.agent.action_spec.to_env(action))
-        self.memory.add(self.obs, action, step)
-        if self.agent.normaliser is not None:
+        step = self.envs.step(self.agent.action_spec.to_env(action))
+        self.buffer.add(self.obs, action, step)
+        if self.agent.normalizer is not None:
             self.seen.append(self.obs[step.valid])
         if self.agent.recurrent:
             self.agent.begin(step.over)
         self.obs = step.obs
-        self.journal.note(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
+        self.stats.note(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
 
     @property
-    def world_engine(self) -> str:
-        return self.world.engine
+    def vectorization(self) -> str:
+        return self.envs.vectorization
 
     @property
     def over(self) -> bool:
         """Whether the budget is used up, and every update made that a replay owes for it."""
-        return super().over and not (self.memory.stops_anywhere and self.memory.ready)
+        return super().over and not (self.buffer.stops_anywhere and self.buffer.ready)
 
     def _prepared(self, batch: Any) -> Any:
-        """The batch as the learner sees it: observations normalised as they were when acting, rewards scaled."""
-        if self.agent.normaliser is not None:
+        """The batch as the learner sees it: observations normalized as they were when acting, rewards scaled."""
+        if self.agent.normalizer is not None:
             names = {"obs", "next_obs", "last_obs", "final_obs"} & {field.name for field in fields(batch)}
-            batch = replace(batch, **{name: self.agent.normaliser(getattr(batch, name)) for name in names})
+            batch = replace(batch, **{name: self.agent.normalizer(getattr(batch, name)) for name in names})
         if self.reward_scaler is not None:
             self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
             batch = replace(batch, reward=self.reward_scaler(batch.reward))
@@ -129,10 +129,10 @@ class Trainer(Teacher):
         scaler = self.reward_scaler
         return {
             "obs": None if self.obs is None else self.obs.copy(),
-            "journal": self.journal.state_dict(),
+            "stats": self.stats.state_dict(),
             "seen": [array.copy() for array in self.seen],
-            "world": self.world.state_dict(),
-            "memory": self.memory.state_dict(),
+            "envs": self.envs.state_dict(),
+            "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "agent": self.agent.state_dict(),
             "reward_scaler": None if scaler is None else scaler.state_dict(),
@@ -140,10 +140,10 @@ class Trainer(Teacher):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
-        self.journal.load_state_dict(state["journal"])
+        self.stats.load_state_dict(state["stats"])
         self.seen = [np.array(array) for array in state["seen"]]
-        self.world.load_state_dict(state["world"])
-        self.memory.load_state_dict(state["memory"])
+        self.envs.load_state_dict(state["envs"])
+        self.buffer.load_state_dict(state["buffer"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:

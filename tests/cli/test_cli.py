@@ -106,7 +106,7 @@ def test_a_runs_config_starts_it_again(trained):
         (("train", "ppo", "--learning-rate", "inf"), "finite"),
         (("train", "ppo", "--critic-learning-rate", "1e-3", "--shared"), "critic of its own"),
         (("train", "ppo", "--env", "nomodule:Id-v0"), "cannot import"),
-        (("train", "ppo", "--world-engine", "fast"), "unknown engine 'fast'"),
+        (("train", "ppo", "--vectorization", "fast"), "unknown vectorization 'fast'"),
         (("train", "ppo", "--backbone", "cnn"), "36 × 36"),
         (("train", "ppo", "--total-timesteps", "10", "--num-episodes", "3"), "give one budget"),
         (("evaluate", "nowhere"), "nowhere"),
@@ -167,7 +167,7 @@ def test_a_reader_that_goes_away_does_not_end_training(tmp_path):
 
 def test_a_world_in_a_module_of_the_current_folder(tmp_path):
     (tmp_path / "my_worlds.py").write_text(
-        "import gymnasium as gym\nfrom drl.envs.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"
+        "import gymnasium as gym\nfrom drl.games.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"
     )
     drl("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
 

@@ -37,14 +37,14 @@ def test_defaults_are_the_documented_ones():
     per = (learner.priority_alpha, learner.priority_beta, learner.priority_beta_step, learner.priority_eps)
     assert per == (0.6, 0.4, 0.001, 0.01)
     assert (learner.optimizer, learner.amsgrad, learner.epsilon_schedule) == ("adamw", True, "exponential")
-    assert (model.hidden, model.cnn_features, model.num_atoms, model.v_min, model.v_max) == (
+    assert (model.hidden_sizes, model.cnn_features, model.num_atoms, model.v_min, model.v_max) == (
         (128, 128),
         512,
         51,
         -10,
         10,
     )
-    assert not any((model.dueling, model.noisy, learner.double, learner.prioritised, model.distributional != "none"))
+    assert not any((model.dueling, model.noisy, learner.double, learner.prioritized, model.distributional != "none"))
     assert run.wandb_project == "drl-pbl-lecture"
 
 
@@ -52,7 +52,7 @@ def test_atari_has_its_own_decay_and_screen():
     experiment = settings("--env_name", "ALE/Pong-v5")
     assert experiment.learner.epsilon_decay == 1_000_000
     assert experiment.run.frame_stack == 4
-    assert experiment.run.world_kwargs == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
+    assert experiment.run.env_arguments == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
     assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").learner.epsilon_decay == 5
 
 

@@ -1,7 +1,7 @@
 """What counts as a success, and how it is counted."""
 
 from drl.core.log import Episode, Log, judge_success, rates
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import Evaluation, run_episodes
 
 
@@ -28,10 +28,10 @@ class Balancer:
 
     recurrent = False
 
-    def __init__(self, world, good):
-        self.action_spec, self.good = world.action_spec, good
+    def __init__(self, envs, good):
+        self.action_spec, self.good = envs.action_spec, good
 
-    def begin(self, worlds=None):
+    def begin(self, envs=None):
         pass
 
     def decide(self, obs, explore=False):
@@ -42,8 +42,8 @@ class Balancer:
 def test_a_perfect_cartpole_is_a_success_and_a_fallen_one_is_not():
     told = []
     for good in (True, False):
-        with make_world("CartPole-v1", 4, seed=1) as world:
-            told.append(run_episodes(Balancer(world, good), world, 4))
+        with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+            told.append(run_episodes(Balancer(envs, good), envs, 4))
     perfect, fallen = (evaluation.summary() for evaluation in told)
     assert (perfect["mean_return"], perfect["success_rate"], perfect["terminated_rate"]) == (500.0, 1.0, 0.0)
     assert (fallen["success_rate"], fallen["terminated_rate"]) == (0.0, 1.0)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from drl.buffers.replay_buffer import ReplayBuffer
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import DQNConfig, ModelConfig, PPOConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.engines.jax import build as jax_build
 from drl.engines.torch import build as torch_build
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.stages import tracked
-from drl.memory.replay import Replay
-from drl.memory.rollout import Rollout
 from drl.tracking.files import JsonlTracker, read_metrics
 from drl.trainer.trainer import Trainer, TrainerConfig
 
@@ -22,25 +22,28 @@ BUILDERS = {"torch": torch_build.build_learner, "jax": jax_build.build_learner}
 SMALL_DQN = DQNConfig(batch_size=8, warmup=16, capacity=1000, updates_per_log=4)
 
 
-def make_trainer(world, engine="torch", algorithm="ppo", **budget):
-    specs = world.obs_spec, world.action_spec
+def make_trainer(envs, engine="torch", algorithm="ppo", **budget):
+    specs = envs.obs_spec, envs.action_spec
     if algorithm == "ppo":
-        configs, memory = (ModelConfig(hidden=(8,)), PPOConfig(epochs=1)), Rollout(16, world.num_envs, *specs)
+        configs, buffer = (
+            (ModelConfig(hidden_sizes=(8,)), PPOConfig(epochs=1)),
+            RolloutBuffer(16, envs.num_envs, *specs),
+        )
     else:
-        configs, memory = (QModelConfig(hidden=(8,)), SMALL_DQN), Replay(SMALL_DQN, world.num_envs, *specs)
+        configs, buffer = (QModelConfig(hidden_sizes=(8,)), SMALL_DQN), ReplayBuffer(SMALL_DQN, envs.num_envs, *specs)
         budget |= {"updates_per_log": SMALL_DQN.updates_per_log}
     agent, learner = BUILDERS[engine](algorithm, specs, configs, Seeds(3))
-    return Trainer(world, agent, learner, memory, TrainerConfig(**budget))
+    return Trainer(envs, agent, learner, buffer, TrainerConfig(**budget))
 
 
 @pytest.fixture
-def world():
-    with make_world("CartPole-v1", 2, seed=3) as made:
+def envs():
+    with make_vec_env("CartPole-v1", 2, seed=3) as made:
         yield made
 
 
-def test_the_loop_of_the_document(world, capsys):
-    trainer = make_trainer(world, total_timesteps=200)
+def test_the_loop_of_the_document(envs, capsys):
+    trainer = make_trainer(envs, total_timesteps=200)
     for log_data in trainer():
         print(log_data)
     lines = capsys.readouterr().out.splitlines()
@@ -51,29 +54,29 @@ def test_the_loop_of_the_document(world, capsys):
     assert list(trainer()) == []  # the budget is used
 
 
-def test_without_a_budget_it_is_endless_and_iterating_goes_on(world):
-    trainer = make_trainer(world)
+def test_without_a_budget_it_is_endless_and_iterating_goes_on(envs):
+    trainer = make_trainer(envs)
     steps = [log["env_steps"] for _ in range(3) for log in itertools.islice(trainer(), 2)]
     assert steps == [32, 64, 96, 128, 160, 192]
 
 
 @pytest.mark.parametrize(("budget", "steps"), [({"total_timesteps": 10}, 10), ({"total_timesteps": 37}, 38)])
-def test_a_replay_ends_at_the_step(world, budget, steps):
-    """Also within the warm-up; two worlds step together."""
-    logs = list(make_trainer(world, algorithm="dqn", **budget)())
+def test_a_replay_ends_at_the_step(envs, budget, steps):
+    """Also within the warm-up; two environments step together."""
+    logs = list(make_trainer(envs, algorithm="dqn", **budget)())
     assert logs[-1].env_steps == steps
     assert logs[-1].learn.keys() == (set() if steps < 16 else logs[-1].learn.keys())
 
 
 def test_an_episode_budget_ends_at_the_episode():
-    with make_world("CartPole-v1", 1, seed=3) as world:
-        logs = list(make_trainer(world, algorithm="dqn", num_episodes=3)())
+    with make_vec_env("CartPole-v1", 1, seed=3) as envs:
+        logs = list(make_trainer(envs, algorithm="dqn", num_episodes=3)())
     assert logs[-1].episodes == 3
     assert logs[-1].env_steps == sum(episode.length for log in logs for episode in log.finished)
 
 
-def test_a_log_is_a_mapping(world):
-    log = next(iter(make_trainer(world)()))
+def test_a_log_is_a_mapping(envs):
+    log = next(iter(make_trainer(envs)()))
     numbers = dict(log)
     assert log["rollout_len"] == numbers["rollout/rollout_len"] == 32
     assert log["policy_loss"] == numbers["learn/policy_loss"]
@@ -84,9 +87,9 @@ def test_a_log_is_a_mapping(world):
 
 
 @pytest.mark.parametrize("engine", BUILDERS)
-def test_predict_sample_and_act_are_the_same_thing(world, engine):
+def test_predict_sample_and_act_are_the_same_thing(envs, engine):
     for algorithm in ("ppo", "dqn"):
-        agent = make_trainer(world, engine, algorithm).agent
+        agent = make_trainer(envs, engine, algorithm).agent
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
         np.testing.assert_array_equal(agent.predict(obs), agent.act(obs))
         agent.epsilon = 0.5
@@ -98,19 +101,19 @@ def test_predict_sample_and_act_are_the_same_thing(world, engine):
 
 
 @pytest.mark.parametrize("engine", BUILDERS)
-def test_an_algorithm_predicts_what_its_agent_chooses_from(world, engine):
+def test_an_algorithm_predicts_what_its_agent_chooses_from(envs, engine):
     obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    ppo = make_trainer(world, engine)
+    ppo = make_trainer(envs, engine)
     np.testing.assert_allclose(ppo.algorithm.predict(obs), ppo.agent.policy_params(obs), atol=1e-5)
-    dqn = make_trainer(world, engine, "dqn")
+    dqn = make_trainer(envs, engine, "dqn")
     q_values = dqn.algorithm.predict(obs)
     np.testing.assert_allclose(q_values, dqn.agent.q_values(obs), atol=1e-5)
     np.testing.assert_array_equal(q_values.argmax(axis=1), dqn.agent.predict(obs))
 
 
 @pytest.mark.parametrize("engine", BUILDERS)
-def test_sync_target_makes_both_networks_equal(world, engine):
-    trainer = make_trainer(world, engine, "dqn")
+def test_sync_target_makes_both_networks_equal(envs, engine):
+    trainer = make_trainer(envs, engine, "dqn")
     trainer.step()
     learner = trainer.algorithm
 
@@ -118,47 +121,49 @@ def test_sync_target_makes_both_networks_equal(world, engine):
         if engine == "torch":
             pairs = zip(learner.model.parameters(), learner.target.parameters(), strict=True)
             return max(float((one - two).detach().abs().max()) for one, two in pairs)
-        return max(float(np.abs(learner.target[name] - array).max()) for name, array in learner.brain.host.items())
+        return max(
+            float(np.abs(learner.target[name] - array).max()) for name, array in learner.model_state.host.items()
+        )
 
     assert difference() > 0
     learner.sync_target()
     assert difference() == 0
-    make_trainer(world, engine).algorithm.sync_target()  # no target network: nothing to do
+    make_trainer(envs, engine).algorithm.sync_target()  # no target network: nothing to do
 
 
-def test_tracking_decorates_the_trainers_call(world, tmp_path):
+def test_tracking_decorates_the_trainers_call(envs, tmp_path):
     class Tracked(Trainer):
         __call__ = tracked(JsonlTracker(tmp_path / "metrics.jsonl"))(Trainer.__call__)
 
-    plain = make_trainer(world, total_timesteps=96)
-    trainer = Tracked(world, plain.agent, plain.algorithm, plain.memory, plain.config)
+    plain = make_trainer(envs, total_timesteps=96)
+    trainer = Tracked(envs, plain.agent, plain.algorithm, plain.buffer, plain.config)
     told = [log.env_steps for log in trainer()]
     assert [row["env_steps"] for row in read_metrics(tmp_path / "metrics.jsonl")] == told == [32, 64, 96]
 
 
-def test_learn_returns_logs_and_a_model_is_any_module(world):
+def test_learn_returns_logs_and_a_model_is_any_module(envs):
     """`Algorithm.learn(batch) -> dict` and a hand-made model behind it."""
     model = torch.nn.Linear(4, 2)
-    dqn = torch_build.ALGORITHMS["dqn"](model, world.action_spec, SMALL_DQN)
-    memory = Replay(SMALL_DQN, 2, world.obs_spec, world.action_spec)
-    obs = world.reset()
-    while not memory.ready:
+    dqn = torch_build.ALGORITHMS["dqn"](model, envs.action_spec, SMALL_DQN)
+    buffer = ReplayBuffer(SMALL_DQN, 2, envs.obs_spec, envs.action_spec)
+    obs = envs.reset()
+    while not buffer.ready:
         action = np.zeros(2, np.int64)
-        step = world.step(action)
-        memory.add(obs, action, step)
+        step = envs.step(action)
+        buffer.add(obs, action, step)
         obs = step.obs
-    assert {"loss", "mean_q", "grad_norm"} <= dqn.learn(memory.take()).keys()
+    assert {"loss", "mean_q", "grad_norm"} <= dqn.learn(buffer.take()).keys()
 
 
-def test_more_updates_than_steps_between_two_logs(world):
-    """Observations are normalised while a learning step may collect nothing new."""
-    specs = world.obs_spec, world.action_spec
+def test_more_updates_than_steps_between_two_logs(envs):
+    """Observations are normalized while a learning step may collect nothing new."""
+    specs = envs.obs_spec, envs.action_spec
     config = DQNConfig(batch_size=8, warmup=8, train_every=8, gradient_steps=8, updates_per_log=4, capacity=1000)
-    agent, dqn = torch_build.build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), normalise_obs=True)
-    trainer = Trainer(world, agent, dqn, Replay(config, 2, *specs), TrainerConfig(updates_per_log=4))
+    agent, dqn = torch_build.build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), normalize_obs=True)
+    trainer = Trainer(envs, agent, dqn, ReplayBuffer(config, 2, *specs), TrainerConfig(updates_per_log=4))
     logs = list(itertools.islice(trainer(), 6))
     assert 0 in [log.rollout["rollout_len"] for log in logs]
-    assert agent.normaliser.moments.count == logs[-1].env_steps
+    assert agent.normalizer.running_stats.count == logs[-1].env_steps
 
 
 def test_a_budget_must_be_one():

@@ -42,7 +42,7 @@ def run(command, tmp_path, env=None, code=0):
 
 
 def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
-    backbone = MLP((4,), hidden=(8,))
+    backbone = MLP((4,), hidden_sizes=(8,))
     network = Model(backbone, LogitsHead(backbone.features, ActionSpec("categorical", sizes=(2,)).num_params))
     params = network.init(np.random.default_rng(0))
     forward = jax.jit(network.apply)
@@ -51,7 +51,7 @@ def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
     np.testing.assert_array_equal(forward(params, obs), first)  # a pure function: nothing is remembered
     changed = {name: array * 2 for name, array in params.items()}
     assert not np.allclose(forward(changed, obs), first)
-    swapped = Model(MLP((4,), hidden=(16, 16)), LogitsHead(16, 2))  # another backbone, the same head
+    swapped = Model(MLP((4,), hidden_sizes=(16, 16)), LogitsHead(16, 2))  # another backbone, the same head
     assert swapped.apply(swapped.init(np.random.default_rng(0)), obs).shape == (3, 2)
 
 

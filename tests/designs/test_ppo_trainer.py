@@ -9,18 +9,18 @@ import pytest
 import torch
 
 import drl
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import PPOConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
 from drl.experiment.config import Experiment
-from drl.memory.rollout import Rollout
 from drl.tracking.console import blocks, plain_text
 from drl.tracking.files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "env": "CartPole-v1", "total_timesteps": 1024, "num_envs": 2, "rollout_length": 64, "epochs": 2, "hidden": [16],
-    "evaluation_episodes": 2, "num_checkpoints": 2, "window": 10, "quiet": True, "video": False,
+    "env": "CartPole-v1", "total_timesteps": 1024, "num_envs": 2, "rollout_length": 64, "epochs": 2,
+    "hidden_sizes": [16], "evaluation_episodes": 2, "num_checkpoints": 2, "window": 10, "quiet": True, "video": False,
 }  # fmt: skip
 
 
@@ -92,11 +92,13 @@ def test_value_clipping_is_one_switch_and_takes_the_larger_error():
 
 
 def test_the_buffer_has_the_dimensions_of_the_picture():
-    memory = Rollout(5, 4, ObsSpec("box", (3,)), ActionSpec("gaussian", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2))
-    assert memory.obs.shape == (5, 4, 3)
-    assert memory.action.shape == (5, 4, 2)
-    assert memory.reward.shape == memory.terminated.shape == memory.truncated.shape == memory.valid.shape == (5, 4)
-    assert memory.last_obs.shape == (4, 3)
+    buffer = RolloutBuffer(
+        5, 4, ObsSpec("box", (3,)), ActionSpec("gaussian", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
+    )
+    assert buffer.obs.shape == (5, 4, 3)
+    assert buffer.action.shape == (5, 4, 2)
+    assert buffer.reward.shape == buffer.terminated.shape == buffer.truncated.shape == buffer.valid.shape == (5, 4)
+    assert buffer.last_obs.shape == (4, 3)
 
 
 def test_the_pictures_are_as_their_script_draws_them(tmp_path):

@@ -126,7 +126,7 @@ def test_budgets_end_at_the_episode(folder, capsys):
         ("--eps_decay 0 --num_episodes 1 --wandb_disable --quiet", 0, ""),
     ],
 )
-def test_zeros_are_honoured_or_refused(folder, capsys, flags, code, said):
+def test_zeros_are_honored_or_refused(folder, capsys, flags, code, said):
     assert main(shlex.split(flags)) == code
     assert said in capsys.readouterr().err
 
@@ -150,12 +150,12 @@ def test_a_c51_file_is_evaluated_with_its_own_support(folder, capsys):
 
 
 def test_all_searches_what_the_flags_can_say():
-    from drl.experiment.search_space import SPACES
+    from drl.search.search_space import SPACES
 
     searched = {**SPACES["dqn"][0], **SPACES["dqn"][1]}
     said = {
         "learning_rate": "--lr", "gamma": "--gamma", "tau": "--tau", "double": "--use_double",
-        "dueling": "--use_dueling", "prioritised": "--use_per", "noisy": "--use_noisy",
+        "dueling": "--use_dueling", "prioritized": "--use_per", "noisy": "--use_noisy",
         "distributional": "--use_distributional",
         "n_step": "--n_steps", "batch_size": "--batch_size", "width": "--hidden",
     }  # fmt: skip

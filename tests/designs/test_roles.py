@@ -6,18 +6,18 @@ import torch
 from torch import nn
 
 import drl
+from drl.buffers.replay_buffer import ReplayBuffer
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax import build as jax_build
 from drl.engines.jax import models as jax_models
-from drl.engines.jax.brain import Brain
+from drl.engines.jax.model_state import ModelState
 from drl.engines.torch import build as torch_build
 from drl.engines.torch import models as torch_models
-from drl.envs.make import make_world
-from drl.memory.replay import Replay
-from drl.memory.rollout import Rollout
+from drl.envs.make_vec_env import make_vec_env
 from drl.trainer.trainer import Trainer
 
 SPECS = ObsSpec("box", (4,)), ActionSpec("categorical", sizes=(2,))
@@ -29,7 +29,7 @@ ENGINES = {"torch": (torch_build, torch_models), "jax": (jax_build, jax_models)}
 
 def make_model(engine, variant):
     model = ENGINES[engine][1].MODEL_VARIANTS[variant](*SPECS, MODELS[variant])
-    return model if engine == "torch" else Brain(model, model.init(np.random.default_rng(0)))
+    return model if engine == "torch" else ModelState(model, model.init(np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -106,29 +106,29 @@ class OwnJaxModel:
 
 
 def test_a_trainer_refuses_an_agent_that_its_algorithm_cannot_teach():
-    with make_world("CartPole-v1", 2) as world:
+    with make_vec_env("CartPole-v1", 2) as envs:
         model = OwnModule((2,))
         agent = torch_build.AGENTS["policy_only"](model, *SPECS)
         with pytest.raises(BadInput, match="PPO needs a policy-value model; this is a policy-only model"):
-            Trainer(world, agent, torch_build.ALGORITHMS["ppo"](model, SPECS[1]), Rollout(4, 2, *SPECS))
+            Trainer(envs, agent, torch_build.ALGORITHMS["ppo"](model, SPECS[1]), RolloutBuffer(4, 2, *SPECS))
         with pytest.raises(BadInput, match="DQN needs a q-value model; this is a policy-only model"):
-            Trainer(world, agent, torch_build.ALGORITHMS["dqn"](model, SPECS[1]), Replay(DQNConfig(), 2, *SPECS))
+            Trainer(envs, agent, torch_build.ALGORITHMS["dqn"](model, SPECS[1]), ReplayBuffer(DQNConfig(), 2, *SPECS))
         own = OwnJaxModel()
-        brain = Brain(own, own.init(np.random.default_rng(0)))
-        agent = jax_build.AGENTS["policy_only"](brain, *SPECS)
+        model_state = ModelState(own, own.init(np.random.default_rng(0)))
+        agent = jax_build.AGENTS["policy_only"](model_state, *SPECS)
         with pytest.raises(BadInput, match="A2C needs a policy-value model; this is a policy-only model"):
-            Trainer(world, agent, jax_build.ALGORITHMS["a2c"](brain, SPECS[1]), Rollout(4, 2, *SPECS))
+            Trainer(envs, agent, jax_build.ALGORITHMS["a2c"](model_state, SPECS[1]), RolloutBuffer(4, 2, *SPECS))
 
 
 def test_the_roles_do_not_know_what_is_not_theirs():
     """An agent owns no optimizer and no algorithm; it survives training and is deployed alone."""
-    with make_world("CartPole-v1", 2, seed=1) as world:
-        specs = world.obs_spec, world.action_spec
-        agent, ppo = torch_build.build_learner("ppo", specs, (ModelConfig(hidden=(8,)), PPOConfig()), Seeds(0))
-        trainer = Trainer(world, agent, ppo, Rollout(16, 2, *specs))
+    with make_vec_env("CartPole-v1", 2, seed=1) as envs:
+        specs = envs.obs_spec, envs.action_spec
+        agent, ppo = torch_build.build_learner("ppo", specs, (ModelConfig(hidden_sizes=(8,)), PPOConfig()), Seeds(0))
+        trainer = Trainer(envs, agent, ppo, RolloutBuffer(16, 2, *specs))
         trainer.step()
     assert not {"optimizer", "algorithm", "world", "learn"} & set(dir(agent))
-    assert not {"world", "memory", "agent"} & set(vars(ppo))
+    assert not {"world", "buffer", "agent"} & set(vars(ppo))
     assert agent.act(np.zeros(4, np.float32)) in (0, 1)
 
 
@@ -137,7 +137,7 @@ def test_ppo_learns_the_prisoners_dilemma(tmp_path):
     from drl.experiment.config import Experiment
 
     flat = {"env": "IteratedPrisonersDilemma-v0", "env_kwargs": ["opponents=tit_for_tat"], "total_timesteps": 1024}
-    small = {"num_envs": 8, "rollout_length": 16, "hidden": [8], "results_dir": str(tmp_path), "quiet": True}
+    small = {"num_envs": 8, "rollout_length": 16, "hidden_sizes": [8], "results_dir": str(tmp_path), "quiet": True}
     finished = drl.train(Experiment.from_flat(flat | small | {"video": False, "evaluation_episodes": 2}, "test"))
     assert finished.status == "finished"
     assert drl.load_agent(finished.folder).action_spec.sizes == (2,)

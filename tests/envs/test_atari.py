@@ -5,66 +5,66 @@ import sys
 import numpy as np
 import pytest
 
+from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.configs import DQNConfig
 from drl.core.errors import BadInput, MissingExtra
-from drl.envs.make import make_single, make_world
+from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.experiment.config import Experiment
 from drl.experiment.launch import train
-from drl.memory.replay import Replay
 
 PONG = "ALE/Pong-v5"
 SHORT = {"max_num_frames_per_episode": 80}  # 20 steps
 PLAIN = SHORT | {"noop_max": 0, "repeat_action_probability": 0.0}  # nothing is random
 
 
-def roll(world, steps=30, seed=0):
+def roll(envs, steps=30, seed=0):
     """First observation, then every step."""
     rng = np.random.default_rng(seed)
-    actions = rng.integers(world.action_spec.sizes[0], size=(steps, world.num_envs))
-    return world.reset(), [world.step(action) for action in actions]
+    actions = rng.integers(envs.action_spec.sizes[0], size=(steps, envs.num_envs))
+    return envs.reset(), [envs.step(action) for action in actions]
 
 
 def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("engine", ["sync", "async", "native"])
-def test_observations_are_four_small_grey_frames(engine):
-    with make_world(PONG, 2, seed=1, engine=engine, frame_stack=4) as world:
-        first, steps = roll(world, 3)
-        assert world.engine == engine
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_observations_are_four_small_gray_frames(vectorization):
+    with make_vec_env(PONG, 2, seed=1, vectorization=vectorization, frame_stack=4) as envs:
+        first, steps = roll(envs, 3)
+        assert envs.vectorization == vectorization
         assert first.shape == (2, 4, 84, 84)
         assert first.dtype == np.uint8
         assert all(step.obs.shape == first.shape and step.obs.dtype == np.uint8 for step in steps)
         assert (first == first[:, :1]).all()  # the first frame is repeated
-        assert world.action_spec.sizes == (6,)
+        assert envs.action_spec.sizes == (6,)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "shape"), [({"screen_size": 42}, (4, 42, 42)), ({"grayscale": False}, (12, 84, 84)), ({}, (4, 84, 84))]
 )
 def test_a_single_environment_shows_what_its_world_shows(kwargs, shape):
-    with make_world(PONG, 1, engine="sync", frame_stack=4, env_kwargs=kwargs) as world:
-        assert world.obs_spec.shape == shape
-    env = make_single(PONG, "rgb_array", frame_stack=4, env_kwargs=kwargs)
+    with make_vec_env(PONG, 1, vectorization="sync", frame_stack=4, env_kwargs=kwargs) as envs:
+        assert envs.obs_spec.shape == shape
+    env = make_env(PONG, "rgb_array", frame_stack=4, env_kwargs=kwargs)
     obs, _ = env.reset(seed=0)
     assert obs.shape == shape
     assert env.render().shape == (210, 160, 3)
     env.close()
 
 
-def test_without_a_stack_a_grey_image_has_one_channel():
-    for engine in ("sync", "native"):
-        with make_world(PONG, 1, engine=engine) as world:
-            assert world.obs_spec.shape == (1, 84, 84)
+def test_without_a_stack_a_gray_image_has_one_channel():
+    for vectorization in ("sync", "native"):
+        with make_vec_env(PONG, 1, vectorization=vectorization) as envs:
+            assert envs.obs_spec.shape == (1, 84, 84)
 
 
-@pytest.mark.parametrize("engine", ["sync", "native"])
-def test_the_seed_decides_everything(engine):
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_seed_decides_everything(vectorization):
     played = []
     for seed in (3, 3, 4):
-        with make_world(PONG, 2, seed=seed, engine=engine, frame_stack=2, env_kwargs=SHORT) as world:
-            first, steps = roll(world)
+        with make_vec_env(PONG, 2, seed=seed, vectorization=vectorization, frame_stack=2, env_kwargs=SHORT) as envs:
+            first, steps = roll(envs)
             played.append(np.stack([first, *(step.obs for step in steps)]))
     assert np.array_equal(played[0], played[1])
     assert not np.array_equal(played[0], played[2])
@@ -77,9 +77,9 @@ def test_the_seed_decides_everything(engine):
 def test_engines_show_the_same_game(env_id, kwargs, steps):
     """Pixels, rewards, ends and successors of ale-py's vector environment, against our own preprocessing."""
     played = []
-    for engine in ("sync", "async", "native"):
-        with make_world(env_id, 2, engine=engine, frame_stack=4, env_kwargs=PLAIN | kwargs) as world:
-            played.append(roll(world, steps))
+    for vectorization in ("sync", "async", "native"):
+        with make_vec_env(env_id, 2, vectorization=vectorization, frame_stack=4, env_kwargs=PLAIN | kwargs) as envs:
+            played.append(roll(envs, steps))
     (first, ours), *others = played
     for other_first, theirs in others:
         assert np.array_equal(first, other_first)
@@ -92,8 +92,11 @@ def test_engines_show_the_same_game(env_id, kwargs, steps):
 
 def test_engines_agree_on_deaths_and_clocks_of_worlds_that_are_not_in_step():
     kwargs = PLAIN | {"max_num_frames_per_episode": 720}  # 180 steps; a game of Breakout takes about as long
-    worlds = [make_world("ALE/Breakout-v5", 3, engine=engine, env_kwargs=kwargs) for engine in ("sync", "native")]
-    (first, ours), (other_first, theirs) = (roll(world, 700) for world in worlds)
+    envs = [
+        make_vec_env("ALE/Breakout-v5", 3, vectorization=vectorization, env_kwargs=kwargs)
+        for vectorization in ("sync", "native")
+    ]
+    (first, ours), (other_first, theirs) = (roll(envs, 700) for envs in envs)
     assert np.array_equal(first, other_first)
     for a, b in zip(ours, theirs, strict=True):
         alive = ~a.terminated  # where the game is over ale-py shows the observation before; nobody values it
@@ -101,36 +104,40 @@ def test_engines_agree_on_deaths_and_clocks_of_worlds_that_are_not_in_step():
         assert same((a.reward, a.terminated, a.truncated, a.obs), (b.reward, b.terminated, b.truncated, b.obs))
         assert a.episodes == b.episodes
     assert len({episode.terminated for step in ours for episode in step.episodes}) == 2
-    for world in worlds:
-        world.close()
+    for each in envs:
+        each.close()
 
 
-@pytest.mark.parametrize("engine", ["sync", "native"])
-def test_the_end_of_a_game_is_a_termination(engine):
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_end_of_a_game_is_a_termination(vectorization):
     """Breakout with five lives is over within a few hundred random steps."""
-    with make_world("ALE/Breakout-v5", 1, engine=engine) as world:
-        _, steps = roll(world, 700)
+    with make_vec_env("ALE/Breakout-v5", 1, vectorization=vectorization) as envs:
+        _, steps = roll(envs, 700)
         ends = [step for step in steps if step.episodes]
         assert ends
         assert all(step.terminated.all() and not step.truncated.any() for step in ends)
 
 
-@pytest.mark.parametrize("engine", ["sync", "native"])
-def test_no_op_starts_vary(engine):
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_no_op_starts_vary(vectorization):
     for noops, games in ((30, 4), (0, 1)):
-        with make_world("ALE/SpaceInvaders-v5", 4, 5, engine=engine, env_kwargs=PLAIN | {"noop_max": noops}) as world:
-            world.reset()
-            played = np.stack([world.step(np.zeros(4, np.int64)).obs for _ in range(20)], axis=1)
+        with make_vec_env(
+            "ALE/SpaceInvaders-v5", 4, 5, vectorization=vectorization, env_kwargs=PLAIN | {"noop_max": noops}
+        ) as envs:
+            envs.reset()
+            played = np.stack([envs.step(np.zeros(4, np.int64)).obs for _ in range(20)], axis=1)
             assert len({game.tobytes() for game in played}) == games
 
 
-@pytest.mark.parametrize("engine", ["sync", "native"])
-def test_the_learner_sees_signs_and_episodes_are_raw(engine):
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_learner_sees_signs_and_episodes_are_raw(vectorization):
     kwargs = {"max_num_frames_per_episode": 1000, "noop_max": 0}
     totals = {}
     for clip in (True, False):
-        with make_world("ALE/MsPacman-v5", 1, 0, engine=engine, env_kwargs=kwargs | {"clip_reward": clip}) as world:
-            _, steps = roll(world, 250)
+        with make_vec_env(
+            "ALE/MsPacman-v5", 1, 0, vectorization=vectorization, env_kwargs=kwargs | {"clip_reward": clip}
+        ) as envs:
+            _, steps = roll(envs, 250)
             (episode,) = [episode for step in steps for episode in step.episodes]
             rewards = [float(step.reward[0]) for step in steps]
             totals[clip] = (episode.episode_return, sum(rewards))
@@ -140,7 +147,7 @@ def test_the_learner_sees_signs_and_episodes_are_raw(engine):
 
 
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
-    env = make_single("ALE/Breakout-v5", env_kwargs={"terminal_on_life_loss": True, "fire_reset": True})
+    env = make_env("ALE/Breakout-v5", env_kwargs={"terminal_on_life_loss": True, "fire_reset": True})
     rng = np.random.default_rng(0)
     _, info = env.reset(seed=0)
     lives = [info["lives"]]
@@ -152,19 +159,22 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     env.close()
 
 
-@pytest.mark.parametrize("engine", ["sync", "native"])
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_the_replay_gives_back_the_stacks_of_the_world(engine, n_step):
+def test_the_replay_gives_back_the_stacks_of_the_world(vectorization, n_step):
     config = DQNConfig(capacity=500, batch_size=64, warmup=0, n_step=n_step)
-    with make_world(PONG, 2, seed=2, engine=engine, frame_stack=4, env_kwargs=SHORT) as world:
-        memory = Replay(config, 2, world.obs_spec, world.action_spec, frame_stack=4)
+    with make_vec_env(PONG, 2, seed=2, vectorization=vectorization, frame_stack=4, env_kwargs=SHORT) as envs:
+        buffer = ReplayBuffer(config, 2, envs.obs_spec, envs.action_spec, frame_stack=4)
         seen = set()
-        obs, rng = world.reset(), np.random.default_rng(0)
-        stacks, ends = [[], []], [[], []]  # of each world: observations with their successors, and where episodes end
+        obs, rng = envs.reset(), np.random.default_rng(0)
+        stacks, ends = (
+            [[], []],
+            [[], []],
+        )  # of each environment: observations with their successors, and where episodes end
         for _ in range(70):
             action = rng.integers(6, size=2)
-            step = world.step(action)
-            memory.add(obs, action, step)
+            step = envs.step(action)
+            buffer.add(obs, action, step)
             for i in range(2):
                 stacks[i].append((obs[i], step.next_obs[i]))
                 ends[i].append(bool(step.terminated[i] or step.truncated[i]))
@@ -175,9 +185,9 @@ def test_the_replay_gives_back_the_stacks_of_the_world(engine, n_step):
             if last < 70:
                 seen.add((before.tobytes(), stacks[i][last][1].tobytes()))
     assert sum(ends[0]) == 3  # episodes of 20 steps
-    assert memory.store.frames.shape[2:] == (1, 84, 84)
+    assert buffer.store.frames.shape[2:] == (1, 84, 84)
     for _ in range(5):
-        batch = memory.take()
+        batch = buffer.take()
         assert batch.obs.dtype == np.uint8
         for row in range(64):
             assert (batch.obs[row].tobytes(), batch.next_obs[row].tobytes()) in seen
@@ -209,21 +219,21 @@ def test_a_tiny_dqn_run_and_its_film(tmp_path):
 
 
 def test_auto_takes_the_native_form_for_several_worlds_where_it_is_sound():
-    for count, engine in ((1, "sync"), (2, "native")):
-        with make_world(PONG, count, env_kwargs={"max_episode_steps": 3}) as world:
-            assert world.engine == engine
-            assert [step.truncated.all() for step in roll(world, 4)[1]] == [False, False, True, False]
-    with make_world("ALE/Breakout-v5", 2, env_kwargs={"terminal_on_life_loss": True}) as world:
-        assert world.engine in ("sync", "async")
+    for count, vectorization in ((1, "sync"), (2, "native")):
+        with make_vec_env(PONG, count, env_kwargs={"max_episode_steps": 3}) as envs:
+            assert envs.vectorization == vectorization
+            assert [step.truncated.all() for step in roll(envs, 4)[1]] == [False, False, True, False]
+    with make_vec_env("ALE/Breakout-v5", 2, env_kwargs={"terminal_on_life_loss": True}) as envs:
+        assert envs.vectorization in ("sync", "async")
 
 
 def test_the_game_as_gymnasium_gives_it():
-    with make_world(PONG, 2, env_kwargs={"preprocess": False, "obs_type": "ram"}) as world:
-        assert world.reset().shape == (2, 128)
+    with make_vec_env(PONG, 2, env_kwargs={"preprocess": False, "obs_type": "ram"}) as envs:
+        assert envs.reset().shape == (2, 128)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "engine", "said"),
+    ("kwargs", "vectorization", "said"),
     [
         ({"noop_max": -1}, "sync", "noop_max is -1"),
         ({"frame_skip": 1.5}, "sync", "frame_skip is 1.5; expected a whole number"),
@@ -231,18 +241,18 @@ def test_the_game_as_gymnasium_gives_it():
         ({"obs_type": "ram"}, "sync", "preprocess=False"),
         ({"frameskip": (2, 5)}, "sync", "expected a whole number"),
         ({"preprocess": False, "noop_max": 3}, "sync", "preprocess=False beside noop_max"),
-        ({"terminal_on_life_loss": True}, "native", "use engine='sync'"),
-        ({"grayscale": False}, "native", "use engine='sync'"),
+        ({"terminal_on_life_loss": True}, "native", "use vectorization='sync'"),
+        ({"grayscale": False}, "native", "use vectorization='sync'"),
         ({"nonsense": 1}, "sync", "nonsense"),
         ({"nonsense": 1}, "native", "nonsense"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(kwargs, engine, said):
+def test_what_cannot_be_honored_is_refused(kwargs, vectorization, said):
     with pytest.raises(BadInput, match=said):
-        make_world(PONG, 2, engine=engine, env_kwargs=kwargs)
+        make_vec_env(PONG, 2, vectorization=vectorization, env_kwargs=kwargs)
 
 
 def test_opencv_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingExtra, match=r"drl-workshop\[atari\]"):
-        make_world(PONG)
+        make_vec_env(PONG)

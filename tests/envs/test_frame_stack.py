@@ -4,19 +4,19 @@ import itertools
 
 import numpy as np
 import pytest
-from engines_under_test import NoisyEnv, play
 from gymnasium.vector import AutoresetMode
+from vec_envs_under_test import NoisyEnv, play
 
 from drl.core.specs import ObsSpec
-from drl.envs.frame_stack import FrameStacker, StackedEnv, StackedWorld
-from drl.envs.make import make_world
-from drl.envs.native_world import wrap_vector_env
-from drl.envs.probes import CountingVectorEnv
-from drl.envs.sync_world import SyncWorld
+from drl.envs.frame_stack import FrameStacker, StackedEnv, StackedVecEnv
+from drl.envs.make_vec_env import make_vec_env
+from drl.envs.native_vec_env import wrap_vector_env
+from drl.envs.sync_vec_env import SyncVecEnv
+from drl.games.probes import CountingVectorEnv
 
-WORLDS = {
-    "sync": lambda: make_world("drl/Counting-v0", 3, engine="sync"),
-    "async": lambda: make_world("drl/Counting-v0", 3, engine="async"),
+ENVS = {
+    "sync": lambda: make_vec_env("drl/Counting-v0", 3, vectorization="sync"),
+    "async": lambda: make_vec_env("drl/Counting-v0", 3, vectorization="async"),
     **{
         mode.name: lambda mode=mode: wrap_vector_env(CountingVectorEnv(3, mode))
         for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
@@ -24,21 +24,21 @@ WORLDS = {
 }
 
 
-def _policy(obs, world):
+def _policy(obs, envs):
     newest = obs[-3:]
-    return int(newest[0] + 2 * newest[1] + world) % 4
+    return int(newest[0] + 2 * newest[1] + envs) % 4
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 @pytest.mark.parametrize("frames", [2, 3])
 def test_stacks_are_the_rows_in_order_and_never_cross_a_reset(name, frames):
-    with WORLDS[name]() as plain, StackedWorld(WORLDS[name](), frames) as stacked:
+    with ENVS[name]() as plain, StackedVecEnv(ENVS[name](), frames) as stacked:
         rows, episodes = play(plain, _policy, 30)
         stacked_rows, stacked_episodes = play(stacked, _policy, 30)
     assert stacked_episodes == episodes
-    for world in range(3):
+    for envs in range(3):
         window = []
-        for row, stacked_row in zip(rows[world], stacked_rows[world], strict=True):
+        for row, stacked_row in zip(rows[envs], stacked_rows[envs], strict=True):
             if row[0][1] == 0:
                 window = [row[0]] * frames
             assert stacked_row[0] == list(itertools.chain(*window))
@@ -72,11 +72,11 @@ def test_a_single_environment_shows_what_its_world_showed():
 
     env = StackedEnv(NoisyEnv(), 2)
     obs, _ = env.reset(seed=Seeds(3).integer("world", 0))
-    with StackedWorld(SyncWorld([NoisyEnv], seed=3), 2) as world:
-        assert np.array_equal(world.reset()[0], obs)
+    with StackedVecEnv(SyncVecEnv([NoisyEnv], seed=3), 2) as envs:
+        assert np.array_equal(envs.reset()[0], obs)
         action = np.zeros((1, 2), np.float32)
         for _ in range(40):
-            step = world.step(action)
+            step = envs.step(action)
             obs, _, terminated, truncated, _ = env.step(action[0])
             assert np.array_equal(step.next_obs[0], obs)
             assert env.observation_space.contains(obs)
@@ -86,8 +86,11 @@ def test_a_single_environment_shows_what_its_world_showed():
 
 
 def test_state_carries_the_stack():
-    with make_world("drl/Counting-v0", 2, frame_stack=2) as world, make_world("drl/Counting-v0", 2, frame_stack=2) as b:
-        world.reset()
-        world.step(np.array([1, 2]))
-        b.load_state_dict(world.state_dict())
-        assert np.array_equal(b.state_dict()["stack"], world.state_dict()["stack"])
+    with (
+        make_vec_env("drl/Counting-v0", 2, frame_stack=2) as envs,
+        make_vec_env("drl/Counting-v0", 2, frame_stack=2) as b,
+    ):
+        envs.reset()
+        envs.step(np.array([1, 2]))
+        b.load_state_dict(envs.state_dict())
+        assert np.array_equal(b.state_dict()["stack"], envs.state_dict()["stack"])

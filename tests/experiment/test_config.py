@@ -7,9 +7,13 @@ from drl.experiment.presets import list_presets, load_preset
 
 
 def test_flat_settings_survive_yaml():
-    flat = {"algorithm": "ppo", "env": "Acrobot-v1", "learning_rate": "1e-3", "hidden": [32], "num_envs": 2.0}
+    flat = {"algorithm": "ppo", "env": "Acrobot-v1", "learning_rate": "1e-3", "hidden_sizes": [32], "num_envs": 2.0}
     experiment = Experiment.from_flat(flat, "here")
-    assert (experiment.learner.learning_rate, experiment.model.hidden, experiment.run.num_envs) == (1e-3, (32,), 2)
+    assert (experiment.learner.learning_rate, experiment.model.hidden_sizes, experiment.run.num_envs) == (
+        1e-3,
+        (32,),
+        2,
+    )
     again = Experiment.from_flat(yaml.safe_load(yaml.safe_dump(experiment.to_flat())), "there")
     assert again == experiment
 
@@ -25,8 +29,8 @@ def test_flat_settings_survive_yaml():
         ({"num_envs": 1.5}, "num_envs is 1.5.*int"),
         ({"num_envs": 0}, "num_envs is 0"),
         ({"num_envs": True}, "num_envs is True"),
-        ({"hidden": 64}, "hidden is 64.*list"),
-        ({"normalise_obs": "yes"}, "normalise_obs is 'yes'.*bool"),
+        ({"hidden_sizes": 64}, "hidden_sizes is 64.*list"),
+        ({"normalize_obs": "yes"}, "normalize_obs is 'yes'.*bool"),
         ({"total_timesteps": 10, "num_episodes": 10}, "give one budget"),
         ({"env_kwargs": ["gravity"]}, "NAME=VALUE"),
         ({"name": "../escape"}, "plain folder name"),
@@ -42,7 +46,7 @@ def test_bad_settings_are_named(flat, message):
 
 def test_environment_arguments_are_read_as_yaml():
     run = Experiment.from_flat({"env_kwargs": ["gravity=-5.0", "name=a=b", "on=true"]}, "x").run
-    assert run.world_kwargs == {"gravity": -5.0, "name": "a=b", "on": True}
+    assert run.env_arguments == {"gravity": -5.0, "name": "a=b", "on": True}
 
 
 @pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", "1: 2"])

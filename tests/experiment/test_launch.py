@@ -10,7 +10,7 @@ import yaml
 import drl
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
-from drl.envs.make import make_world
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
@@ -73,9 +73,9 @@ def test_the_run_folder_is_as_documented(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce"])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_the_same_command_twice_gives_the_same_metrics(tmp_path, algorithm, normalise):
-    options = {"algorithm": algorithm, "normalise_obs": normalise, "normalise_reward": normalise, "plots": False}
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_same_command_twice_gives_the_same_metrics(tmp_path, algorithm, normalize):
+    options = {"algorithm": algorithm, "normalize_obs": normalize, "normalize_reward": normalize, "plots": False}
     one, two = run(tmp_path, **options), run(tmp_path, **options)
     assert one.folder != two.folder
     assert metrics(one.folder) == metrics(two.folder)
@@ -92,7 +92,7 @@ def test_evaluation_does_not_change_training(tmp_path):
 
 
 def test_the_saved_agent_is_the_trained_one(tmp_path):
-    finished = run(tmp_path, normalise_obs=True, plots=False)
+    finished = run(tmp_path, normalize_obs=True, plots=False)
     loaded = drl.load_agent(finished.folder)
     obs = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
     np.testing.assert_array_equal(loaded.act(obs), finished.agent.act(obs))
@@ -112,8 +112,8 @@ def test_a_checkpoint_restores_the_trainer(tmp_path):
     folders = sorted((finished.folder / "checkpoints").iterdir())
     assert [folder.name for folder in folders] == ["step_000000000256", "step_000000000512"]
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "seed": 9}, "test")
-    with make_world("CartPole-v1", 2, seed=0) as world:
-        trainer = build_trainer(experiment, world)
+    with make_vec_env("CartPole-v1", 2, seed=0) as envs:
+        trainer = build_trainer(experiment, envs)
         trainer.load_state_dict(read_state(folders[-1]))
         assert trainer.env_steps == 512
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)

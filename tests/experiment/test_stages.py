@@ -69,8 +69,8 @@ def test_models_are_kept_at_every_best_and_at_equal_fractions(tmp_path, window, 
 
 
 def test_the_best_waits_until_the_agent_is_as_its_log_says(tmp_path):
-    settled, source = iter([False, True, False]), logs(recent=lambda i: {"mean_ep_return": i, "window": i})
-    kept = stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, settled=lambda: next(settled))
+    in_sync, source = iter([False, True, False]), logs(recent=lambda i: {"mean_ep_return": i, "window": i})
+    kept = stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, in_sync=lambda: next(in_sync))
     for expected, _ in zip([None, 200, 200], kept, strict=False):
         best = tmp_path / "best_agent.txt"
         assert (f"'env_steps': {expected}" in best.read_text()) if expected else not best.exists()

@@ -40,7 +40,7 @@ def make_run(run_dir, rows=30, per_row=8, seed=0, learn=True, evaluate=True, bad
 
 
 def ink(path):
-    """Share of pixels of a coloured curve: neither white nor grey."""
+    """Share of pixels of a colored curve: neither white nor gray."""
     picture = imageio.imread(path)[..., :3].astype(int)
     return float(((picture.max(-1) - picture.min(-1)) > 40).mean())
 
@@ -100,7 +100,7 @@ def test_runs_of_one_experiment_share_a_curve_and_a_band(tmp_path):
 
 
 def test_only_repetitions_are_averaged(tmp_path):
-    """Another rate, engine or budget is another line, labelled by what differs; another seed or name is not."""
+    """Another rate, engine or budget is another line, labeled by what differs; another seed or name is not."""
 
     def run(number, **settings):
         folder = tmp_path / "ppo" / str(number)

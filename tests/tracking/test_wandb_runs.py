@@ -163,7 +163,7 @@ def test_the_real_library_keeps_an_offline_run(tmp_path, monkeypatch):
     (tmp_path / "models" / "best_return_pi_ckpt.pth").write_bytes(b"weights")
     with warnings.catch_warnings():
         warnings.simplefilter("error", TrackerFailed)
-        tracker = WandbTracker("project", {"hidden": [64]}, tmp_path, name="real")
+        tracker = WandbTracker("project", {"hidden_sizes": [64]}, tmp_path, name="real")
         tracker.write(log(8, loss=0.5))
         tracker.finish()
     assert tracker.error is None

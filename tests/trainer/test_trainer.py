@@ -3,36 +3,36 @@ import itertools
 import numpy as np
 import pytest
 
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import ModelConfig, PPOConfig
 from drl.core.errors import NonFinite
-from drl.core.normalise import RewardScaler
+from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
 from drl.core.state_files import read_state, write_state
 from drl.engines.torch.build import build_learner
-from drl.envs.make import make_world
-from drl.memory.rollout import Rollout
+from drl.envs.make_vec_env import make_vec_env
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 CONFIG = PPOConfig(rollout_length=32, learning_rate_end=0.0)
 
 
-def make_trainer(world, seed=1, normalise=False):
-    specs = (world.obs_spec, world.action_spec)
-    agent, learner = build_learner("ppo", specs, (ModelConfig(), CONFIG), Seeds(seed), normalise_obs=normalise)
-    memory = Rollout(CONFIG.rollout_length, world.num_envs, *specs)
-    scaler = RewardScaler(world.num_envs, 0.99) if normalise else None
-    return Trainer(world, agent, learner, memory, TrainerConfig(total_timesteps=2000), scaler)
+def make_trainer(envs, seed=1, normalize=False):
+    specs = (envs.obs_spec, envs.action_spec)
+    agent, learner = build_learner("ppo", specs, (ModelConfig(), CONFIG), Seeds(seed), normalize_obs=normalize)
+    buffer = RolloutBuffer(CONFIG.rollout_length, envs.num_envs, *specs)
+    scaler = RewardScaler(envs.num_envs, 0.99) if normalize else None
+    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=2000), scaler)
 
 
 def numbers(log):
     return {name: value for name, value in log.flat().items() if not name.startswith("time/")}
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_the_same_seed_gives_the_same_logs_and_iterating_resumes(normalise):
-    with make_world("CartPole-v1", 4, seed=1) as one, make_world("CartPole-v1", 4, seed=1) as two:
-        straight = [numbers(log) for log in itertools.islice(make_trainer(one, normalise=normalise)(), 6)]
-        trainer = make_trainer(two, normalise=normalise)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_same_seed_gives_the_same_logs_and_iterating_resumes(normalize):
+    with make_vec_env("CartPole-v1", 4, seed=1) as one, make_vec_env("CartPole-v1", 4, seed=1) as two:
+        straight = [numbers(log) for log in itertools.islice(make_trainer(one, normalize=normalize)(), 6)]
+        trainer = make_trainer(two, normalize=normalize)
         broken = []
         for _ in range(3):  # break and iterate again: nothing is lost
             broken += [numbers(log) for log in itertools.islice(trainer(), 2)]
@@ -40,13 +40,13 @@ def test_the_same_seed_gives_the_same_logs_and_iterating_resumes(normalise):
 
 
 def test_another_seed_gives_other_logs():
-    with make_world("CartPole-v1", 4, seed=1) as one, make_world("CartPole-v1", 4, seed=1) as two:
+    with make_vec_env("CartPole-v1", 4, seed=1) as one, make_vec_env("CartPole-v1", 4, seed=1) as two:
         assert numbers(make_trainer(one, seed=1).step()) != numbers(make_trainer(two, seed=2).step())
 
 
 def test_counters_and_schedules():
-    with make_world("CartPole-v1", 4, seed=1) as world:
-        logs = list(itertools.islice(make_trainer(world)(), 20))
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        logs = list(itertools.islice(make_trainer(envs)(), 20))
     assert [log.env_steps for log in logs[:3]] == [128, 256, 384]
     assert [log.trainer["learning_rate"] for log in logs[:2]] == [3e-4, pytest.approx(3e-4 * (1 - 128 / 2000))]
     assert [logs[-1].env_steps, len(logs)] == [2048, 16]  # the rollout that reaches the budget is the last
@@ -57,22 +57,22 @@ def test_counters_and_schedules():
 
 
 def test_learner_state_survives_a_trip_to_disk(tmp_path):
-    """After loading, the same batch teaches the same lesson (worlds themselves resume in a later release)."""
-    with make_world("CartPole-v1", 4, seed=1) as world, make_world("CartPole-v1", 4, seed=1) as other_world:
-        trainer = make_trainer(world, normalise=True)
+    """After loading, the same batch teaches the same lesson (environments themselves resume in a later release)."""
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs, make_vec_env("CartPole-v1", 4, seed=1) as other_env:
+        trainer = make_trainer(envs, normalize=True)
         for _ in range(3):
             trainer.step()
         write_state(tmp_path / "state", trainer.state_dict())
-        other = make_trainer(other_world, seed=5, normalise=True)
-        other_world.reset()
+        other = make_trainer(other_env, seed=5, normalize=True)
+        other_env.reset()
         other.load_state_dict(read_state(tmp_path / "state"))
         assert (other.env_steps, other.episodes) == (trainer.env_steps, trainer.episodes)
-        assert other.journal.recent == trainer.journal.recent
+        assert other.stats.recent == trainer.stats.recent
         np.testing.assert_array_equal(other.obs, trainer.obs)
         assert other.agent.rng.bit_generator.state == trainer.agent.rng.bit_generator.state
-        while not trainer.memory.ready:
+        while not trainer.buffer.ready:
             trainer._collect()
-        batch = trainer.memory.take()
+        batch = trainer.buffer.take()
         results = [t.algorithm.learn(t._prepared(batch), 0.5) for t in (trainer, other)]
         assert results[0] == results[1]
         obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
@@ -80,8 +80,8 @@ def test_learner_state_survives_a_trip_to_disk(tmp_path):
 
 
 def test_a_number_that_is_not_finite_stops_with_a_hint():
-    with make_world("CartPole-v1", 4, seed=1) as world:
-        trainer = make_trainer(world)
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_trainer(envs)
         trainer.algorithm.learn = lambda batch, progress: {"policy_loss": float("nan")}
         with pytest.raises(NonFinite, match=r"policy_loss.*learning rate"):
             trainer.step()
@@ -107,11 +107,11 @@ def test_one_update_can_be_followed_through_few_files():
             return tracer
         return None
 
-    with make_world("CartPole-v1", 4, seed=1) as world:
-        trainer = make_trainer(world)
-        while not trainer.memory.ready:
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_trainer(envs)
+        while not trainer.buffer.ready:
             trainer._collect()
-        batch = trainer.memory.take()
+        batch = trainer.buffer.take()
         sys.settrace(tracer)
         try:
             trainer.algorithm.learn(batch, 0.0)

@@ -1,4 +1,4 @@
-"""The agent: an observation in, an action out. It acts with the brain it shares with its algorithm."""
+"""The agent: an observation in, an action out. It acts with the model state it shares with its algorithm."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -6,50 +6,50 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from drl.core.acting import Actor
 from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.variants import PROBES
 from drl.engines.jax.backbones import MLP, Pixels
-from drl.engines.jax.brain import Brain
 from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params, part
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, architecture_of, check_parameters
+from drl.engines.numpy.acting import Actor
 
 
 class JaxAgent(Actor):
-    """What all agents of this engine share: a brain, and files."""
+    """What all agents of this engine share: a model state, and files."""
 
     variant: str  # of the model it acts with
 
     def __init__(
         self,
-        brain: Brain,
+        model_state: ModelState,
         obs_spec: ObsSpec,
         action_spec: ActionSpec,
-        normaliser: ObsNormaliser | None = None,
+        normalizer: ObsNormalizer | None = None,
         rng: np.random.Generator | None = None,
     ):
-        super().__init__(obs_spec, action_spec, normaliser, rng)
-        self.brain = brain
+        super().__init__(obs_spec, action_spec, normalizer, rng)
+        self.model_state = model_state
 
     def probe(self) -> Any:
         """What the model's answer to a few observations looks like: what kind of model is it?"""
         probe = jax.ShapeDtypeStruct((PROBES, *self.obs_spec.shape), self.obs_spec.dtype)
-        return jax.eval_shape(self.brain.model.apply, self.brain.params, probe)
+        return jax.eval_shape(self.model_state.model.apply, self.model_state.params, probe)
 
     @property
     def model(self) -> Any:
-        return self.brain.model
+        return self.model_state.model
 
     def save(self, folder: str | Path, **notes: Any) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
         architecture = architecture_of(self.model, self.obs_spec, self.action_spec)
-        save_agent(folder, "jax", self.variant, architecture, self, self.brain.host, notes)
+        save_agent(folder, "jax", self.variant, architecture, self, self.model_state.host, notes)
 
     @classmethod
     def load(cls, path: str | Path, model: Any = None, device: str = "cpu") -> Self:
@@ -64,26 +64,26 @@ class JaxAgent(Actor):
                 raise UnusableFile(f"{path} is an agent of an unknown kind, {stored.variant!r}")
             model = _rebuild(stored, path)
         check_parameters(model.init(np.random.default_rng(0)), stored.params, str(path))
-        return cls(Brain(model, stored.params, device), *specs, stored.normaliser)
+        return cls(ModelState(model, stored.params, device), *specs, stored.normalizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes about the agent, as plain data."""
         return {
-            "model": {name: array.copy() for name, array in self.brain.host.items()},
-            "normaliser": None if self.normaliser is None else self.normaliser.state_dict(),
+            "model": {name: array.copy() for name, array in self.model_state.host.items()},
+            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
             "rng": generator_state(self.rng),
-            "hidden": None,
+            "hidden_sizes": None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.brain.load(state["model"], "the checkpoint")
-        if self.normaliser is not None:
-            self.normaliser.load_state_dict(state["normaliser"])
+        self.model_state.load(state["model"], "the checkpoint")
+        if self.normalizer is not None:
+            self.normalizer.load_state_dict(state["normalizer"])
         restore_generator(self.rng, state["rng"])
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
-        arrays = part(self.brain.host, "actor") if type(self.model) is PolicyValueModel else self.brain.host
+        arrays = part(self.model_state.host, "actor") if type(self.model) is PolicyValueModel else self.model_state.host
         head = getattr(self.model, "head", None)
         if isinstance(head, QHead) and head.kind == "c51":
             arrays = arrays | {"head.support": np.asarray(head.support)}
@@ -99,7 +99,7 @@ def _rebuild(stored: StoredAgent, path: str | Path) -> Any:
 
 
 def is_mlp(model: Any) -> bool:
-    """Whether `drl.core.numpy_nets` can run this part of a model; never one with code of the user's own."""
+    """Whether `drl.engines.numpy.networks` can run this part of a model; never one with code of the user's own."""
     if type(model) is not Model:
         return False
     backbone = model.backbone.backbone if type(model.backbone) is Pixels else model.backbone

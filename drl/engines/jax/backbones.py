@@ -42,15 +42,15 @@ def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
 @dataclass(frozen=True)
 class MLP:
     """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
-    CNN it sees the world as it is.
+    CNN it sees the environment as it is.
 
-    >>> net = MLP((4,), hidden=(8, 8))
+    >>> net = MLP((4,), hidden_sizes=(8, 8))
     >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
     (3, 8)
     """
 
     obs_shape: tuple[int, ...]
-    hidden: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     sigma: float = 0.0
     gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
@@ -61,11 +61,11 @@ class MLP:
 
     @property
     def features(self) -> int:
-        return self.hidden[-1] if self.hidden else math.prod(self.obs_shape)
+        return self.hidden_sizes[-1] if self.hidden_sizes else math.prod(self.obs_shape)
 
     @property
     def layers(self) -> Layers:
-        widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden])
+        widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
         layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
@@ -183,9 +183,9 @@ def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: Any
     if name == "mlp":
-        backbone = MLP(shape, tuple(config.hidden), config.activation, sigma, gain)
+        backbone = MLP(shape, tuple(config.hidden_sizes), config.activation, sigma, gain)
     elif name == "cnn":
         backbone = NatureCNN(shape, config.cnn_features, sigma, gain)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], sigma=sigma, gain=gain)
+        backbone = Conv1d(shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
     return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

@@ -1,7 +1,7 @@
 """Layers that backbones and heads are made of: configuration here, parameters outside.
 
 Parameters are a flat dict of arrays with the names and layouts of the PyTorch engine, so that an agent file is the same
-whichever engine wrote it. They are drawn in NumPy: a compiled initialisation costs seconds at start.
+whichever engine wrote it. They are drawn in NumPy: a compiled initialization costs seconds at start.
 """
 
 import math
@@ -50,7 +50,7 @@ def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None
     return {name: rng.uniform(-bound, bound, size).astype(np.float32) for name, size in sizes.items()}
 
 
-def turned(params: Params) -> Params:
+def transposed(params: Params) -> Params:
     """Weights `[out, in]` of plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on these."""
 
     def plain(name: str) -> bool:
@@ -60,8 +60,8 @@ def turned(params: Params) -> Params:
     return kept | {name.removesuffix("weight") + "kernel": np.asarray(params[name]).T for name in params if plain(name)}
 
 
-def turned_back(params: Params) -> Params:
-    """What `turned` changed as it was."""
+def untransposed(params: Params) -> Params:
+    """What `transposed` changed as it was."""
     kept = {name: array for name, array in params.items() if not name.endswith("kernel")}
     return kept | {
         name.removesuffix("kernel") + "weight": array.T for name, array in params.items() if name not in kept
@@ -72,23 +72,23 @@ def turned_back(params: Params) -> Params:
 class Linear:
     """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018).
 
-    Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
+    Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorized noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
     The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
     """
 
-    wide: int
-    narrow: int
+    in_features: int
+    out_features: int
     gain: float | None = 1.0  # see `initial`
     sigma: float = 0.0  # how strong the noise is at first, as a share of the weights' scale; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
-        shape = (self.narrow, self.wide)
+        shape = (self.out_features, self.in_features)
         if not self.sigma:
             return initial(rng, shape, self.gain)
-        noise = self.sigma / math.sqrt(self.wide)
+        noise = self.sigma / math.sqrt(self.in_features)
         return initial(rng, shape, None) | {
             "weight_sigma": np.full(shape, noise, np.float32),
-            "bias_sigma": np.full(self.narrow, noise, np.float32),
+            "bias_sigma": np.full(self.out_features, noise, np.float32),
         }
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
@@ -106,14 +106,14 @@ class Linear:
 class Convolution:
     """A convolution without padding along one or two axes of `[B, channels, …]`; weights `[out, in, …]`."""
 
-    wide: int  # channels in
-    narrow: int  # channels out
+    in_features: int  # channels in
+    out_features: int  # channels out
     kernel: tuple[int, ...]
     stride: int = 1
     gain: float | None = math.sqrt(2)  # see `initial`
 
     def init(self, rng: np.random.Generator) -> Params:
-        return initial(rng, (self.narrow, self.wide, *self.kernel), self.gain)
+        return initial(rng, (self.out_features, self.in_features, *self.kernel), self.gain)
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
         strides = (self.stride,) * len(self.kernel)
@@ -122,5 +122,5 @@ class Convolution:
 
 
 def random_noise(key: Any, size: int) -> jax.Array:
-    """Normal numbers for `drl.core.numpy_nets.noise_of`."""
+    """Normal numbers for `drl.engines.numpy.networks.noise_of`."""
     return jax.random.normal(key, (size,))

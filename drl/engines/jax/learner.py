@@ -4,22 +4,22 @@ import numpy as np
 
 from drl.core.specs import Array
 from drl.core.variants import require_variant
-from drl.engines.jax.brain import Brain
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import known_variant
 
 
 class Learner:
-    """An algorithm and its brain. `needs` is the variant that the model must have."""
+    """An algorithm and its model state. `needs` is the variant that the model must have."""
 
-    def __init__(self, brain: Brain, needs: str):
-        require_variant(type(self).__name__, needs, known_variant(brain.model))
-        self.brain, self.needs = brain, needs
+    def __init__(self, model_state: ModelState, needs: str):
+        require_variant(type(self).__name__, needs, known_variant(model_state.model))
+        self.model_state, self.needs = model_state, needs
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: the policy's
         parameters, or the action values. `agent.act` is this with an encoder and a normalizer before it and the choice
         after it."""
-        answer = self.brain.model.apply(self.brain.params, obs)
+        answer = self.model_state.model.apply(self.model_state.params, obs)
         return np.asarray(answer[0] if isinstance(answer, tuple) else answer)
 
     def sync_target(self) -> None:

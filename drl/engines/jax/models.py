@@ -23,7 +23,7 @@ from drl.engines.jax.layers import Params, named, part
 class Model:
     """Backbone + head.
 
-    >>> model = Model(MLP((4,), hidden=(8,)), ValueHead(8))
+    >>> model = Model(MLP((4,), hidden_sizes=(8,)), ValueHead(8))
     >>> params = model.init(np.random.default_rng(0))
     >>> sorted(params)
     ['backbone.0.bias', 'backbone.0.weight', 'head.bias', 'head.weight']
@@ -154,11 +154,11 @@ def architecture_of(model: Any, obs_spec: ObsSpec, action_spec: ActionSpec) -> d
     backbone = actor.backbone.backbone if type(actor.backbone) is Pixels else actor.backbone
     shape: dict[str, Any]
     if type(backbone) is MLP:
-        shape = {"backbone": "mlp", "hidden": backbone.hidden, "activation": backbone.activation}
+        shape = {"backbone": "mlp", "hidden_sizes": backbone.hidden_sizes, "activation": backbone.activation}
     elif type(backbone) is NatureCNN:
         shape = {"backbone": "cnn", "cnn_features": backbone.features}
     elif type(backbone) is Conv1d:
-        shape = {"backbone": "conv1d", "hidden": (backbone.features,)}
+        shape = {"backbone": "conv1d", "hidden_sizes": (backbone.features,)}
     else:
         return None
     kind: type[ModelConfig | QModelConfig] = ModelConfig

@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 def window_of(batch: RolloutBatch) -> Window:
-    """A rollout as the memory hands it out, its few final observations put where they belong."""
+    """A rollout as the buffer hands it out, its few final observations put where they belong."""
     next_obs = np.zeros_like(batch.obs)
     next_obs.reshape(-1, *batch.obs.shape[2:])[batch.final_index] = batch.final_obs
     rows = (batch.obs, batch.action, batch.reward, batch.terminated, batch.truncated, batch.valid)

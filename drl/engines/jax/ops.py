@@ -18,7 +18,7 @@ from drl.core.specs import ActionSpec
 def gae(
     reward: Any, value: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, lam: float
 ) -> jax.Array:
-    """Generalised advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
+    """Generalized advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
 
     The sum stops at every episode end; termination has no successor value, truncation keeps it in `next_value`.
     """
@@ -66,13 +66,13 @@ def mean(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
     return (values * weight).sum() / jnp.maximum(weight.sum(), 1.0)
 
 
-def normalise(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+def normalize(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
     """To mean 0 and (unbiased) deviation 1 over the rows that count; as it is where that is only one."""
     count = jnp.float32(values.size) if weight is None else weight.sum()
-    centred = values - mean(values, weight)
-    squares = jnp.square(centred) if weight is None else jnp.square(centred) * weight
+    centerd = values - mean(values, weight)
+    squares = jnp.square(centerd) if weight is None else jnp.square(centerd) * weight
     deviation = jnp.sqrt(squares.sum() / jnp.maximum(count - 1.0, 1.0))
-    return jnp.where(count > 1.0, centred / (deviation + 1e-8), values)
+    return jnp.where(count > 1.0, centerd / (deviation + 1e-8), values)
 
 
 def explained_variance(prediction: jax.Array, target: jax.Array, weight: jax.Array | None = None) -> jax.Array:
@@ -157,7 +157,7 @@ def q_target(reward: jax.Array, continues: jax.Array, next_q: jax.Array) -> jax.
 def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: Any) -> jax.Array:
     """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
 
-    Each moved atom shares its mass between its two neighbours by nearness: a tent of width Δz over every atom.
+    Each moved atom shares its mass between its two neighbors by nearness: a tent of width Δz over every atom.
     """
     last = len(support) - 1
     step = (support[-1] - support[0]) / last

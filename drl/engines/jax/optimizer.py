@@ -20,9 +20,9 @@ RMS_DECAY = 0.99  # of RMSprop
 
 class OptimizerState(NamedTuple):
     count: Any  # int32: steps taken
-    first: Params  # running mean of gradients (Adam); {} where it is not used
-    second: Params  # running mean of squared gradients
-    peak: Params  # the largest of these so far (amsgrad); {} where it is not used
+    exp_avg: Params  # running mean of gradients (Adam); {} where it is not used
+    exp_avg_sq: Params  # running mean of squared gradients
+    max_exp_avg_sq: Params  # the largest of these so far (amsgrad); {} where it is not used
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Optimizer:
         def zeros() -> Params:
             return {name: np.zeros(value.shape, np.float32) for name, value in params.items()}
 
-        first, peak = self.kind != "rmsprop", self.amsgrad and self.kind != "rmsprop"
-        return OptimizerState(np.int32(0), zeros() if first else {}, zeros(), zeros() if peak else {})
+        exp_avg, max_exp_avg_sq = self.kind != "rmsprop", self.amsgrad and self.kind != "rmsprop"
+        return OptimizerState(np.int32(0), zeros() if exp_avg else {}, zeros(), zeros() if max_exp_avg_sq else {})
 
     def descend(
         self, params: Params, state: OptimizerState, gradient: Params, rate: Any
@@ -50,8 +50,8 @@ class Optimizer:
         """One step. The third result is the gradient's norm before clipping."""
         gradient, norm = self._clip(gradient)
         direction, state = self._direction(state, gradient)
-        fade = 1.0 - rate * self.weight_decay if self.kind == "adamw" else 1.0
-        moved = {name: params[name] * fade - rate * self._factor(name) * direction[name] for name in params}
+        decay = 1.0 - rate * self.weight_decay if self.kind == "adamw" else 1.0
+        moved = {name: params[name] * decay - rate * self._factor(name) * direction[name] for name in params}
         return moved, state, norm
 
     def _clip(self, gradient: Params) -> tuple[Params, jax.Array]:
@@ -67,19 +67,24 @@ class Optimizer:
     def _direction(self, state: OptimizerState, gradient: Params) -> tuple[Params, OptimizerState]:
         count = state.count + 1
         if self.kind == "rmsprop":
-            second = _blend(state.second, {n: jnp.square(g) for n, g in gradient.items()}, RMS_DECAY)
-            direction = {name: g / (jnp.sqrt(second[name]) + self.eps) for name, g in gradient.items()}
-            return direction, OptimizerState(count, {}, second, {})
-        first = _blend(state.first, gradient, BETAS[0])
-        second = _blend(state.second, {n: jnp.square(g) for n, g in gradient.items()}, BETAS[1])
-        peak = {name: jnp.maximum(state.peak[name], second[name]) for name in second} if self.amsgrad else {}
+            exp_avg_sq = _blend(state.exp_avg_sq, {n: jnp.square(g) for n, g in gradient.items()}, RMS_DECAY)
+            direction = {name: g / (jnp.sqrt(exp_avg_sq[name]) + self.eps) for name, g in gradient.items()}
+            return direction, OptimizerState(count, {}, exp_avg_sq, {})
+        exp_avg = _blend(state.exp_avg, gradient, BETAS[0])
+        exp_avg_sq = _blend(state.exp_avg_sq, {n: jnp.square(g) for n, g in gradient.items()}, BETAS[1])
+        max_exp_avg_sq = (
+            {name: jnp.maximum(state.max_exp_avg_sq[name], exp_avg_sq[name]) for name in exp_avg_sq}
+            if self.amsgrad
+            else {}
+        )
         # 1 − β^count, without the rounding of a float32 power near 1.
         corrections = [-jnp.expm1(count * math.log(beta)) for beta in BETAS]
         root = jax.lax.rsqrt(corrections[1])
         direction = {
-            name: first[name] / corrections[0] / (jnp.sqrt((peak or second)[name]) * root + self.eps) for name in first
+            name: exp_avg[name] / corrections[0] / (jnp.sqrt((max_exp_avg_sq or exp_avg_sq)[name]) * root + self.eps)
+            for name in exp_avg
         }
-        return direction, OptimizerState(count, first, second, peak)
+        return direction, OptimizerState(count, exp_avg, exp_avg_sq, max_exp_avg_sq)
 
     def _factor(self, name: str) -> float:
         return next((factor for beginning, factor in self.factors if name.startswith(beginning)), 1.0)

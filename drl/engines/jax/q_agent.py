@@ -6,16 +6,16 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from drl.core.acting import QActor
 from drl.core.configs import QModelConfig
-from drl.core.numpy_nets import noise_of, q_net
 from drl.core.specs import Array
 from drl.core.variants import answered_variant, require_variant
 from drl.engines.jax.agents import JaxAgent, activation_of, is_mlp
-from drl.engines.jax.brain import Brain
 from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import known_variant
+from drl.engines.numpy.acting import QActor
+from drl.engines.numpy.networks import noise_of, q_net
 
 
 @final
@@ -24,21 +24,23 @@ class QAgent(QActor, JaxAgent):
 
     variant = "q_value"
 
-    def __init__(self, brain: Brain, *arguments: Any, **options: Any):
-        super().__init__(brain, *arguments, **options)
-        require_variant("QAgent", "q_value", known_variant(brain.model))
-        if not isinstance(getattr(brain.model, "head", None), QHead):
+    def __init__(self, model_state: ModelState, *arguments: Any, **options: Any):
+        super().__init__(model_state, *arguments, **options)
+        require_variant("QAgent", "q_value", known_variant(model_state.model))
+        if not isinstance(getattr(model_state.model, "head", None), QHead):
             answered_variant(self.probe(), self.action_spec, acts_by="q")
-        self._config = _numpy_config(brain.model)
-        self._mean = brain.derived(lambda brain: q_net(brain.host, self._config) if self._config else None)
+        self._config = _numpy_config(model_state.model)
+        self._mean = model_state.derived(
+            lambda model_state: q_net(model_state.host, self._config) if self._config else None
+        )
 
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
-        noise = noise_of(self.brain.params, partial(self.rng.standard_normal, dtype=np.float32)) if noisy else {}
-        seen = self.normalise(obs)
+        noise = noise_of(self.model_state.params, partial(self.rng.standard_normal, dtype=np.float32)) if noisy else {}
+        seen = self.normalize(obs)
         if self._config is None:
-            return np.asarray(_q_values(self.model, self.brain.params | noise, seen))
+            return np.asarray(_q_values(self.model, self.model_state.params | noise, seen))
         if noise:
-            return q_net(self.brain.host | noise, self._config)(seen)
+            return q_net(self.model_state.host | noise, self._config)(seen)
         answer: Array = self._mean()(seen)
         return answer
 

@@ -1,4 +1,4 @@
-"""The agent: an observation in, an action out. It owns its model and its normaliser, no optimizer, no algorithm."""
+"""The agent: an observation in, an action out. It owns its model and its normalizer, no optimizer, no algorithm."""
 
 import io
 from pathlib import Path
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.acting import Actor
 from drl.core.agent_files import StoredAgent, open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.variants import PROBES
+from drl.engines.numpy.acting import Actor
 from drl.engines.torch.models import MODEL_VARIANTS, architecture_of, load_parameters, parameters_by_name
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
@@ -36,15 +36,15 @@ class TorchAgent(Actor):
         model: nn.Module,
         obs_spec: ObsSpec,
         action_spec: ActionSpec,
-        normaliser: ObsNormaliser | None = None,
+        normalizer: ObsNormalizer | None = None,
         rng: np.random.Generator | None = None,
     ):
-        super().__init__(obs_spec, action_spec, normaliser, rng)
+        super().__init__(obs_spec, action_spec, normalizer, rng)
         self.model = model
         self._first_parameter = next(model.parameters())
-        self.hidden_size = arrange(model)  # numbers it remembers of each world
-        self.recurrent = self.hidden_size > 0
-        self.hidden: Array | None = None  # [N, S] what it remembers
+        self.rnn_state_size = arrange(model)  # numbers it remembers of each environment
+        self.recurrent = self.rnn_state_size > 0
+        self.rnn_state: Array | None = None  # [N, S] what it remembers
         _refuse_modes(model)
 
     def _probe(self) -> Any:
@@ -57,28 +57,28 @@ class TorchAgent(Actor):
         `after` is filled with what a recurrent model then remembers.
         """
         with torch.no_grad():
-            rows: Any = torch.from_numpy(np.ascontiguousarray(self.normalise(obs))).to(self.device)
+            rows: Any = torch.from_numpy(np.ascontiguousarray(self.normalize(obs))).to(self.device)
             if self.recurrent:
                 rows = one_step(rows, torch.from_numpy(self.recall(len(obs))).to(self.device), after)
             return (part or self.model)(rows)
 
-    def begin(self, worlds: Array | None = None) -> None:
+    def begin(self, envs: Array | None = None) -> None:
         """Episodes begin: everywhere, or where the mask `[N]` says so. A recurrent agent forgets what came before."""
-        if worlds is None:
-            self.hidden = None
-        elif self.hidden is not None and worlds.any():
-            self.hidden = np.where(worlds[:, None], np.float32(0.0), self.hidden)
+        if envs is None:
+            self.rnn_state = None
+        elif self.rnn_state is not None and envs.any():
+            self.rnn_state = np.where(envs[:, None], np.float32(0.0), self.rnn_state)
 
-    def recall(self, num_worlds: int) -> Array:
-        """What a recurrent agent remembers of each world `[N, S]`: zeros as long as there is nothing."""
-        if self.hidden is None:
-            return np.zeros((num_worlds, self.hidden_size), np.float32)
-        if len(self.hidden) != num_worlds:
+    def recall(self, num_envs: int) -> Array:
+        """What a recurrent agent remembers of each environment `[N, S]`: zeros as long as there is nothing."""
+        if self.rnn_state is None:
+            return np.zeros((num_envs, self.rnn_state_size), np.float32)
+        if len(self.rnn_state) != num_envs:
             raise BadInput(
-                f"this recurrent agent is in the middle of {len(self.hidden)} episodes and got {num_worlds} "
-                "observations; call agent.begin() before it plays another number of worlds"
+                f"this recurrent agent is in the middle of {len(self.rnn_state)} episodes and got {num_envs} "
+                "observations; call agent.begin() before it plays another number of environments"
             )
-        return self.hidden
+        return self.rnn_state
 
     @property
     def device(self) -> torch.device:
@@ -99,23 +99,23 @@ class TorchAgent(Actor):
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
             model = _rebuild(stored, path)
         load_parameters(model, stored.params, str(path))
-        return cls(model.to(device), stored.obs_spec, stored.action_spec, stored.normaliser)
+        return cls(model.to(device), stored.obs_spec, stored.action_spec, stored.normalizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes about the agent, as plain data."""
         return {
             "model": {name: t.detach().cpu().numpy().copy() for name, t in parameters_by_name(self.model).items()},
-            "normaliser": None if self.normaliser is None else self.normaliser.state_dict(),
+            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
             "rng": generator_state(self.rng),
-            "hidden": None if self.hidden is None else self.hidden.copy(),
+            "rnn_state": None if self.rnn_state is None else self.rnn_state.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_parameters(self.model, state["model"], "the checkpoint")
-        if self.normaliser is not None:
-            self.normaliser.load_state_dict(state["normaliser"])
+        if self.normalizer is not None:
+            self.normalizer.load_state_dict(state["normalizer"])
         restore_generator(self.rng, state["rng"])
-        self.hidden = None if state["hidden"] is None else np.array(state["hidden"], np.float32)
+        self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"], np.float32)
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
@@ -140,9 +140,9 @@ def _rebuild(stored: StoredAgent, path: str | Path) -> nn.Module:
 
 def _refuse_modes(model: nn.Module) -> None:
     """Dropout and batch norm act differently in training and evaluation: rollout and update would see two policies."""
-    moody = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    mode_dependent = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     for name, module in model.named_modules():
-        if isinstance(module, moody):
+        if isinstance(module, mode_dependent):
             raise BadInput(
                 f"the model's {name or 'root'} is a {type(module).__name__}, which acts differently in training and in "
                 "evaluation; use LayerNorm, or no dropout"

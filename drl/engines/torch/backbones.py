@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import ObsSpec
-from drl.engines.torch.layers import initialise, make_linear
+from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import Recurrent
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -22,16 +22,16 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 class MLP(nn.Sequential):
     """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
-    CNN it sees the world as it is.
+    CNN it sees the environment as it is.
 
-    >>> MLP((4,), hidden=(8, 8))(torch.zeros(3, 4)).shape
+    >>> MLP((4,), hidden_sizes=(8, 8))(torch.zeros(3, 4)).shape
     torch.Size([3, 8])
     """
 
     def __init__(
         self,
         obs_shape: tuple[int, ...],
-        hidden: Sequence[int] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: str = "tanh",
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
@@ -39,11 +39,11 @@ class MLP(nn.Sequential):
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
-        widths = [math.prod(obs_shape), *hidden]
+        widths = [math.prod(obs_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
+        for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
-            layers += [make_linear(wide, narrow, gain, noise, generator), ACTIVATIONS[activation]()]
+            layers += [make_linear(in_features, out_features, gain, noise, generator), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
@@ -67,11 +67,11 @@ class NatureCNN(nn.Sequential):
             )
         channels, relu = obs_shape[0], nn.ReLU
         convolutions = [
-            initialise(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
+            initialize(nn.Conv2d(channels, 32, 8, stride=4), gain, generator),
             relu(),
-            initialise(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
+            initialize(nn.Conv2d(32, 64, 4, stride=2), gain, generator),
             relu(),
-            initialise(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
+            initialize(nn.Conv2d(64, 64, 3, stride=1), gain, generator),
             relu(),
             nn.Flatten(),
         ]
@@ -100,12 +100,12 @@ class Conv1d(nn.Module):
             )
         super().__init__()
         layers: list[nn.Module] = []
-        wide = obs_shape[1]
-        for narrow in channels:
-            layers += [initialise(nn.Conv1d(wide, narrow, kernel), gain, generator), nn.ReLU()]
-            wide = narrow
+        in_features = obs_shape[1]
+        for out_features in channels:
+            layers += [initialize(nn.Conv1d(in_features, out_features, kernel), gain, generator), nn.ReLU()]
+            in_features = out_features
         length = obs_shape[0] - len(channels) * (kernel - 1)
-        flat = make_linear(wide * length, features, gain, sigma, generator)
+        flat = make_linear(in_features * length, features, gain, sigma, generator)
         self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
 
@@ -140,11 +140,13 @@ def make_backbone(
         name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: nn.Module
     if name == "mlp":
-        backbone = MLP(shape, config.hidden, config.activation, generator, sigma, gain)
+        backbone = MLP(shape, config.hidden_sizes, config.activation, generator, sigma, gain)
     elif name == "cnn":
         backbone = NatureCNN(shape, config.cnn_features, generator, sigma, gain)
     else:
-        backbone = Conv1d(shape, features=(config.hidden or (64,))[-1], generator=generator, sigma=sigma, gain=gain)
+        backbone = Conv1d(
+            shape, features=(config.hidden_sizes or (64,))[-1], generator=generator, sigma=sigma, gain=gain
+        )
     if obs_spec.dtype == "uint8":
         backbone = Pixels(backbone)
     if isinstance(config, ModelConfig) and config.recurrent != "none":

@@ -6,7 +6,7 @@ import torch
 
 from drl.core.configs import ModelConfig, QModelConfig, variant_of
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch.agents import TorchAgent
@@ -41,7 +41,7 @@ def build_learner(
     specs: tuple[ObsSpec, ActionSpec],
     configs: tuple[ModelConfig | QModelConfig, Any],
     seeds: Seeds,
-    normalise_obs: bool = False,
+    normalize_obs: bool = False,
     device: str = "cpu",
     compile_update: bool = False,
 ) -> tuple[Any, Any]:
@@ -49,13 +49,13 @@ def build_learner(
     (obs_spec, action_spec), (model_config, config) = specs, configs
     if algorithm not in ALGORITHMS:
         raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHMS)}")
-    if normalise_obs and obs_spec.dtype == "uint8":
-        raise BadInput("normalise_obs is for vectors; images of uint8 are divided by 255 by the model")
+    if normalize_obs and obs_spec.dtype == "uint8":
+        raise BadInput("normalize_obs is for vectors; images of uint8 are divided by 255 by the model")
     generator = torch.Generator().manual_seed(seeds.integer("init"))
     variant = variant_of(algorithm, config)
     model = MODEL_VARIANTS[variant](obs_spec, action_spec, model_config, generator)
     model = model.to(pick_device(device))
-    normaliser = ObsNormaliser(obs_spec.shape) if normalise_obs else None
-    agent = AGENTS[variant](model, obs_spec, action_spec, normaliser, seeds.generator("exploration"))
+    normalizer = ObsNormalizer(obs_spec.shape) if normalize_obs else None
+    agent = AGENTS[variant](model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
     learner = ALGORITHMS[algorithm](model, action_spec, config, seeds.generator("learner"), compile_update)
     return agent, learner

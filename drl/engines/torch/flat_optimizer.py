@@ -19,11 +19,11 @@ from torch.func import functional_call, grad_and_value
 from drl.core.errors import BadInput
 from drl.engines.torch.recurrent import recurrent_parts
 
-Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimise, vector of numbers to log)
+Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimize, vector of numbers to log)
 
 BETAS = (0.9, 0.999)  # of Adam
 RMS_DECAY = 0.99  # of RMSprop
-MEMORY = ("values", "first", "second", "peak")  # tensors that make up the optimizer's state
+STATE = ("values", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # tensors that make up the optimizer's state
 
 
 class CompileUnavailable(UserWarning):
@@ -31,7 +31,7 @@ class CompileUnavailable(UserWarning):
 
 
 class FlatOptimizer:
-    """Minimises `loss(model, *inputs)`, one `descend` at a time.
+    """Minimizes `loss(model, *inputs)`, one `descend` at a time.
 
     `groups` are pairs of parameters and a factor on the learning rate; a parameter belongs to the first that names it.
     """
@@ -68,9 +68,9 @@ class FlatOptimizer:
         self.gradients = torch.zeros_like(self.values)
         self.factors = _factors(self.parameters, groups)  # None: the same rate for all
         self._bind()
-        self.first = torch.zeros_like(self.values)  # running mean of gradients (Adam)
-        self.second = torch.zeros_like(self.values)  # running mean of squared gradients
-        self.peak = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
+        self.exp_avg = torch.zeros_like(self.values)  # running mean of gradients (Adam)
+        self.exp_avg_sq = torch.zeros_like(self.values)  # running mean of squared gradients
+        self.max_exp_avg_sq = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self.compile_seconds = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
@@ -83,7 +83,7 @@ class FlatOptimizer:
         first = self.parameters[0]
         if first.data_ptr() != self.values.data_ptr() or first.grad is None:
             self._bind()  # someone moved the model, or cleared its gradients, since
-        state = (self.values, self.first, self.second, self.peak)
+        state = (self.values, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq)
         if self._program is not None and (logged := self._compiled(state, numbers, inputs)) is not None:
             return logged
         self.gradients.zero_()
@@ -138,21 +138,21 @@ class FlatOptimizer:
 
     def _step(self, state: tuple[Tensor, ...], gradient: Tensor, numbers: Sequence[float] | Tensor) -> None:
         """Move the parameters, in place."""
-        values, first, second, peak = state
-        step_size, correction, fade = numbers[0], numbers[1], numbers[2]
+        values, exp_avg, exp_avg_sq, max_exp_avg_sq = state
+        step_size, correction, decay = numbers[0], numbers[1], numbers[2]
         with torch.no_grad():
             if self.kind == "rmsprop":
-                second.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
-                direction = gradient / (second.sqrt() + self.eps)
+                exp_avg_sq.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
+                direction = gradient / (exp_avg_sq.sqrt() + self.eps)
             else:
-                first.lerp_(gradient, 1 - BETAS[0])
-                second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-                largest = torch.maximum(peak, second, out=peak) if self.amsgrad else second
-                direction = first / (largest.sqrt() * correction + self.eps)
+                exp_avg.lerp_(gradient, 1 - BETAS[0])
+                exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                largest = torch.maximum(max_exp_avg_sq, exp_avg_sq, out=max_exp_avg_sq) if self.amsgrad else exp_avg_sq
+                direction = exp_avg / (largest.sqrt() * correction + self.eps)
             if self.factors is not None:
                 direction = direction * self.factors
             if self.weight_decay:
-                values.mul_(fade)
+                values.mul_(decay)
             values.sub_(direction * step_size)
 
     def _adam_kernel(self, rate: float) -> None:
@@ -160,9 +160,9 @@ class FlatOptimizer:
         torch._fused_adamw_(
             [self.values],
             [self.gradients],
-            [self.first],
-            [self.second],
-            [self.peak] if self.amsgrad else [],
+            [self.exp_avg],
+            [self.exp_avg_sq],
+            [self.max_exp_avg_sq] if self.amsgrad else [],
             [torch.tensor(float(self.count), device=self.values.device)],
             lr=rate,
             beta1=BETAS[0],
@@ -195,11 +195,11 @@ class FlatOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain NumPy."""
-        tensors = {name: getattr(self, name) for name in MEMORY}
+        tensors = {name: getattr(self, name) for name in STATE}
         return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in MEMORY:
+        for name in STATE:
             getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
         self.count = int(state["count"])
 

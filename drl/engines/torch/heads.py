@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from drl.core.configs import QModelConfig
 from drl.core.specs import ActionSpec
-from drl.engines.torch.layers import initialise, make_linear
+from drl.engines.torch.layers import initialize, make_linear
 
 
 class LogitsHead(nn.Linear):
@@ -13,7 +13,7 @@ class LogitsHead(nn.Linear):
 
     def __init__(self, features: int, num_params: int, generator: torch.Generator | None = None):
         super().__init__(features, num_params)
-        initialise(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
+        initialize(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
         self.features = features
 
 
@@ -25,7 +25,7 @@ class GaussianHead(nn.Module):
     ):
         super().__init__()
         self.mean = nn.Linear(features, entries)
-        initialise(self.mean, 0.01, generator)
+        initialize(self.mean, 0.01, generator)
         self.log_std = nn.Parameter(torch.full((entries,), log_std_init))
         self.features = features
 
@@ -39,7 +39,7 @@ class ValueHead(nn.Linear):
 
     def __init__(self, features: int, generator: torch.Generator | None = None):
         super().__init__(features, 1)
-        initialise(self, 1.0, generator)
+        initialize(self, 1.0, generator)
         self.features = features
 
     def forward(self, features: Tensor) -> Tensor:

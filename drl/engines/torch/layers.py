@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def initialise(
+def initialize(
     layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None
 ) -> nn.Module:
     """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias: the layer, with these.
@@ -31,23 +31,25 @@ def initialise(
 class NoisyLinear(nn.Module):
     """Weights that are a mean plus learned noise, so that the network explores by itself (Fortunato et al., 2018).
 
-    y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorised noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
+    y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorized noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
 
     The noise stays the same until `resample`; with `quiet` the layer is its mean, as in evaluation.
     """
 
-    def __init__(self, wide: int, narrow: int, sigma: float = 0.5, generator: torch.Generator | None = None):
+    def __init__(
+        self, in_features: int, out_features: int, sigma: float = 0.5, generator: torch.Generator | None = None
+    ):
         super().__init__()
-        self.in_features, self.out_features, self.sigma = wide, narrow, sigma
-        bound = 1 / math.sqrt(wide)
-        self.weight = nn.Parameter(torch.empty(narrow, wide).uniform_(-bound, bound, generator=generator))
-        self.bias = nn.Parameter(torch.empty(narrow).uniform_(-bound, bound, generator=generator))
-        self.weight_sigma = nn.Parameter(torch.full((narrow, wide), sigma * bound))
-        self.bias_sigma = nn.Parameter(torch.full((narrow,), sigma * bound))
+        self.in_features, self.out_features, self.sigma = in_features, out_features, sigma
+        bound = 1 / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound, generator=generator))
+        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound, generator=generator))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
         self.noise_in: Tensor
         self.noise_out: Tensor
-        self.register_buffer("noise_in", torch.zeros(wide), persistent=False)
-        self.register_buffer("noise_out", torch.zeros(narrow), persistent=False)
+        self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
+        self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
         self.quiet = False
 
     def resample(self, generator: torch.Generator) -> None:
@@ -74,9 +76,9 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
 
 
 def make_linear(
-    wide: int, narrow: int, gain: float | None, sigma: float, generator: torch.Generator | None
+    in_features: int, out_features: int, gain: float | None, sigma: float, generator: torch.Generator | None
 ) -> nn.Module:
     """A linear layer; for a `sigma` above 0 a noisy one in its place."""
     if sigma:
-        return NoisyLinear(wide, narrow, sigma, generator)
-    return initialise(nn.Linear(wide, narrow), gain, generator)
+        return NoisyLinear(in_features, out_features, sigma, generator)
+    return initialize(nn.Linear(in_features, out_features), gain, generator)

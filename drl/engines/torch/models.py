@@ -23,7 +23,7 @@ class Model(nn.Module):
     """Backbone + head.
 
     >>> from drl.engines.torch.backbones import MLP
-    >>> Model(MLP((4,), hidden=(8,)), ValueHead(8))(torch.zeros(3, 4)).shape
+    >>> Model(MLP((4,), hidden_sizes=(8,)), ValueHead(8))(torch.zeros(3, 4)).shape
     torch.Size([3])
     """
 
@@ -126,8 +126,8 @@ def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec
     actor = model.actor if type(model) is PolicyValueModel else model
     if type(actor) is not Model:
         return None
-    memory = actor.backbone if isinstance(actor.backbone, Recurrent) else None
-    backbone = actor.backbone if memory is None else memory.backbone
+    buffer = actor.backbone if isinstance(actor.backbone, Recurrent) else None
+    backbone = actor.backbone if buffer is None else buffer.backbone
     backbone = backbone.backbone if isinstance(backbone, Pixels) else backbone
     kinds = {MLP: "mlp", NatureCNN: "cnn", Conv1d: "conv1d"}
     if type(backbone) not in kinds:
@@ -135,8 +135,8 @@ def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec
     widths = [x.out_features for x in backbone.modules() if isinstance(x, nn.Linear | NoisyLinear)]
     kind: type[ModelConfig | QModelConfig]
     shape: dict[str, Any] = {"backbone": kinds[type(backbone)], "activation": getattr(backbone, "activation", "relu")}
-    shape |= {"cnn_features": widths[-1]} if isinstance(backbone, NatureCNN) else {"hidden": tuple(widths)}
-    shape |= {} if memory is None else {"recurrent": memory.kind, "recurrent_size": memory.features}
+    shape |= {"cnn_features": widths[-1]} if isinstance(backbone, NatureCNN) else {"hidden_sizes": tuple(widths)}
+    shape |= {} if buffer is None else {"recurrent": buffer.kind, "recurrent_size": buffer.features}
     head = actor.head
     if isinstance(head, QHead):
         variant, kind = "q_value", QModelConfig

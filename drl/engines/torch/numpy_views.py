@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from drl.core.mlp_forward import Layer
+from drl.engines.numpy.networks import Layer
 from drl.engines.torch.backbones import ACTIVATIONS, MLP
 from drl.engines.torch.layers import NoisyLinear
 

@@ -30,7 +30,7 @@ class Rows(NamedTuple):
 @torch.no_grad()
 def evaluate_rollout(model: nn.Module, spec: ActionSpec, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
     """Forward the rollout once, bootstrap the rows that were cut, and estimate advantages by GAE(λ)."""
-    if batch.hidden is not None:
+    if batch.rnn_state is not None:
         return _evaluate_sequences(model, spec, batch, gamma, lam)
     device = next(model.parameters()).device
     obs, action = _flat(batch.obs, device), _flat(batch.action, device)
@@ -67,18 +67,18 @@ def _evaluate_sequences(model: nn.Module, spec: ActionSpec, batch: RolloutBatch,
     return Rows(seen, action, log_prob, value, advantages, advantages + value)
 
 
-def minibatches_of_worlds(rows: Rows, rng: np.random.Generator, count: int) -> Iterator[Rows]:
-    """The sequences of a recurrent rollout in `count` random groups of whole worlds."""
+def minibatches_of_envs(rows: Rows, rng: np.random.Generator, count: int) -> Iterator[Rows]:
+    """The sequences of a recurrent rollout in `count` random groups of whole environments."""
     assert isinstance(rows.obs, Sequences)
     assert rows.obs.packing is not None
-    worlds = rng.permutation(np.unique(rows.obs.packing.world))
-    if count > len(worlds):
+    envs = rng.permutation(np.unique(rows.obs.packing.env))
+    if count > len(envs):
         raise BadInput(
-            f"minibatches is {count}, but a recurrent rollout is split into whole worlds and there are {len(worlds)}; "
-            f"use --minibatches {len(worlds)}, or more worlds"
+            f"minibatches is {count}, but a recurrent rollout is split by environment and there are {len(envs)}; "
+            f"use --minibatches {len(envs)}, or more environments"
         )
-    for group in np.array_split(worlds, count):
-        seen, keep = rows.obs.of_worlds(group)
+    for group in np.array_split(envs, count):
+        seen, keep = rows.obs.of_envs(group)
         yield Rows(seen, *(tensor.index_select(0, keep) for tensor in rows[1:]))
 
 

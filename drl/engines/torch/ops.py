@@ -20,7 +20,7 @@ from drl.core.specs import ActionSpec, Array
 def gae(
     reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, gamma: float, lam: float
 ) -> Array:
-    """Generalised advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
+    """Generalized advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
 
     The sum stops at every episode end; termination has no successor value, truncation keeps it in `next_value`.
     """
@@ -141,8 +141,8 @@ def q_target(reward: Tensor, continues: Tensor, next_q: Tensor) -> Tensor:
 def project_distribution(probs: Tensor, reward: Tensor, continues: Tensor, support: Tensor) -> Tensor:
     """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
 
-    Each moved atom shares its mass between its two neighbours by nearness. One that lands on an atom leaves all of its
-    mass there: its share for the upper neighbour is 0.
+    Each moved atom shares its mass between its two neighbors by nearness. One that lands on an atom leaves all of its
+    mass there: its share for the upper neighbor is 0.
     """
     last = len(support) - 1
     step = (support[-1] - support[0]) / last

@@ -6,11 +6,11 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from drl.core.acting import PolicyActor
 from drl.core.errors import BadInput
-from drl.core.numpy_nets import PolicyNet
 from drl.core.specs import Array
 from drl.core.variants import answered_variant, require_variant
+from drl.engines.numpy.acting import PolicyActor
+from drl.engines.numpy.networks import PolicyNet
 from drl.engines.torch.agents import TorchAgent, write_state_dict
 from drl.engines.torch.heads import GaussianHead, LogitsHead
 from drl.engines.torch.models import Model, PolicyValueModel, known_variant
@@ -37,7 +37,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
     def decide(self, obs: Array, explore: bool = False) -> Array:
         if not self.recurrent:
             return super().decide(obs, explore)
-        params, self.hidden = self._step(obs)
+        params, self.rnn_state = self._step(obs)
         return self.choose(params, explore)
 
     def policy_params(self, obs: Array) -> Array:
@@ -45,7 +45,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
             return self._step(obs)[0]
         net: PolicyNet | None = self._numpy_net.views()
         if net is not None:
-            return net(self.normalise(obs))
+            return net(self.normalize(obs))
         policy = self.model.actor if type(self.model) is PolicyValueModel else self.model
         answer = self.forward(obs, policy)
         params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
@@ -53,11 +53,11 @@ class PolicyAgent(PolicyActor, TorchAgent):
 
     def _step(self, obs: Array) -> tuple[Array, Array]:
         """Policy parameters of a recurrent model, and what it remembers after these observations."""
-        hidden, views = self.recall(len(obs)), self._numpy_net.views()
+        rnn_state, views = self.recall(len(obs)), self._numpy_net.views()
         if views is not None:
-            answer: tuple[Array, Array] = views.step(self.normalise(obs), hidden)
+            answer: tuple[Array, Array] = views.step(self.normalize(obs), rnn_state)
             return answer
-        after = torch.empty(hidden.shape, device=self.device)
+        after = torch.empty(rnn_state.shape, device=self.device)
         params = self.forward(obs, after=after)
         return (params[0] if self.has_value else params).cpu().numpy(), after.cpu().numpy()
 

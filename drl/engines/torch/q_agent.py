@@ -4,10 +4,10 @@ from typing import Any, final
 
 from torch import nn
 
-from drl.core.acting import QActor
-from drl.core.numpy_nets import QNet
 from drl.core.specs import Array
 from drl.core.variants import answered_variant, require_variant
+from drl.engines.numpy.acting import QActor
+from drl.engines.numpy.networks import QNet
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.heads import QHead
 from drl.engines.torch.layers import noisy_layers, resample
@@ -34,7 +34,7 @@ class QAgent(QActor, TorchAgent):
             resample(self._noisy, self.rng)  # new noise at every step, also before the first update
         net: QNet | None = None if noisy and self._noisy else self._numpy_net.views()
         if net is not None:
-            return net(self.normalise(obs))
+            return net(self.normalize(obs))
         for layer in self._noisy:
             layer.quiet = not noisy
         answer = self.forward(obs)

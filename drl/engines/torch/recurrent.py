@@ -14,8 +14,8 @@ class Recurrent(nn.Module):
     """A backbone and a memory of its features; itself a backbone, for sequences.
 
     >>> from drl.engines.torch.backbones import MLP
-    >>> model = Recurrent(MLP((4,), hidden=(8,)), "gru", 16)
-    >>> model(Sequences(torch.zeros(5, 4), [2, 2, 1], torch.zeros(2, model.hidden_size))).shape
+    >>> model = Recurrent(MLP((4,), hidden_sizes=(8,)), "gru", 16)
+    >>> model(Sequences(torch.zeros(5, 4), [2, 2, 1], torch.zeros(2, model.rnn_state_size))).shape
     torch.Size([5, 16])
     """
 
@@ -28,7 +28,7 @@ class Recurrent(nn.Module):
                 nn.init.orthogonal_(parameter, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-        self.hidden_size = size if kind == "gru" else 2 * size
+        self.rnn_state_size = size if kind == "gru" else 2 * size
         self.offset = 0  # where its part begins in the agent's hidden state; see `arrange`
 
     def forward(self, seen: Sequences) -> Tensor:
@@ -37,8 +37,8 @@ class Recurrent(nn.Module):
                 "a recurrent model sees sequences, not single observations; act through its agent, and learn from a "
                 "Rollout that a Trainer fills"
             )
-        part = slice(self.offset, self.offset + self.hidden_size)
-        out, after = SCANS[self.kind](self.cell, self.backbone(seen.obs), seen.sizes, seen.hidden[:, part])
+        part = slice(self.offset, self.offset + self.rnn_state_size)
+        out, after = SCANS[self.kind](self.cell, self.backbone(seen.obs), seen.sizes, seen.rnn_state[:, part])
         if seen.after is not None:
             seen.after[:, part] = after
         return out
@@ -49,7 +49,7 @@ def arrange(model: nn.Module) -> int:
     width = 0
     for part in recurrent_parts(model):
         part.offset = width
-        width += part.hidden_size
+        width += part.rnn_state_size
     return width
 
 

@@ -14,21 +14,21 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 
-def gru_scan(cell: nn.GRUCell, features: Tensor, sizes: list[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
+def gru_scan(cell: nn.GRUCell, features: Tensor, sizes: list[int], rnn_state: Tensor) -> tuple[Tensor, Tensor]:
     """r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), n = tanh(W_n x + r ⊙ U_n h), h ← (1 − z) ⊙ n + z ⊙ h.
 
     Takes features `[B, F]` in steps of `sizes` rows; gives h of all rows `[B, H]` and where each piece ended `[P, H]`.
-    `hidden`, where the pieces begin, is data: no gradient flows into it.
+    `rnn_state`, where the pieces begin, is data: no gradient flows into it.
     """
     projected = F.linear(features, cell.weight_ih, cell.bias_ih)
-    out: Tensor = _GRU.apply(projected, hidden, cell.weight_hh, cell.bias_hh, sizes)
+    out: Tensor = _GRU.apply(projected, rnn_state, cell.weight_hh, cell.bias_hh, sizes)
     return out, out.detach()[_last_rows(sizes)]
 
 
-def lstm_scan(cell: nn.LSTMCell, features: Tensor, sizes: list[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_scan(cell: nn.LSTMCell, features: Tensor, sizes: list[int], rnn_state: Tensor) -> tuple[Tensor, Tensor]:
     """c ← σ(f) ⊙ c + σ(i) ⊙ tanh(n), h ← σ(o) ⊙ tanh(c), each gate W x + U h. The hidden state is (h, c)."""
     weight = cell.weight_hh.t()
-    out, content = hidden.chunk(2, dim=1)
+    out, content = rnn_state.chunk(2, dim=1)
     outputs, contents = [], []
     for projected in F.linear(features, cell.weight_ih, cell.bias_ih + cell.bias_hh).split(sizes):
         count = len(projected)
@@ -51,8 +51,10 @@ def _last_rows(sizes: list[int]) -> list[int]:
 
 class _GRU(Function):
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, sizes: list[int]) -> Tensor:
-        size, turned = weight.shape[1], weight.t()
+    def forward(
+        ctx: Any, projected: Tensor, rnn_state: Tensor, weight: Tensor, bias: Tensor, sizes: list[int]
+    ) -> Tensor:
+        size, transposed = weight.shape[1], weight.t()
         gates, recalled = torch.empty_like(projected), torch.empty_like(projected)  # [B, 3H] σ, σ, tanh; U h
         out = projected.new_empty(len(projected), size)
         both, new = gates[:, : 2 * size], gates[:, 2 * size :]
@@ -63,12 +65,12 @@ class _GRU(Function):
         )
         before = []
         for in_both, in_new, both_now, new_now, recalled_now, out_now in steps:
-            hidden = hidden[: len(out_now)]
-            before.append(hidden)
-            torch.addmm(bias, hidden, turned, out=recalled_now)
+            rnn_state = rnn_state[: len(out_now)]
+            before.append(rnn_state)
+            torch.addmm(bias, rnn_state, transposed, out=recalled_now)
             torch.add(in_both, recalled_now[:, : 2 * size], out=both_now).sigmoid_()
             torch.addcmul(in_new, both_now[:, :size], recalled_now[:, 2 * size :], out=new_now).tanh_()
-            hidden = torch.lerp(new_now, hidden, both_now[:, size:], out=out_now)
+            rnn_state = torch.lerp(new_now, rnn_state, both_now[:, size:], out=out_now)
         ctx.save_for_backward(gates, recalled[:, 2 * size :], torch.cat(before), weight)
         ctx.sizes = sizes
         return out

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from drl.core.mlp_forward import Layer, mlp_forward
-from drl.core.recurrent_step import Cell, recurrent_step
 from drl.core.specs import Array
+from drl.engines.numpy.networks import Cell, Layer, mlp_forward, recurrent_step
 from drl.engines.torch.heads import GaussianHead, LogitsHead
 from drl.engines.torch.models import Model, PolicyValueModel
 from drl.engines.torch.numpy_views import backbone_views, linear_view
@@ -29,9 +28,11 @@ class RecurrentViews(NamedTuple):
     head: Layer
     log_std: Array | None
 
-    def step(self, obs: Array, hidden: Array) -> tuple[Array, Array]:
-        """Policy parameters `[N, P]` for normalised observations, and the hidden state afterwards `[N, S]`."""
-        steps = [recurrent_step(part.cell, mlp_forward(part.layers, obs), hidden[:, part.place]) for part in self.parts]
+    def step(self, obs: Array, rnn_state: Array) -> tuple[Array, Array]:
+        """Policy parameters `[N, P]` for normalized observations, and the hidden state afterwards `[N, S]`."""
+        steps = [
+            recurrent_step(part.cell, mlp_forward(part.layers, obs), rnn_state[:, part.place]) for part in self.parts
+        ]
         params = mlp_forward([self.head], steps[0][0])
         if self.log_std is not None:
             params = np.concatenate([params, np.broadcast_to(self.log_std, params.shape)], axis=1)
@@ -39,7 +40,7 @@ class RecurrentViews(NamedTuple):
 
 
 def recurrent_views(model: nn.Module) -> RecurrentViews | None:
-    """None for models that have other parts than ours, or something else than an MLP in front of the memory."""
+    """None for models that have other parts than ours, or something else than an MLP in front of the buffer."""
     members = [model.actor, model.critic] if type(model) is PolicyValueModel else [model]
     if any(type(member) is not Model or type(member.backbone) is not Recurrent for member in members):
         return None
@@ -58,4 +59,4 @@ def _part(recurrent: Recurrent) -> Part | None:
         return None
     views = [p.detach().numpy() for p in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
     weights = Cell(recurrent.kind, views[0].T, views[1].T, views[2], views[3])
-    return Part(layers, weights, slice(recurrent.offset, recurrent.offset + recurrent.hidden_size))
+    return Part(layers, weights, slice(recurrent.offset, recurrent.offset + recurrent.rnn_state_size))

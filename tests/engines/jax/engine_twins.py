@@ -10,7 +10,7 @@ from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import ReplayBatch, RolloutBatch
 from drl.engines.jax import models as jax_models
 from drl.engines.jax.algorithms import a2c, dqn, ppo, reinforce
-from drl.engines.jax.brain import Brain
+from drl.engines.jax.model_state import ModelState
 from drl.engines.torch import models as torch_models
 
 VECTOR = ObsSpec("box", (3,))
@@ -39,7 +39,7 @@ PROGRAMS = [
 
 @pytest.fixture
 def quick_compilation(monkeypatch):
-    """Algorithms whose programs are compiled without optimisation, each only once."""
+    """Algorithms whose programs are compiled without optimization, each only once."""
     for place in PROGRAMS:
         monkeypatch.setattr(*place)
 
@@ -49,13 +49,13 @@ def torch_arrays(model):
 
 
 def make_twins(variant, obs_spec, action_spec, config, seed=0, scale=0.2):
-    """A torch model with opinions, and a brain of the JAX engine with the same parameters."""
+    """A torch model with opinions, and a model state of the JAX engine with the same parameters."""
     generator = torch.Generator().manual_seed(seed)
     model = torch_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config, generator)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
-    return model, Brain(jax_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config), torch_arrays(model))
+    return model, ModelState(jax_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config), torch_arrays(model))
 
 
 def draw_obs(rng, spec, *shape):
@@ -73,9 +73,9 @@ def draw_actions(rng, spec, *shape):
     return columns[0] if spec.kind == "categorical" else np.stack(columns, axis=-1)
 
 
-def draw_rollout(rng, obs_spec, action_spec, length=7, worlds=3, phantoms=True, truncations=True):
-    """A window with both kinds of ending and, with `phantoms`, rows in which a world only reset itself."""
-    shape = (length, worlds)
+def draw_rollout(rng, obs_spec, action_spec, length=7, envs=3, phantoms=True, truncations=True):
+    """A window with both kinds of ending and, with `phantoms`, rows in which an environment only reset itself."""
+    shape = (length, envs)
     terminated = rng.random(shape) < 0.15
     truncated = (rng.random(shape) < 0.15) & ~terminated & truncations
     ended = terminated | truncated
@@ -92,7 +92,7 @@ def draw_rollout(rng, obs_spec, action_spec, length=7, worlds=3, phantoms=True, 
         terminated=terminated,
         truncated=truncated,
         valid=valid,
-        last_obs=draw_obs(rng, obs_spec, worlds),
+        last_obs=draw_obs(rng, obs_spec, envs),
         final_index=index,
         final_obs=draw_obs(rng, obs_spec, len(index)),
     )
@@ -129,7 +129,7 @@ def draw_model(rng, **fixed):
     widths = [(), (5,), (6, 4)][rng.integers(3)]
     return ModelConfig(
         **{
-            "hidden": widths,
+            "hidden_sizes": widths,
             "activation": str(rng.choice(["tanh", "relu"])),
             "shared": bool(rng.integers(2)),
             "log_std_init": float(rng.choice([0.0, -0.5])),
@@ -141,7 +141,7 @@ def draw_model(rng, **fixed):
 def draw_q_model(rng, **fixed):
     return QModelConfig(
         **{
-            "hidden": [(5,), (6, 4)][rng.integers(2)],
+            "hidden_sizes": [(5,), (6, 4)][rng.integers(2)],
             "activation": str(rng.choice(["tanh", "relu"])),
             "dueling": bool(rng.integers(2)),
             "noisy": bool(rng.integers(2)),
@@ -163,16 +163,16 @@ def assert_near(mine, theirs, share=1e-5, name=""):
 
 def assert_same_learner(torch_learner, jax_learner):
     """Parameters, and what the optimizer remembers of all gradients so far."""
-    optimizer, memory = torch_learner.optimizer, jax_learner.memory
+    optimizer, opt_state = torch_learner.optimizer, jax_learner.opt_state
     names = [name for name, p in torch_learner.model.named_parameters() if p.requires_grad]
-    for kind in ("first", "second", "peak"):
-        mine = getattr(memory, kind)
+    for kind in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+        mine = getattr(opt_state, kind)
         for name, view in zip(names, optimizer.views(getattr(optimizer, kind)), strict=True):
             if mine:  # 1e-5 of the largest entry
                 limit = 1e-5 * float(view.abs().max()) + 1e-8
                 np.testing.assert_allclose(mine[name], view.numpy(), rtol=1e-5, atol=limit, err_msg=f"{kind} {name}")
-    assert int(memory.count) == optimizer.count
-    mine = jax_learner.brain.host
+    assert int(opt_state.count) == optimizer.count
+    mine = jax_learner.model_state.host
     for name, array in torch_arrays(torch_learner.model).items():
         assert_near(mine[name], array, name=name)
 

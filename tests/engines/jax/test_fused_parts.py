@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from drl.core.configs import DQNConfig, QModelConfig
-from drl.core.normalise import ObsNormaliser, RewardScaler
+from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.jax.fused import moments, sum_tree
-from drl.engines.jax.fused.chance import choose, draw_chance
-from drl.engines.jax.fused.clock import value_at
-from drl.engines.jax.fused.replay import FusedReplay
-from drl.engines.jax.layers import turned, turned_back
+from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.fused import jax_sum_tree, running_stats
+from drl.engines.jax.fused.counters import value_at
+from drl.engines.jax.fused.fused_replay import FusedReplay
+from drl.engines.jax.fused.random_draws import choose, random_draws
+from drl.engines.jax.layers import transposed, untransposed
 from drl.engines.jax.models import make_q_value_model
-from drl.engines.jax.worlds.stepping import JaxStep
 
 GAMMA = 0.9
 
@@ -25,30 +25,30 @@ GAMMA = 0.9
 def test_sum_tree_finds_what_a_running_sum_finds():
     rng = np.random.default_rng(0)
     weights = rng.random(300).astype(np.float32) * (rng.random(300) < 0.7)
-    levels = sum_tree.new_levels(300)
-    levels = jax.jit(sum_tree.set_weights)(levels, jnp.arange(300), jnp.array(weights))
+    levels = jax_sum_tree.new_levels(300)
+    levels = jax.jit(jax_sum_tree.set_weights)(levels, jnp.arange(300), jnp.array(weights))
     index = np.array([5, 17, 299])
     weights[index] = [0.0, 2.0, 0.5]
-    levels = sum_tree.set_weights(levels, jnp.array(index), jnp.array([0.0, 2.0, 0.5]))
-    assert float(sum_tree.total(levels)) == pytest.approx(weights.sum(), rel=1e-5)
+    levels = jax_sum_tree.set_weights(levels, jnp.array(index), jnp.array([0.0, 2.0, 0.5]))
+    assert float(jax_sum_tree.total(levels)) == pytest.approx(weights.sum(), rel=1e-5)
     mass = rng.random(500) * weights.sum()
-    found = np.asarray(jax.jit(sum_tree.find)(levels, jnp.array(mass, jnp.float32)))
+    found = np.asarray(jax.jit(jax_sum_tree.find)(levels, jnp.array(mass, jnp.float32)))
     assert (weights[found] > 0).all()
     assert (found == np.searchsorted(np.cumsum(weights), mass, side="right")).mean() > 0.98
-    at_the_end = sum_tree.find(levels, jnp.array([weights.sum() * 1.01], jnp.float32))
+    at_the_end = jax_sum_tree.find(levels, jnp.array([weights.sum() * 1.01], jnp.float32))
     assert weights[int(at_the_end[0])] > 0
 
 
 def test_turned_weights_answer_alike_and_turn_back():
-    config = QModelConfig(hidden=(6, 5), noisy=True, dueling=True)
+    config = QModelConfig(hidden_sizes=(6, 5), noisy=True, dueling=True)
     for settings in (config, replace(config, noisy=False)):
         model = make_q_value_model(ObsSpec("box", box_shape=(3,)), ActionSpec("categorical", sizes=(2,)), settings)
         params = model.init(np.random.default_rng(0))
-        kernels = [name for name in turned(params) if name.endswith("kernel")]
+        kernels = [name for name in transposed(params) if name.endswith("kernel")]
         assert len(kernels) == (1 if settings.noisy else 4), "an MLP's first layer is plain, a noisy one stays as it is"
         obs = np.random.default_rng(1).normal(size=(7, 3)).astype(np.float32)
-        np.testing.assert_allclose(model.apply(turned(params), obs), model.apply(params, obs), rtol=1e-5, atol=1e-6)
-        back = turned_back(turned(params))
+        np.testing.assert_allclose(model.apply(transposed(params), obs), model.apply(params, obs), rtol=1e-5, atol=1e-6)
+        back = untransposed(transposed(params))
         assert back.keys() == params.keys()
         for name, array in params.items():
             np.testing.assert_array_equal(back[name], array)
@@ -56,20 +56,20 @@ def test_turned_weights_answer_alike_and_turn_back():
 
 def test_moments_and_scaler_agree_with_numpy():
     rng = np.random.default_rng(1)
-    ours, theirs = moments.new_moments((3,)), ObsNormaliser((3,))
-    scaler, twin = moments.new_scaler(2), RewardScaler(2, GAMMA)
+    ours, theirs = running_stats.new_running_stats((3,)), ObsNormalizer((3,))
+    scaler, twin = running_stats.new_scaler(2), RewardScaler(2, GAMMA)
     for _ in range(4):
         obs = rng.normal(2.0, 3.0, (40, 3)).astype(np.float32)
-        ours = moments.merge(ours, jnp.array(obs))
+        ours = running_stats.merge(ours, jnp.array(obs))
         theirs.update(obs)
-        np.testing.assert_allclose(moments.normalise(ours, obs), theirs(obs), rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(running_stats.normalize(ours, obs), theirs(obs), rtol=2e-4, atol=2e-5)
         reward, ended = rng.normal(size=(20, 2)).astype(np.float32), rng.random((20, 2)) < 0.2
-        scaler, scaled = moments.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
+        scaler, scaled = running_stats.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
         twin.update(reward, ended, np.ones_like(ended))
         np.testing.assert_allclose(scaled, twin(reward), rtol=2e-4, atol=2e-5)
     half = np.repeat([1.0, 0.0], 20)
-    masked = moments.merge(ours, jnp.array(obs), jnp.array(half))
-    plain = moments.merge(ours, jnp.array(obs[:20]))
+    masked = running_stats.merge(ours, jnp.array(obs), jnp.array(half))
+    plain = running_stats.merge(ours, jnp.array(obs[:20]))
     for one, other in zip(masked, plain, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
@@ -84,15 +84,15 @@ def test_actions_follow_the_policy():
     key = jax.random.PRNGKey(0)
     logits = jnp.log(jnp.array([0.1, 0.6, 0.3]))
     spec = ActionSpec("categorical", sizes=(3,))
-    action = choose(spec, jnp.tile(logits, (20_000, 1)), draw_chance(spec, key, (20_000,)))
+    action = choose(spec, jnp.tile(logits, (20_000, 1)), random_draws(spec, key, (20_000,)))
     np.testing.assert_allclose(np.bincount(action) / 20_000, [0.1, 0.6, 0.3], atol=0.015)
     spec = ActionSpec("multi_categorical", sizes=(3, 3), shape=(2,))
-    action = choose(spec, jnp.tile(logits, (20_000, 2)), draw_chance(spec, key, (20_000,)))
+    action = choose(spec, jnp.tile(logits, (20_000, 2)), random_draws(spec, key, (20_000,)))
     joint = np.bincount(np.asarray(action) @ [3, 1], minlength=9) / 20_000
     np.testing.assert_allclose(joint, np.outer([0.1, 0.6, 0.3], [0.1, 0.6, 0.3]).ravel(), atol=0.015)
     spec = ActionSpec("gaussian", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
     params = jnp.tile(jnp.array([1.0, -1.0, 0.0, np.log(0.5)]), (20_000, 1))
-    action = np.asarray(choose(spec, params, draw_chance(spec, key, (20_000,))))
+    action = np.asarray(choose(spec, params, random_draws(spec, key, (20_000,))))
     np.testing.assert_allclose(action.mean(axis=0), [1.0, -1.0], atol=0.03)
     np.testing.assert_allclose(action.std(axis=0), [1.0, 0.5], rtol=0.03)
 
@@ -101,7 +101,7 @@ def played(config, num_envs, steps, seed=0):
     """Random steps written into a fused memory, and the same as plain lists."""
     rng = np.random.default_rng(seed)
     replay = FusedReplay(config, num_envs)
-    memory = replay.begin(ObsSpec("box", box_shape=(1,)), ActionSpec("categorical", sizes=(2,)))
+    buffer = replay.begin(ObsSpec("box", box_shape=(1,)), ActionSpec("categorical", sizes=(2,)))
     add, rows = jax.jit(replay.add), []
     for t in range(steps):
         obs = np.full((num_envs, 1), t, np.float32) + 1000 * np.arange(num_envs)[:, None]
@@ -110,52 +110,52 @@ def played(config, num_envs, steps, seed=0):
         reward = rng.normal(size=num_envs).astype(np.float32)
         step = JaxStep(reward, terminated, truncated, terminated, obs + 0.5, obs + 1)
         action = rng.integers(2, size=num_envs).astype(np.int32)
-        memory = add(memory, obs, action, step)
+        buffer = add(buffer, obs, action, step)
         rows.append((obs, action, reward, terminated, truncated, obs + 0.5))
-    return replay, memory, rows
+    return replay, buffer, rows
 
 
-@pytest.mark.parametrize("prioritised", [False, True])
+@pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("steps", [12, 37])  # before and after the ring of 10 rows has turned
-def test_drawn_rows_are_n_step_transitions(prioritised, n_step, steps):
-    config = DQNConfig(capacity=20, batch_size=8, gamma=GAMMA, n_step=n_step, prioritised=prioritised)
-    replay, memory, rows = played(config, 2, steps)
+def test_drawn_rows_are_n_step_transitions(prioritized, n_step, steps):
+    config = DQNConfig(capacity=20, batch_size=8, gamma=GAMMA, n_step=n_step, prioritized=prioritized)
+    replay, buffer, rows = played(config, 2, steps)
     seen = set()
     draw = jax.jit(replay.draw)
     for seed in range(30):
-        _, batch, place = draw(memory, jax.random.uniform(jax.random.PRNGKey(seed), (2, 8)))
+        _, batch, place = draw(buffer, jax.random.uniform(jax.random.PRNGKey(seed), (2, 8)))
         for i in range(8):
-            world, t = divmod(int(batch.obs[i, 0]), 1000)
+            envs, t = divmod(int(batch.obs[i, 0]), 1000)
             assert steps - replay.length <= t <= steps - n_step  # neither overwritten nor incomplete
-            assert int(place[i]) == t % replay.length * 2 + world
+            assert int(place[i]) == t % replay.length * 2 + envs
             total, discount = 0.0, 1.0
             for k in range(n_step):
-                _, _, reward, terminated, truncated, next_obs = (column[world] for column in rows[t + k])
+                _, _, reward, terminated, truncated, next_obs = (column[envs] for column in rows[t + k])
                 total, discount = total + discount * reward, discount * GAMMA
                 if terminated or truncated:
                     break
             assert float(batch.reward[i]) == pytest.approx(total, abs=1e-5)
             assert float(batch.continues[i]) == pytest.approx(0.0 if terminated else discount, abs=1e-6)
             assert batch.next_obs[i, 0] == next_obs[0]
-            assert int(batch.action[i]) == rows[t][1][world]
-            seen.add((t, world))
+            assert int(batch.action[i]) == rows[t][1][envs]
+            seen.add((t, envs))
     assert len(seen) == 2 * (replay.length - n_step + 1)  # every complete row can be drawn
 
 
 def test_priorities_rule_the_draw():
     config = DQNConfig(
-        capacity=32, batch_size=4, prioritised=True, priority_alpha=0.5, priority_beta=0.4, priority_beta_step=0.1
+        capacity=32, batch_size=4, prioritized=True, priority_alpha=0.5, priority_beta=0.4, priority_beta_step=0.1
     )
-    replay, memory, _ = played(config, 1, 32)
+    replay, buffer, _ = played(config, 1, 32)
     error = np.arange(32, dtype=np.float32)
-    memory = replay.reprioritise(memory, jnp.arange(32), jnp.array(error))
+    buffer = replay.update_priorities(buffer, jnp.arange(32), jnp.array(error))
     probability = (error + config.priority_eps) ** 0.5
     probability /= probability.sum()
-    assert float(memory.top) == pytest.approx(31 + config.priority_eps)
+    assert float(buffer.top) == pytest.approx(31 + config.priority_eps)
     counts = np.zeros(32)
     for seed in range(200):
-        after, batch, place = replay.draw(memory, jax.random.uniform(jax.random.PRNGKey(seed), (2, 64)))
+        after, batch, place = replay.draw(buffer, jax.random.uniform(jax.random.PRNGKey(seed), (2, 64)))
         counts += np.bincount(np.asarray(place), minlength=32)
         expected = (32 * probability[np.asarray(place)]) ** -0.4
         np.testing.assert_allclose(batch.weight, expected / expected.max(), rtol=1e-4)

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.experiment.building import build_cohort, in_one_program
+from drl.experiment.building import build_seed_batch, in_one_program
 from drl.experiment.config import Experiment
 from drl.experiment.launch import train, train_seeds
 
 SMALL = {
-    "ppo": {"rollout_length": 16, "num_envs": 4, "minibatches": 2, "epochs": 2, "normalise_obs": True},
+    "ppo": {"rollout_length": 16, "num_envs": 4, "minibatches": 2, "epochs": 2, "normalize_obs": True},
     "reinforce": {"episodes_per_step": 4, "num_envs": 2, "env_kwargs": ["max_episode_steps=40"], "baseline": "mean"},
     "dqn": {"num_envs": 2, "train_every": 4, "updates_per_log": 8, "warmup": 64, "batch_size": 16, "capacity": 200,
-            "prioritised": True, "n_step": 2},
+            "prioritized": True, "n_step": 2},
 }  # fmt: skip
 QUIET = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "evaluation_episodes": 2}
 
 
 def experiment(algorithm, **changes):
-    settings = {"algorithm": algorithm, "engine": "jax", "hidden": [8], "total_timesteps": 2000}
+    settings = {"algorithm": algorithm, "engine": "jax", "hidden_sizes": [8], "total_timesteps": 2000}
     return Experiment.from_flat(settings | SMALL[algorithm] | changes, "a test")
 
 
@@ -35,7 +35,7 @@ def test_chunks_resume_and_seeds(algorithm):
     """One test for all of it: a program takes long to compile."""
     made = experiment(algorithm)
     assert in_one_program(made)
-    whole, parts = build_cohort(made), build_cohort(made, landmarks=(130,))
+    whole, parts = build_seed_batch(made), build_seed_batch(made, sync_points=(130,))
     logs = taken(whole.trainers[0], 12)
     # Chunks of other lengths give the same numbers.
     assert taken(parts.trainers[0], 12) == logs
@@ -48,11 +48,11 @@ def test_chunks_resume_and_seeds(algorithm):
     # A state taken in the middle of a chunk continues exactly.
     state = whole.trainers[0].state_dict()
     further = taken(whole.trainers[0], 5)
-    other = build_cohort(made)
+    other = build_seed_batch(made)
     other.trainers[0].load_state_dict(state)
     assert taken(other.trainers[0], 5) == further
-    for name, value in whole.trainers[0].agent.brain.host.items():
-        np.testing.assert_array_equal(value, other.trainers[0].agent.brain.host[name])
+    for name, value in whole.trainers[0].agent.model_state.host.items():
+        np.testing.assert_array_equal(value, other.trainers[0].agent.model_state.host[name])
 
 
 @pytest.mark.parametrize("algorithm", SMALL)
@@ -67,14 +67,14 @@ def test_the_same_command_twice_gives_the_same_metrics(algorithm, tmp_path):
 
 
 def test_landmarks_end_chunks():
-    cohort = build_cohort(experiment("ppo"), landmarks=(300, 1000))
+    seed_batch = build_seed_batch(experiment("ppo"), sync_points=(300, 1000))
     ends, seen = [], 0
     for _ in range(20):
-        cohort.advance()
-        ends.append(cohort.computed[0])
-    for landmark in (300, 600, 900, 1000, 1200):
-        passed = next(end for end in ends if end >= landmark)
-        assert passed - landmark < 64, "the step that passes a landmark is the last of its chunk"
+        seed_batch.advance()
+        ends.append(seed_batch.computed[0])
+    for sync_point in (300, 600, 900, 1000, 1200):
+        passed = next(end for end in ends if end >= sync_point)
+        assert passed - sync_point < 64, "the step that passes a landmark is the last of its chunk"
     assert all(b > a for a, b in zip([seen, *ends], ends, strict=False))
 
 
@@ -97,12 +97,12 @@ def test_seeds_train_together_as_they_would_alone(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "torch", "world_engine": "jax"}, "needs --engine jax"),
+        ({"engine": "torch", "vectorization": "jax"}, "needs --engine jax"),
         ({"engine": "torch", "num_seeds": 2}, "need --engine jax"),
         ({"compile": True}, "always compiles"),
-        ({"world_engine": "jax", "env": "LunarLander-v3"}, "written in JAX"),
-        ({"num_seeds": 2, "world_engine": "sync"}, "num_seeds is 2"),
-        ({"world_engine": "jax", "frame_stack": 2}, "frame_stack"),
+        ({"vectorization": "jax", "env": "LunarLander-v3"}, "written in JAX"),
+        ({"num_seeds": 2, "vectorization": "sync"}, "num_seeds is 2"),
+        ({"vectorization": "jax", "frame_stack": 2}, "frame_stack"),
         ({"device": "tpu"}, "device"),
     ],
 )
@@ -114,22 +114,24 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
 
 def test_a_dqn_that_does_not_divide_says_what_to_type():
     with pytest.raises(BadInput, match="train-every"):
-        build_cohort(experiment("dqn", num_envs=3, train_every=4))
+        build_seed_batch(experiment("dqn", num_envs=3, train_every=4))
 
 
 def test_a_dqn_ends_at_its_budget():
-    """In the middle of a round and of the warm-up as well; two worlds step together."""
-    logs = list(build_cohort(experiment("dqn", total_timesteps=39)).trainers[0]())
+    """In the middle of a round and of the warm-up as well; two environments step together."""
+    logs = list(build_seed_batch(experiment("dqn", total_timesteps=39)).trainers[0]())
     assert logs[-1].env_steps == 40
     assert logs[-1].learn == {}
 
 
 def test_seeds_end_each_at_its_own_episode():
-    trainers = build_cohort(experiment("dqn", num_seeds=2, total_timesteps=None, num_episodes=3, num_envs=1)).trainers
+    trainers = build_seed_batch(
+        experiment("dqn", num_seeds=2, total_timesteps=None, num_episodes=3, num_envs=1)
+    ).trainers
     for trainer in trainers:
         logs = list(trainer())
         assert logs[-1].episodes == 3
         assert logs[-1].env_steps == sum(episode.length for log in logs for episode in log.finished)
-        assert trainer.settled
+        assert trainer.in_sync
     assert trainers[0].env_steps != trainers[1].env_steps
     assert list(trainers[0]()) == []

@@ -13,29 +13,29 @@ import torch
 from drl.cli.entry import main
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ObsSpec
 from drl.engines.jax.backbones import MLP
-from drl.engines.jax.brain import Brain
 from drl.engines.jax.heads import LogitsHead, QHead, ValueHead
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, make_policy_model, make_q_value_model
 from drl.engines.jax.policy_agent import PolicyAgent
 from drl.engines.jax.q_agent import QAgent
 from drl.engines.torch import policy_agent as torch_policy_agent
 from drl.engines.torch import q_agent as torch_q_agent
-from drl.experiment.agent_files import load_agent
+from drl.experiment.load_agent import load_agent
 
 TREE = ObsSpec("dict", keys=("a", "b"), parts=(ObsSpec("discrete", sizes=(3,)), twins.VECTOR))
 POLICIES = [
     ("mlp", twins.VECTOR, {}),
-    ("shared", twins.VECTOR, {"shared": True, "hidden": (16,), "activation": "relu"}),
-    ("linear-dict", TREE, {"hidden": ()}),
-    ("grid", twins.GRID, {"hidden": (8,)}),
-    ("flat image", twins.IMAGE, {"hidden": (8,), "backbone": "mlp"}),
+    ("shared", twins.VECTOR, {"shared": True, "hidden_sizes": (16,), "activation": "relu"}),
+    ("linear-dict", TREE, {"hidden_sizes": ()}),
+    ("grid", twins.GRID, {"hidden_sizes": (8,)}),
+    ("flat image", twins.IMAGE, {"hidden_sizes": (8,), "backbone": "mlp"}),
 ]
 CONVOLUTIONS = [
     ("cnn", twins.IMAGE, {"cnn_features": 16, "shared": True}),
-    ("conv1d", twins.SEQUENCE, {"backbone": "conv1d", "hidden": (8,)}),
+    ("conv1d", twins.SEQUENCE, {"backbone": "conv1d", "hidden_sizes": (8,)}),
 ]
 
 
@@ -43,12 +43,12 @@ def encoded(spec, count):
     return twins.draw_obs(np.random.default_rng(1), spec, count)
 
 
-def normaliser_for(spec):
+def normalizer_for(spec):
     if len(spec.shape) != 1:
         return None
-    normaliser = ObsNormaliser(spec.shape)
-    normaliser.update(np.random.default_rng(1).normal(2.0, 3.0, (100, *spec.shape)))
-    return normaliser
+    normalizer = ObsNormalizer(spec.shape)
+    normalizer.update(np.random.default_rng(1).normal(2.0, 3.0, (100, *spec.shape)))
+    return normalizer
 
 
 def assert_same_agent(one, two, obs, exact):
@@ -71,9 +71,9 @@ def assert_same_agent(one, two, obs, exact):
 @pytest.mark.parametrize(("obs_spec", "config"), [p[1:] for p in POLICIES], ids=[p[0] for p in POLICIES])
 def test_policies_cross_over(tmp_path, obs_spec, config, kind, variant):
     spec, config = twins.ACTIONS[kind], ModelConfig(**config)
-    model, brain = twins.make_twins(variant, obs_spec, spec, config, scale=0.3)
-    ours = PolicyAgent(brain, obs_spec, spec, normaliser_for(obs_spec))
-    theirs = torch_policy_agent.PolicyAgent(model, obs_spec, spec, normaliser_for(obs_spec))
+    model, model_state = twins.make_twins(variant, obs_spec, spec, config, scale=0.3)
+    ours = PolicyAgent(model_state, obs_spec, spec, normalizer_for(obs_spec))
+    theirs = torch_policy_agent.PolicyAgent(model, obs_spec, spec, normalizer_for(obs_spec))
     ours.save(tmp_path / "jax", env="Somewhere-v0")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
@@ -91,8 +91,8 @@ def test_policies_cross_over(tmp_path, obs_spec, config, kind, variant):
 @pytest.mark.parametrize(("obs_spec", "config"), [p[1:] for p in CONVOLUTIONS], ids=[p[0] for p in CONVOLUTIONS])
 def test_convolutions_cross_over(tmp_path, obs_spec, config):
     spec = twins.ACTIONS["categorical"]
-    model, brain = twins.make_twins("policy_value", obs_spec, spec, ModelConfig(**config), scale=0.05)
-    PolicyAgent(brain, obs_spec, spec).save(tmp_path / "jax")
+    model, model_state = twins.make_twins("policy_value", obs_spec, spec, ModelConfig(**config), scale=0.05)
+    PolicyAgent(model_state, obs_spec, spec).save(tmp_path / "jax")
     torch_policy_agent.PolicyAgent(model, obs_spec, spec).save(tmp_path / "torch")
     obs = encoded(obs_spec, 100)
     agents = [load_agent(tmp_path / folder, engine=e) for folder, e in (("torch", "jax"), ("jax", "torch"))]
@@ -106,9 +106,9 @@ def test_convolutions_cross_over(tmp_path, obs_spec, config):
 @pytest.mark.parametrize("noisy", [False, True])
 def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
     spec, obs_spec = twins.ACTIONS["categorical"], twins.VECTOR
-    config = QModelConfig(distributional=kind, dueling=dueling, noisy=noisy, num_atoms=7, v_max=5.0, hidden=(16,))
-    model, brain = twins.make_twins("q_value", obs_spec, spec, config)
-    ours, theirs = QAgent(brain, obs_spec, spec), torch_q_agent.QAgent(model, obs_spec, spec)
+    config = QModelConfig(distributional=kind, dueling=dueling, noisy=noisy, num_atoms=7, v_max=5.0, hidden_sizes=(16,))
+    model, model_state = twins.make_twins("q_value", obs_spec, spec, config)
+    ours, theirs = QAgent(model_state, obs_spec, spec), torch_q_agent.QAgent(model, obs_spec, spec)
     ours.save(tmp_path / "jax")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
@@ -125,8 +125,8 @@ def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
 
 def test_a_numpy_agent_needs_no_framework(tmp_path):
     spec, obs_spec = twins.ACTIONS["categorical"], twins.VECTOR
-    _, brain = twins.make_twins("policy_value", obs_spec, spec, ModelConfig())
-    agent = PolicyAgent(brain, obs_spec, spec)
+    _, model_state = twins.make_twins("policy_value", obs_spec, spec, ModelConfig())
+    agent = PolicyAgent(model_state, obs_spec, spec)
     agent.save(tmp_path)
     with pytest.raises(BadInput, match="unknown engine 'jaxx'"):
         load_agent(tmp_path, engine="jaxx")
@@ -157,9 +157,9 @@ def test_a_missing_jax_is_named():
 def test_plain_state_dicts_for_pytorch_users(tmp_path):
     spec = twins.ACTIONS["gaussian"]
     for shared in (False, True):
-        config = ModelConfig(shared=shared, hidden=(8,))
-        model, brain = twins.make_twins("policy_value", twins.VECTOR, spec, config)
-        agent = PolicyAgent(brain, twins.VECTOR, spec)
+        config = ModelConfig(shared=shared, hidden_sizes=(8,))
+        model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, config)
+        agent = PolicyAgent(model_state, twins.VECTOR, spec)
         agent.save_policy_net(tmp_path / "pi.pth")
         agent.save_value_net(tmp_path / "v.pth")
         for part, name in ((model.actor, "pi.pth"), (model.critic, "v.pth")):
@@ -170,7 +170,7 @@ def test_plain_state_dicts_for_pytorch_users(tmp_path):
 
 def test_widths_that_do_not_fit_are_named():
     with pytest.raises(BadInput, match="gives 8 features but head expects 16"):
-        Model(MLP((3,), hidden=(8,)), ValueHead(16))
+        Model(MLP((3,), hidden_sizes=(8,)), ValueHead(16))
     with pytest.raises(BadInput, match="same one"):
         PolicyValueModel(Model(MLP((3,), (8,)), LogitsHead(8, 4)), Model(MLP((3,), (9,)), ValueHead(9)), shared=True)
 
@@ -186,7 +186,7 @@ def test_what_a_model_cannot_be_is_refused():
     with pytest.raises(BadInput, match="recurrent is 'gru'"):
         make_policy_model(twins.VECTOR, spec["categorical"], ModelConfig(recurrent="gru"))
     with pytest.raises(BadInput, match="device 'mps'"):
-        Brain(None, {}, "mps")
+        ModelState(None, {}, "mps")
 
 
 def test_weights_are_orthogonal_and_come_from_the_stream_alone():
@@ -235,14 +235,14 @@ class Own:
 def test_a_q_value_model_composed_by_hand_is_no_stranger(tmp_path):
     spec, obs = twins.ACTIONS["categorical"], encoded(twins.VECTOR, 20)
     model = Model(MLP(twins.VECTOR.shape, (8,), "relu"), QHead(8, spec.sizes[0]))
-    agent = QAgent(Brain(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = QAgent(ModelState(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
     agent.save(tmp_path)
     np.testing.assert_array_equal(load_agent(tmp_path, engine="jax").act(obs), agent.act(obs))
 
 
 def test_a_model_of_ones_own(tmp_path):
     spec, obs = twins.ACTIONS["categorical"], encoded(twins.VECTOR, 20)
-    agent = PolicyAgent(Brain(Own(), Own().init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = PolicyAgent(ModelState(Own(), Own().init(np.random.default_rng(0))), twins.VECTOR, spec)
     assert agent.value(obs).shape == (20,)
     agent.save(tmp_path)
     for engine in ("jax", "numpy"):
@@ -254,11 +254,11 @@ def test_a_model_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("variant", "foo"), ("obs_spec", {}), ("architecture", {"hidden": [4], "depth": 3})]
+    ("key", "value"), [("variant", "foo"), ("obs_spec", {}), ("architecture", {"hidden_sizes": [4], "depth": 3})]
 )
 def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
-    _, brain = twins.make_twins("policy_value", twins.VECTOR, twins.ACTIONS["categorical"], ModelConfig())
-    PolicyAgent(brain, twins.VECTOR, twins.ACTIONS["categorical"]).save(tmp_path)
+    _, model_state = twins.make_twins("policy_value", twins.VECTOR, twins.ACTIONS["categorical"], ModelConfig())
+    PolicyAgent(model_state, twins.VECTOR, twins.ACTIONS["categorical"]).save(tmp_path)
     card = json.loads((tmp_path / "card.json").read_text())
     (tmp_path / "card.json").write_text(json.dumps(card | {key: value}))
     for engine in ("jax", "torch", "numpy"):
@@ -269,7 +269,7 @@ def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
 def test_a_policy_only_agent_has_no_value(tmp_path):
     spec = twins.ACTIONS["categorical"]
     model = MODEL_VARIANTS["policy_only"](twins.VECTOR, spec, ModelConfig())
-    agent = PolicyAgent(Brain(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = PolicyAgent(ModelState(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
     for call in (lambda: agent.value(encoded(twins.VECTOR, 1)), lambda: agent.save_value_net(tmp_path / "v.pth")):
         with pytest.raises(BadInput, match="policy-only"):
             call()
@@ -278,7 +278,7 @@ def test_a_policy_only_agent_has_no_value(tmp_path):
 def test_convert(tmp_path, capsys):
     spec = twins.ACTIONS["gaussian"]
     model, _ = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig())
-    agent = torch_policy_agent.PolicyAgent(model, twins.VECTOR, spec, normaliser_for(twins.VECTOR))
+    agent = torch_policy_agent.PolicyAgent(model, twins.VECTOR, spec, normalizer_for(twins.VECTOR))
     agent.save(tmp_path / "run" / "agent", env="Somewhere-v0", env_steps=7)
     assert main(["convert", str(tmp_path / "run"), "--engine", "jax"]) == 0
     out = tmp_path / "run" / "agent-jax"

@@ -1,10 +1,14 @@
-"""Every algorithm through the ordinary Trainer, on worlds whose values are known, and continued from a checkpoint."""
+"""Every algorithm through the ordinary Trainer, on environments whose values are known, and continued from a
+checkpoint."""
 
 import engine_twins as twins
 import numpy as np
 import pytest
 from engine_twins import draw_replay, quick_compilation  # noqa: F401 (the second is a fixture)
 
+from drl.buffers.episode_buffer import EpisodeBuffer
+from drl.buffers.replay_buffer import ReplayBuffer
+from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
@@ -12,10 +16,7 @@ from drl.core.state_files import read_state, write_state
 from drl.engines.jax.build import build_learner
 from drl.engines.torch import build as torch_build
 from drl.engines.torch.models import load_parameters
-from drl.envs.make import make_world
-from drl.memory.episodes import Episodes
-from drl.memory.replay import Replay
-from drl.memory.rollout import Rollout
+from drl.envs.make_vec_env import make_vec_env
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -26,28 +27,28 @@ CONFIGS = {
     "reinforce": ReinforceConfig(episodes_per_step=16, **FAST),
     "dqn": DQNConfig(warmup=100, tau=0.02, weight_decay=0.0, batch_size=64, **FAST | {"learning_rate": 3e-3}),
 }
-MODELS = {"dqn": QModelConfig(hidden=(32,))}
+MODELS = {"dqn": QModelConfig(hidden_sizes=(32,))}
 
 
-def make_trainer(world, algorithm, steps, config=None, build=build_learner, model=None, **options):
-    config, num_envs = config or CONFIGS[algorithm], world.num_envs
-    model = model or MODELS.get(algorithm, ModelConfig(hidden=(32,)))
-    shapes = (num_envs, world.obs_spec, world.action_spec)
+def make_trainer(envs, algorithm, steps, config=None, build=build_learner, model=None, **options):
+    config, num_envs = config or CONFIGS[algorithm], envs.num_envs
+    model = model or MODELS.get(algorithm, ModelConfig(hidden_sizes=(32,)))
+    shapes = (num_envs, envs.obs_spec, envs.action_spec)
     agent, learner = build(algorithm, shapes[1:], (model, config), Seeds(3), **options)
     extra = {}
     if algorithm == "dqn":
-        memory, extra = Replay(config, *shapes), {"updates_per_log": 50}
+        buffer, extra = ReplayBuffer(config, *shapes), {"updates_per_log": 50}
         agent.epsilon = 1.0
     elif algorithm == "reinforce":
-        memory = Episodes(config.episodes_per_step, *shapes)
+        buffer = EpisodeBuffer(config.episodes_per_step, *shapes)
     else:
-        memory = Rollout(config.rollout_length, *shapes)
-    return Trainer(world, agent, learner, memory, TrainerConfig(total_timesteps=steps, **extra))
+        buffer = RolloutBuffer(config.rollout_length, *shapes)
+    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps, **extra))
 
 
 def train(algorithm, env, steps, config=None, num_envs=4, **options):
-    with make_world(env, num_envs, seed=0) as world:
-        trainer = make_trainer(world, algorithm, steps, config, **options)
+    with make_vec_env(env, num_envs, seed=0) as envs:
+        trainer = make_trainer(envs, algorithm, steps, config, **options)
         for log in trainer():
             if log.env_steps >= steps:
                 return trainer, log
@@ -86,13 +87,14 @@ def test_learns_a_continuous_target():
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_both_engines_walk_the_same_way(algorithm):
-    """The same seeds and first weights: the same actions, worlds and logs for a while, through the ordinary Trainer."""
+    """The same seeds and first weights: the same actions, environments and logs for a while, through the ordinary
+    Trainer."""
     logs = []
     for build in (build_learner, torch_build.build_learner):
-        with make_world("CartPole-v1", 4, seed=0) as world:
-            trainer = make_trainer(world, algorithm, 10_000, build=build, normalise_obs=True)
+        with make_vec_env("CartPole-v1", 4, seed=0) as envs:
+            trainer = make_trainer(envs, algorithm, 10_000, build=build, normalize_obs=True)
             if build is build_learner:
-                first = trainer.agent.brain.host
+                first = trainer.agent.model_state.host
             else:
                 load_parameters(trainer.agent.model, dict(first), "the other engine")
             logs.append([trainer.step().flat() for _ in range(4)])
@@ -109,15 +111,15 @@ def test_a_checkpoint_continues_identically(algorithm, tmp_path):
     rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
     draw = {"dqn": draw_replay, "reinforce": twins.draw_episodes}.get(algorithm, twins.draw_rollout)
     batches = [draw(rng, twins.VECTOR, spec) for _ in range(3)]
-    model = QModelConfig(hidden=(5,), noisy=True) if algorithm == "dqn" else ModelConfig(hidden=(5,))
+    model = QModelConfig(hidden_sizes=(5,), noisy=True) if algorithm == "dqn" else ModelConfig(hidden_sizes=(5,))
     config = ReinforceConfig(baseline="mean") if algorithm == "reinforce" else CONFIGS[algorithm]
 
     def build(seed):
         options = (algorithm, (twins.VECTOR, spec), (model, config), Seeds(seed))
-        return build_learner(*options, normalise_obs=True)
+        return build_learner(*options, normalize_obs=True)
 
     agent, learner = build(1)
-    agent.normaliser.update(batches[0].obs)
+    agent.normalizer.update(batches[0].obs)
     for batch in batches[:2]:
         learner.learn(batch)
     write_state(tmp_path, {"agent": agent.state_dict(), "learner": learner.state_dict()})
@@ -128,7 +130,7 @@ def test_a_checkpoint_continues_identically(algorithm, tmp_path):
     for student, lesson in ((agent, learner), restored):
         logs = lesson.learn(batches[2], progress=0.5)
         actions = student.decide(batches[2].obs.reshape(-1, 3), explore=True)
-        ends.append(logs | student.brain.host | {"actions": actions})
+        ends.append(logs | student.model_state.host | {"actions": actions})
     assert ends[0].keys() == ends[1].keys()
     for name, value in ends[0].items():
         np.testing.assert_array_equal(value, ends[1][name], err_msg=name)
@@ -141,11 +143,11 @@ def test_target_kl_stops_the_epochs():
 
 
 def test_what_an_algorithm_cannot_do_is_refused():
-    with make_world("drl/Match-v0", 1, seed=0) as world:
+    with make_vec_env("drl/Match-v0", 1, seed=0) as envs:
         for algorithm, options, complaint in (
             ("sac", {}, "no algorithm 'sac'"),
             ("ppo", {"config": PPOConfig(critic_learning_rate=1e-3), "model": ModelConfig(shared=True)}, "of its own"),
             ("ppo", {"model": ModelConfig(recurrent="lstm")}, "recurrent is 'lstm'"),
         ):
             with pytest.raises(BadInput, match=complaint):
-                make_trainer(world, algorithm, 10, **{"config": PPOConfig()} | options)
+                make_trainer(envs, algorithm, 10, **{"config": PPOConfig()} | options)

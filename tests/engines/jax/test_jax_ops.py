@@ -16,11 +16,11 @@ from drl.testing import oracles
 quick = partial(jax.jit, compiler_options=QUICK)
 
 
-def random_rollout(seed, length=17, worlds=3):
+def random_rollout(seed, length=17, envs=3):
     rng = np.random.default_rng(seed)
-    reward, value, next_value = rng.normal(size=(3, length, worlds)).astype(np.float32)
-    terminated = rng.random((length, worlds)) < 0.15
-    truncated = (rng.random((length, worlds)) < 0.15) & ~terminated
+    reward, value, next_value = rng.normal(size=(3, length, envs)).astype(np.float32)
+    terminated = rng.random((length, envs)) < 0.15
+    truncated = (rng.random((length, envs)) < 0.15) & ~terminated
     return reward, value, next_value, terminated, truncated
 
 
@@ -56,15 +56,15 @@ def test_explained_variance_counts_only_rows_of_weight():
     assert np.isnan(fit(target, np.float32([1, 1, 1, 2]), weight))
 
 
-def test_means_and_normalising_leave_out_rows_of_no_weight():
+def test_means_and_normalizing_leave_out_rows_of_no_weight():
     rng = np.random.default_rng(0)
     values, weight = rng.normal(size=9).astype(np.float32), np.float32([1, 1, 0, 1, 0, 1, 1, 0, 1])
     kept = values[weight > 0]
-    mean, scaled = quick(lambda v, w: (ops.mean(v, w), ops.normalise(v, w)))(values, weight)
+    mean, scaled = quick(lambda v, w: (ops.mean(v, w), ops.normalize(v, w)))(values, weight)
     assert float(mean) == pytest.approx(kept.mean(), rel=1e-5)
     np.testing.assert_allclose(scaled[weight > 0], (kept - kept.mean()) / (kept.std(ddof=1) + 1e-8), rtol=1e-4)
     only = np.float32([0, 0, 0, 1, 0, 0, 0, 0, 0])
-    np.testing.assert_allclose(ops.normalise(values, only), values)
+    np.testing.assert_allclose(ops.normalize(values, only), values)
 
 
 def test_policies():

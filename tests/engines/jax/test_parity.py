@@ -14,7 +14,6 @@ import torch
 from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
 from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
-from drl.core.numpy_nets import noise_of
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
@@ -22,6 +21,7 @@ from drl.engines.jax.algorithms import reinforce as jax_reinforce
 from drl.engines.jax.models import MODEL_VARIANTS
 from drl.engines.jax.on_policy import window_of
 from drl.engines.jax.shuffle import random_orders
+from drl.engines.numpy.networks import noise_of
 from drl.engines.torch.algorithms import a2c as torch_a2c
 from drl.engines.torch.algorithms import dqn as torch_dqn
 from drl.engines.torch.algorithms import ppo as torch_ppo
@@ -66,14 +66,14 @@ def test_ppo(seed):
         minibatches=int(rng.integers(1, 5)),
         entropy_coef=pick(rng, 0.0, 0.1),
         value_coef=pick(rng, 0.0, 0.5, 2.0),
-        normalise_advantage=bool(rng.integers(2)),
+        normalize_advantage=bool(rng.integers(2)),
         max_grad_norm=pick(rng, None, 0.1, 10.0),
         target_kl=pick(rng, None, 1e-4, 1e-1),
         adam_eps=pick(rng, 1e-5, 1e-3),
     )
-    model, brain = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
+    model, model_state = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
     theirs = torch_ppo.PPO(model, spec, config)
-    ours = jax_ppo.PPO(brain, spec, config)
+    ours = jax_ppo.PPO(model_state, spec, config)
     phantoms = bool(rng.integers(2))
     learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, phantoms=phantoms) for _ in range(2)])
 
@@ -91,11 +91,11 @@ def test_a2c(seed):
         optimizer_eps=pick(rng, 1e-5, 1e-3),
         entropy_coef=pick(rng, 0.0, 0.1),
         value_coef=pick(rng, 0.0, 0.5, 2.0),
-        normalise_advantage=bool(rng.integers(2)),
+        normalize_advantage=bool(rng.integers(2)),
         max_grad_norm=pick(rng, None, 0.1, 10.0),
     )
-    model, brain = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
-    theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(brain, spec, config)
+    model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
+    theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(model_state, spec, config)
     learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec) for _ in range(2)])
 
 
@@ -111,13 +111,13 @@ def test_reinforce(seed):
         learning_rate_end=pick(rng, None, 1e-4),
         entropy_coef=pick(rng, 0.0, 0.1),
         value_coef=pick(rng, 0.5, 2.0),
-        normalise_advantage=bool(rng.integers(2)),
+        normalize_advantage=bool(rng.integers(2)),
         max_grad_norm=pick(rng, None, 0.1, 10.0),
         adam_eps=pick(rng, 1e-5, 1e-3),
     )
     variant = "policy_value" if config.baseline == "value" else "policy_only"
-    model, brain = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
-    theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(brain, spec, config)
+    model, model_state = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
+    theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(model_state, spec, config)
     lengths = (23, 31)
     learn_both(ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length) for length in lengths])
     if config.baseline == "mean":
@@ -151,14 +151,14 @@ def test_dqn(seed, monkeypatch):
         max_grad_value=pick(rng, None, 0.01),
     )
     model_config = twins.draw_q_model(rng, distributional=kind)
-    model, brain = twins.make_twins("q_value", twins.VECTOR, spec, model_config, seed)
+    model, model_state = twins.make_twins("q_value", twins.VECTOR, spec, model_config, seed)
     theirs = torch_dqn.DQN(model, spec, config)
-    ours = jax_dqn.DQN(brain, spec, config, np.random.default_rng(5))
+    ours = jax_dqn.DQN(model_state, spec, config, np.random.default_rng(5))
     stream = np.random.default_rng(5)  # the same noise as ours draws
 
     def same_noise():
         for network in (theirs.model, theirs.target):
-            put_noise(network, noise_of(brain.params, partial(stream.standard_normal, dtype=np.float32)))
+            put_noise(network, noise_of(model_state.params, partial(stream.standard_normal, dtype=np.float32)))
 
     monkeypatch.setattr(theirs, "_resample", same_noise)
     learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR) for _ in range(3)])
@@ -167,12 +167,12 @@ def test_dqn(seed, monkeypatch):
 
 
 FORWARD = [
-    ("mlp", twins.VECTOR, {"hidden": (8, 8)}),
-    ("linear", twins.VECTOR, {"hidden": ()}),
-    ("grid", twins.GRID, {"hidden": (8,), "activation": "relu"}),
+    ("mlp", twins.VECTOR, {"hidden_sizes": (8, 8)}),
+    ("linear", twins.VECTOR, {"hidden_sizes": ()}),
+    ("grid", twins.GRID, {"hidden_sizes": (8,), "activation": "relu"}),
     ("cnn", twins.IMAGE, {"cnn_features": 8}),
-    ("flat image", twins.IMAGE, {"backbone": "mlp", "hidden": (8,)}),
-    ("conv1d", twins.SEQUENCE, {"backbone": "conv1d", "hidden": (8,)}),
+    ("flat image", twins.IMAGE, {"backbone": "mlp", "hidden_sizes": (8,)}),
+    ("conv1d", twins.SEQUENCE, {"backbone": "conv1d", "hidden_sizes": (8,)}),
 ]
 
 
@@ -189,14 +189,16 @@ def test_forward_and_its_gradient(obs_spec, config):
         switches = {"dueling": dueling, "noisy": noisy, "distributional": kind}
         pairs.append(("q_value", twins.ACTIONS["categorical"], twins.draw_q_model(rng, **switches, **config)))
     made = [twins.make_twins(variant, obs_spec, spec, c, seed=i) for i, (variant, spec, c) in enumerate(pairs)]
-    noises = [noise_of(brain.params, partial(rng.standard_normal, dtype=np.float32)) for _, brain in made]
+    noises = [noise_of(model_state.params, partial(rng.standard_normal, dtype=np.float32)) for _, model_state in made]
 
     def all_answers(params, noise):
-        answers = [brain.model.apply(p | n, obs) for (_, brain), p, n in zip(made, params, noise, strict=True)]
+        answers = [
+            model_state.model.apply(p | n, obs) for (_, model_state), p, n in zip(made, params, noise, strict=True)
+        ]
         return sum((leaf**2).sum() for leaf in jax.tree.leaves(answers)), answers
 
     run = jax.jit(jax.value_and_grad(all_answers, has_aux=True), compiler_options=twins.QUICK)
-    (_, answers), gradients = run([brain.params for _, brain in made], noises)
+    (_, answers), gradients = run([model_state.params for _, model_state in made], noises)
     for (model, _), noise, answer, gradient in zip(made, noises, answers, gradients, strict=True):
         put_noise(model, noise)
         expected = model(torch.from_numpy(obs))
@@ -211,9 +213,9 @@ def test_forward_and_its_gradient(obs_spec, config):
 def test_a_step_is_an_update_with_what_its_key_gives():
     """Also for rollouts in which all rows count, and for several seeds at once."""
     rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
-    _, brain = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden=(5,)))
-    pure = jax_ppo.PurePPO(brain.model, spec, PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
-    window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, worlds=4, phantoms=False))
+    _, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden_sizes=(5,)))
+    pure = jax_ppo.PurePPO(model_state.model, spec, PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
+    window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, envs=4, phantoms=False))
     assert window.valid.all()
     keys, rates = jax.random.split(jax.random.key(3), 2), (np.float32(1e-3), np.float32(0.2))
 
@@ -223,7 +225,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
         plain = jax.vmap(lambda key: pure.step(state, window._replace(valid=None), key, *rates))(keys)
         return masked, plain
 
-    masked, plain = jax.jit(both_ways, compiler_options=twins.QUICK)(pure.begin(brain.params), window, keys)
+    masked, plain = jax.jit(both_ways, compiler_options=twins.QUICK)(pure.begin(model_state.params), window, keys)
     for one, many in zip(jax.tree.leaves(masked), jax.tree.leaves(plain), strict=True):
         twins.assert_near(one, many[0])
     assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(plain[0].params))
@@ -231,7 +233,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
 
 def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
     model = MODEL_VARIANTS["q_value"](
-        twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden=(5, 5), noisy=True)
+        twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden_sizes=(5, 5), noisy=True)
     )
     pure, seen = jax_dqn.PureDQN(model, DQNConfig()), []
     monkeypatch.setattr(jax_dqn.PureDQN, "update", lambda self, state, rows, noise, rate: seen.append(noise))

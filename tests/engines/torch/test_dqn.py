@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.configs import DQNConfig, QModelConfig
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
@@ -17,9 +18,8 @@ from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
 from drl.engines.torch.models import architecture_of, make_q_value_model
 from drl.engines.torch.q_agent import QAgent
-from drl.envs.make import make_world
-from drl.experiment.agent_files import load_agent
-from drl.memory.replay import Replay
+from drl.envs.make_vec_env import make_vec_env
+from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 from drl.trainer.trainer import Trainer, TrainerConfig
 
@@ -68,7 +68,7 @@ def test_noise_has_the_variance_of_its_formula():
 
 
 def test_noise_begins_as_strong_as_asked_behind_a_plain_layer():
-    model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True, noisy_sigma=0.2, hidden=(16, 9)))
+    model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True, noisy_sigma=0.2, hidden_sizes=(16, 9)))
     assert [layer.in_features for layer in noisy_layers(model)] == [16, 9]
     for layer in noisy_layers(model):
         np.testing.assert_allclose(layer.weight_sigma.detach(), 0.2 / np.sqrt(layer.in_features), rtol=1e-6)
@@ -83,7 +83,7 @@ def test_noisy_networks_act_at_random_only_while_warming_up():
 
 
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
-def test_dueling_is_value_plus_centred_advantage(kind):
+def test_dueling_is_value_plus_centerd_advantage(kind):
     config = QModelConfig(dueling=True, distributional=kind, num_atoms=7)
     model = make_q_value_model(OBS, ACTION, config, torch.Generator().manual_seed(0))
     features = model.backbone(torch.randn(5, 3))
@@ -109,7 +109,9 @@ def rows_of(batch=16, seed=0):
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_the_composed_loss_against_a_loop(double, kind, dueling):
-    settings = QModelConfig(distributional=kind, num_atoms=9, v_min=-3.0, v_max=3.0, dueling=dueling, hidden=(16,))
+    settings = QModelConfig(
+        distributional=kind, num_atoms=9, v_min=-3.0, v_max=3.0, dueling=dueling, hidden_sizes=(16,)
+    )
     online, target = (make_q_value_model(OBS, ACTION, settings, torch.Generator().manual_seed(s)) for s in (1, 2))
     rows = rows_of()
     loss, logged = dqn_loss(online, rows, target, online.head, DQNConfig(double=double))
@@ -244,19 +246,19 @@ def test_adamw_equals_torch(amsgrad, compiled):
 
 
 def short_run(model_config, config, updates=200, **options):
-    with make_world("CartPole-v1", 2, seed=0) as world:
-        specs = (world.obs_spec, world.action_spec)
+    with make_vec_env("CartPole-v1", 2, seed=0) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
         agent, learner = build_learner("dqn", specs, (model_config, config), Seeds(1), **options)
-        trainer = Trainer(world, agent, learner, Replay(config, 2, *specs), TrainerConfig(updates_per_log=updates))
+        trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 2, *specs), TrainerConfig(updates_per_log=updates))
         return trainer, trainer.step()
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=lambda s: "".join("01"[x] for x in s))
 def test_all_combinations_learn_save_and_load(tmp_path, switches):
-    double, dueling, prioritised, n_step, distributional, noisy = switches
+    double, dueling, prioritized, n_step, distributional, noisy = switches
     kind = "c51" if distributional else "none"
-    settings = QModelConfig(dueling=dueling, distributional=kind, noisy=noisy, hidden=(32, 32))
-    config = DQNConfig(double=double, prioritised=prioritised, n_step=3 if n_step else 1, batch_size=32, warmup=64)
+    settings = QModelConfig(dueling=dueling, distributional=kind, noisy=noisy, hidden_sizes=(32, 32))
+    config = DQNConfig(double=double, prioritized=prioritized, n_step=3 if n_step else 1, batch_size=32, warmup=64)
     trainer, log = short_run(settings, config)
     assert log.learn["loss"] > 0
     assert all(np.isfinite(value) for value in log.flat().values())
@@ -272,8 +274,8 @@ def test_compiled_update_is_the_same_update(noisy, kind):
     parameters = []
     for compiled in (False, True):
         torch._dynamo.reset()
-        settings = QModelConfig(distributional=kind, noisy=noisy, dueling=True, hidden=(16,))
-        config = DQNConfig(double=True, batch_size=32, warmup=64, prioritised=True, learning_rate=1e-3)
+        settings = QModelConfig(distributional=kind, noisy=noisy, dueling=True, hidden_sizes=(16,))
+        config = DQNConfig(double=True, batch_size=32, warmup=64, prioritized=True, learning_rate=1e-3)
         trainer, _ = short_run(settings, config, updates=20, compile_update=compiled)
         parameters.append(trainer.algorithm.optimizer.values)
     torch.testing.assert_close(*parameters, rtol=1e-2, atol=1e-4)
@@ -288,13 +290,13 @@ def test_learns_the_values_of_a_two_step_world(env, values, n_step, kind):
         gamma=0.9, n_step=n_step, learning_rate=3e-3, learning_rate_end=0.0, warmup=100, tau=0.02, weight_decay=0.0,
         batch_size=64,
     )  # fmt: skip
-    settings = QModelConfig(hidden=(32,), distributional=kind, v_min=0.0, v_max=12.0, num_atoms=25)
-    with make_world(env, 2, seed=0) as world:
-        specs = (world.obs_spec, world.action_spec)
+    settings = QModelConfig(hidden_sizes=(32,), distributional=kind, v_min=0.0, v_max=12.0, num_atoms=25)
+    with make_vec_env(env, 2, seed=0) as envs:
+        specs = (envs.obs_spec, envs.action_spec)
         agent, learner = build_learner("dqn", specs, (settings, config), Seeds(1))
         agent.epsilon = 1.0
         steps = TrainerConfig(updates_per_log=1200, total_timesteps=3000)
-        trainer = Trainer(world, agent, learner, Replay(config, 2, *specs), steps)
+        trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 2, *specs), steps)
         trainer.step()
         trainer.step()
     learned = agent.q_values(np.array([[0.0], [1.0]], np.float32)).mean(axis=1)

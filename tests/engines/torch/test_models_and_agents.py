@@ -5,7 +5,7 @@ from torch import nn
 
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.normalise import ObsNormaliser
+from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.heads import LogitsHead, ValueHead
@@ -17,7 +17,7 @@ from drl.engines.torch.models import (
     make_q_value_model,
 )
 from drl.engines.torch.policy_agent import PolicyAgent, policy_views
-from drl.experiment.agent_files import load_agent
+from drl.experiment.load_agent import load_agent
 
 VECTOR = ObsSpec("box", (3,))
 IMAGE = ObsSpec("box", (2, 36, 40), "uint8")
@@ -40,13 +40,13 @@ def observations(spec, count):
     return rng.normal(size=(count, *spec.shape)).astype(np.float32)
 
 
-def make_agent(obs_spec, action_spec, seed=0, normaliser=None, **config):
+def make_agent(obs_spec, action_spec, seed=0, normalizer=None, **config):
     generator = torch.Generator().manual_seed(seed)
     model = make_policy_value_model(obs_spec, action_spec, ModelConfig(**config), generator)
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh policy head is nearly flat: give it opinions
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return PolicyAgent(model, obs_spec, action_spec, normaliser, np.random.default_rng(0))
+    return PolicyAgent(model, obs_spec, action_spec, normalizer, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
@@ -76,10 +76,10 @@ def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
     ("obs_spec", "config"),
     [
         (VECTOR, {}),
-        (VECTOR, {"shared": True, "hidden": (16,), "activation": "relu"}),
-        (TREE, {"hidden": ()}),
+        (VECTOR, {"shared": True, "hidden_sizes": (16,), "activation": "relu"}),
+        (TREE, {"hidden_sizes": ()}),
         (IMAGE, {"cnn_features": 32}),
-        (IMAGE, {"hidden": (32,), "backbone": "mlp"}),
+        (IMAGE, {"hidden_sizes": (32,), "backbone": "mlp"}),
         (SEQUENCE, {"backbone": "conv1d"}),
     ],
     ids=["mlp", "shared", "linear-dict", "cnn", "flat-image", "conv1d"],
@@ -87,8 +87,8 @@ def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
 def test_saved_agent_acts_the_same_when_loaded(tmp_path, obs_spec, action_spec, config):
     agent = make_agent(obs_spec, action_spec, **config)
     if obs_spec is VECTOR:
-        agent.normaliser = ObsNormaliser((3,))
-        agent.normaliser.update(np.random.default_rng(1).normal(2.0, 3.0, (100, 3)))
+        agent.normalizer = ObsNormalizer((3,))
+        agent.normalizer.update(np.random.default_rng(1).normal(2.0, 3.0, (100, 3)))
     agent.save(tmp_path / "agent", env="Somewhere-v0")
     loaded = load_agent(tmp_path)
     obs = observations(obs_spec, 50)
@@ -118,7 +118,7 @@ def test_low_temperature_is_greedy():
 
 def test_widths_that_do_not_fit_are_named():
     with pytest.raises(BadInput, match="gives 8 features but head expects 16"):
-        Model(MLP((3,), hidden=(8,)), ValueHead(16))
+        Model(MLP((3,), hidden_sizes=(8,)), ValueHead(16))
 
 
 @pytest.mark.parametrize("obs_spec", [ObsSpec("box", (3, 20, 20), "uint8"), VECTOR])
@@ -133,7 +133,7 @@ def test_q_values_want_discrete_actions():
         make_q_value_model(VECTOR, ACTIONS[3], QModelConfig())
 
 
-def test_initialisation_comes_from_the_generator_alone():
+def test_initialization_comes_from_the_generator_alone():
     models = []
     for noise in (1, 2):
         torch.manual_seed(noise)
@@ -165,8 +165,8 @@ def test_a_model_of_ones_own(tmp_path):
         load_agent(tmp_path, model=nn.Linear(3, 4))
 
 
-def test_hand_composed_models_are_recognised(tmp_path):
-    backbone = MLP((3,), hidden=(8, 4), activation="relu")
+def test_hand_composed_models_are_recognized(tmp_path):
+    backbone = MLP((3,), hidden_sizes=(8, 4), activation="relu")
     model = PolicyValueModel(Model(backbone, LogitsHead(4, 4)), Model(backbone, ValueHead(4)))
     agent = PolicyAgent(model, VECTOR, ACTIONS[0])
     agent.save(tmp_path)
@@ -204,7 +204,7 @@ class Shifted(Model):
 def spoiled_models():
     normed = make_policy_model(VECTOR, ACTIONS[0], ModelConfig())
     normed.backbone.insert(1, nn.LayerNorm(64))
-    backbone = MLP((3,), hidden=(8,))
+    backbone = MLP((3,), hidden_sizes=(8,))
     yield "LayerNorm in the MLP", normed
     yield "subclassed Model", Shifted(backbone, LogitsHead(8, 4))
     yield "subclassed actor", PolicyValueModel(Shifted(backbone, LogitsHead(8, 4)), Model(backbone, ValueHead(8)))
@@ -246,7 +246,7 @@ def test_a_users_value_is_found_by_looking():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("variant", "foo"), ("obs_spec", {}), ("architecture", {"hidden": [4], "depth": 3})]
+    ("key", "value"), [("variant", "foo"), ("obs_spec", {}), ("architecture", {"hidden_sizes": [4], "depth": 3})]
 )
 def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
     import json

@@ -9,11 +9,11 @@ from drl.engines.torch import ops
 from drl.testing import oracles
 
 
-def random_rollout(seed, length=17, worlds=3):
+def random_rollout(seed, length=17, envs=3):
     rng = np.random.default_rng(seed)
-    reward, value, next_value = rng.normal(size=(3, length, worlds)).astype(np.float32)
-    terminated = rng.random((length, worlds)) < 0.15
-    truncated = (rng.random((length, worlds)) < 0.15) & ~terminated
+    reward, value, next_value = rng.normal(size=(3, length, envs)).astype(np.float32)
+    terminated = rng.random((length, envs)) < 0.15
+    truncated = (rng.random((length, envs)) < 0.15) & ~terminated
     return reward, value, next_value, terminated, truncated
 
 

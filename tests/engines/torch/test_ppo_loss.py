@@ -39,12 +39,12 @@ def make_rows(spec, count=32, seed=0):
 
 @pytest.mark.parametrize("kind", ACTIONS)
 @pytest.mark.parametrize("value_clip", [None, 0.3])
-@pytest.mark.parametrize("normalise", [True, False])
-def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalise):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
     spec = ACTIONS[kind]
-    model = make_policy_value_model(OBS, spec, ModelConfig(hidden=(8,)), torch.Generator().manual_seed(0))
+    model = make_policy_value_model(OBS, spec, ModelConfig(hidden_sizes=(8,)), torch.Generator().manual_seed(0))
     rows = make_rows(spec)
-    config = PPOConfig(value_clip=value_clip, normalise_advantage=normalise, entropy_coef=0.1, value_coef=0.7)
+    config = PPOConfig(value_clip=value_clip, normalize_advantage=normalize, entropy_coef=0.1, value_coef=0.7)
     with torch.no_grad():
         params, value = model(rows.obs)
         log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
@@ -52,7 +52,7 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalise):
     loss, logged = ppo_loss(model, rows, torch.tensor(0.2), spec, config)
 
     advantage = rows.advantage.double().numpy()
-    if normalise:
+    if normalize:
         advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
     policy_loss, clip_fraction, kl, clipped = oracles.ppo_loss_terms(rows.log_prob, log_prob, advantage, 0.2)
     errors = []
@@ -72,7 +72,7 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalise):
 @pytest.mark.parametrize("shared", [True, False])
 def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
     spec, clip_range = ACTIONS["gaussian"], torch.tensor(0.2)
-    config = ModelConfig(hidden=(8, 8), shared=shared)
+    config = ModelConfig(hidden_sizes=(8, 8), shared=shared)
     ours = make_policy_value_model(OBS, spec, config, torch.Generator().manual_seed(1))
     theirs = copy.deepcopy(ours)
     loss = lambda model, rows: ppo_loss(model, rows, clip_range, spec, PPOConfig())  # noqa: E731

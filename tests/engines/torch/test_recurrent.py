@@ -1,4 +1,4 @@
-"""Recurrence against a brute-force loop of torch's own cells, one world and one step at a time."""
+"""Recurrence against a brute-force loop of torch's own cells, one environment and one step at a time."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from drl.engines.torch import ops
 from drl.engines.torch.algorithms.ppo import PPO, ppo_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.models import make_policy_value_model
-from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_worlds
+from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import pack, sequences
 from drl.engines.torch.policy_agent import PolicyAgent
 from drl.engines.torch.recurrent_views import recurrent_views
-from drl.experiment.agent_files import load_agent
+from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("categorical", sizes=(4,))
@@ -25,11 +25,11 @@ IMAGE, ROUNDS = ObsSpec("box", (2, 36, 40), "uint8"), ObsSpec("box", (10, 5))
 GAUSSIAN = ActionSpec("gaussian", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32")
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
 SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
-STEPS, WORLDS = 9, 4
+STEPS, ENVS = 9, 4
 
 
 def make_model(kind, shared, obs_spec=OBS, spec=SPEC, **options):
-    config = ModelConfig(hidden=(8,), recurrent=kind, recurrent_size=6, shared=shared, **options)
+    config = ModelConfig(hidden_sizes=(8,), recurrent=kind, recurrent_size=6, shared=shared, **options)
     generator = torch.Generator().manual_seed(0)
     model = make_policy_value_model(obs_spec, spec, config, generator)
     with torch.no_grad():
@@ -38,38 +38,38 @@ def make_model(kind, shared, obs_spec=OBS, spec=SPEC, **options):
     return model
 
 
-def make_batch(hidden_size, seed=0):
+def make_batch(rnn_state_size, seed=0):
     """All there is: ends of both kinds, also in the last row, reset rows, also the first and the last one."""
     rng = np.random.default_rng(seed)
-    terminated, truncated = np.zeros((2, STEPS, WORLDS), bool)
-    valid = np.ones((STEPS, WORLDS), bool)
-    terminated[2, 0] = truncated[3, 0] = True  # an episode of one step; the world resets at once
-    truncated[4, 1], valid[5, 1] = True, False  # the world resets itself one call later
+    terminated, truncated = np.zeros((2, STEPS, ENVS), bool)
+    valid = np.ones((STEPS, ENVS), bool)
+    terminated[2, 0] = truncated[3, 0] = True  # an episode of one step; the environment resets at once
+    truncated[4, 1], valid[5, 1] = True, False  # the environment resets itself one call later
     terminated[7, 1], valid[8, 1] = True, False
     valid[0, 2], truncated[8, 2] = False, True
     final_index = np.flatnonzero(terminated | truncated)
     numbers = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return RolloutBatch(
-        obs=numbers(STEPS, WORLDS, 3),
-        action=rng.integers(4, size=(STEPS, WORLDS)),
-        reward=numbers(STEPS, WORLDS) * valid,
+        obs=numbers(STEPS, ENVS, 3),
+        action=rng.integers(4, size=(STEPS, ENVS)),
+        reward=numbers(STEPS, ENVS) * valid,
         terminated=terminated,
         truncated=truncated,
         valid=valid,
-        last_obs=numbers(WORLDS, 3),
+        last_obs=numbers(ENVS, 3),
         final_index=final_index,
         final_obs=numbers(len(final_index), 3),
-        hidden=numbers(WORLDS, hidden_size),
+        rnn_state=numbers(ENVS, rnn_state_size),
     )
 
 
-def cell_step(part, obs, hidden):
-    """One step of one world by torch's own cell: output and hidden state."""
+def cell_step(part, obs, rnn_state):
+    """One step of one environment by torch's own cell: output and hidden state."""
     features = part.backbone(torch.from_numpy(obs)[None])
     if part.kind == "gru":
-        out = part.cell(features, hidden[None])
+        out = part.cell(features, rnn_state[None])
         return out[0], out[0]
-    out, content = part.cell(features, tuple(half[None] for half in hidden.chunk(2)))
+    out, content = part.cell(features, tuple(half[None] for half in rnn_state.chunk(2)))
     return out[0], torch.cat([out, content], dim=1)[0]
 
 
@@ -77,9 +77,9 @@ def brute_force(model, batch):
     """Per valid row (t, n): policy parameters, value, and the successor's value, by a loop over single steps."""
     answers = {}
     members = (model.actor, model.critic)
-    for n in range(WORLDS):
-        both = torch.from_numpy(batch.hidden[n])
-        start = [both[m.backbone.offset :][: m.backbone.hidden_size] for m in members]
+    for n in range(ENVS):
+        both = torch.from_numpy(batch.rnn_state[n])
+        start = [both[m.backbone.offset :][: m.backbone.rnn_state_size] for m in members]
         state = start
         for t in range(STEPS):
             if not batch.valid[t, n]:
@@ -90,7 +90,7 @@ def brute_force(model, batch):
             ends = batch.terminated[t, n] or batch.truncated[t, n]
             following = batch.last_obs[n] if t == STEPS - 1 else batch.obs[t + 1, n]
             if ends:
-                following = batch.final_obs[list(batch.final_index).index(t * WORLDS + n)]
+                following = batch.final_obs[list(batch.final_index).index(t * ENVS + n)]
             peek, _ = cell_step(model.critic.backbone, following, state[1])
             answers[t, n] = model.actor.head(outs[0]), model.critic.head(outs[1]), model.critic.head(peek)
             if ends:
@@ -99,7 +99,7 @@ def brute_force(model, batch):
 
 
 def positions(packing):
-    return [(int(row) // WORLDS, int(row) % WORLDS) for row in packing.row]
+    return [(int(row) // ENVS, int(row) % ENVS) for row in packing.row]
 
 
 def hidden_width(kind, shared):
@@ -134,7 +134,7 @@ def test_advantages_bootstrap_with_what_the_successor_would_be_seen_with(kind, s
     model, batch = make_model(kind, shared), make_batch(hidden_width(kind, shared))
     expected = brute_force(model, batch)
     rows = evaluate_rollout(model, SPEC, batch, 0.9, 0.8)
-    values, next_values = np.zeros((2, STEPS, WORLDS))
+    values, next_values = np.zeros((2, STEPS, ENVS))
     for (t, n), (_, value, successor) in expected.items():
         values[t, n], next_values[t, n] = value.item(), successor.item()
     ends = (batch.terminated, batch.truncated)
@@ -156,10 +156,10 @@ def test_nothing_leaks_from_one_episode_into_another():
     before, _ = model(sequences(batch, torch.device("cpu")))
 
     def changed(change):
-        kept = batch.obs.copy(), batch.hidden.copy()
+        kept = batch.obs.copy(), batch.rnn_state.copy()
         change()
         after, _ = model(sequences(batch, torch.device("cpu")))
-        batch.obs[:], batch.hidden[:] = kept
+        batch.obs[:], batch.rnn_state[:] = kept
         moved = (before != after).any(dim=1).tolist()
         return sorted(place for place, moves in zip(where, moved, strict=True) if moves)
 
@@ -170,8 +170,8 @@ def test_nothing_leaks_from_one_episode_into_another():
     assert changed(obs_at(3, 0)) == [(3, 0)]  # truncated at once
     assert changed(obs_at(5, 1)) == []  # a reset row
     assert changed(obs_at(6, 1)) == [(6, 1), (7, 1)]
-    assert changed(lambda: batch.hidden[0].__iadd__(1.0)) == [(0, 0), (1, 0), (2, 0)]
-    assert changed(lambda: batch.hidden[2].__iadd__(1.0)) == []  # its first row only reset the world
+    assert changed(lambda: batch.rnn_state[0].__iadd__(1.0)) == [(0, 0), (1, 0), (2, 0)]
+    assert changed(lambda: batch.rnn_state[2].__iadd__(1.0)) == []  # its first row only reset the environment
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -179,7 +179,7 @@ def test_minibatches_are_whole_worlds_and_cover_everything_once(count):
     model, batch = make_model("lstm", False), make_batch(24)
     rows = evaluate_rollout(model, SPEC, batch, 0.9, 0.8)
     seen, clip = 0, torch.tensor(0.2)
-    for part in minibatches_of_worlds(rows, np.random.default_rng(0), count):
+    for part in minibatches_of_envs(rows, np.random.default_rng(0), count):
         params, value = model(part.obs)
         torch.testing.assert_close(value, part.value, rtol=1e-5, atol=1e-5)
         log_prob, _ = ops.log_prob_and_entropy(SPEC, params, part.action)
@@ -190,18 +190,18 @@ def test_minibatches_are_whole_worlds_and_cover_everything_once(count):
             assert logged[3:].tolist() == [0.0, 0.0, 1.0]  # approx_kl, clip_fraction, mean_clipped_ratio
         seen += len(value)
     assert seen == batch.valid.sum()
-    with pytest.raises(BadInput, match="whole worlds and there are 4"):
-        next(minibatches_of_worlds(rows, np.random.default_rng(0), 5))
+    with pytest.raises(BadInput, match="split by environment and there are 4"):
+        next(minibatches_of_envs(rows, np.random.default_rng(0), 5))
 
 
 def test_ppo_and_a2c_learn_from_a_recurrent_batch():
     batch = make_batch(12)
     for algorithm, config in (("ppo", PPOConfig(minibatches=2)), ("a2c", A2CConfig())):
-        model_config = ModelConfig(hidden=(8,), recurrent="gru", recurrent_size=6)
+        model_config = ModelConfig(hidden_sizes=(8,), recurrent="gru", recurrent_size=6)
         _, learner = build_learner(algorithm, (OBS, SPEC), (model_config, config), Seeds(0))
         assert np.isfinite(list(learner.learn(batch).values())).all()
     with pytest.raises(BadInput, match="sequences"):
-        learner.learn(RolloutBatch(**{**vars(batch), "hidden": None}))
+        learner.learn(RolloutBatch(**{**vars(batch), "rnn_state": None}))
 
 
 @KINDS
@@ -218,21 +218,21 @@ def test_acting_in_numpy_equals_torch(kind, shared, spec):
         obs = rng.normal(size=(5, 3)).astype(np.float32)
         np.testing.assert_allclose(agent.policy_params(obs), slow.policy_params(obs), atol=2e-6)
         np.testing.assert_allclose(agent.decide(obs), slow.decide(obs), atol=2e-6)
-        np.testing.assert_allclose(agent.hidden, slow.hidden, atol=2e-6)
-    assert agent.hidden.shape == (5, hidden_width(kind, shared))
+        np.testing.assert_allclose(agent.rnn_state, slow.rnn_state, atol=2e-6)
+    assert agent.rnn_state.shape == (5, hidden_width(kind, shared))
 
 
 def test_playing_step_by_step_is_what_the_learner_sees():
     """Acting, with resets by mask, arrives at the very states that the packed pass works out anew."""
     model, batch = make_model("gru", False), make_batch(12)
     agent = PolicyAgent(model, OBS, SPEC)
-    agent.hidden = batch.hidden
+    agent.rnn_state = batch.rnn_state
     played = {}
     for t in range(STEPS):
         params = agent.policy_params(batch.obs[t])
         agent.decide(batch.obs[t])
         agent.begin(batch.terminated[t] | batch.truncated[t] | ~batch.valid[t])
-        played |= {(t, n): params[n] for n in range(WORLDS) if batch.valid[t, n]}
+        played |= {(t, n): params[n] for n in range(ENVS) if batch.valid[t, n]}
     seen = sequences(batch, torch.device("cpu"))
     params, _ = model(seen)
     np.testing.assert_allclose(params.detach(), [played[place] for place in positions(seen.packing)], atol=1e-5)
@@ -277,7 +277,7 @@ def test_a_saved_agent_plays_the_same_when_loaded(tmp_path, kind, obs_spec, opti
         obs = (100 * rng.normal(size=(3, *obs_spec.shape))).astype(obs_spec.dtype)
         np.testing.assert_array_equal(loaded.act(obs), agent.act(obs))
         np.testing.assert_array_equal(loaded.value(obs), agent.value(obs))
-    np.testing.assert_array_equal(loaded.hidden, agent.hidden)
+    np.testing.assert_array_equal(loaded.rnn_state, agent.rnn_state)
 
 
 def test_state_goes_on_where_it_was():
@@ -286,7 +286,7 @@ def test_state_goes_on_where_it_was():
     agents[0].act(obs, explore=True)
     agents[1].load_state_dict(agents[0].state_dict())
     np.testing.assert_array_equal(agents[0].act(obs, explore=True), agents[1].act(obs, explore=True))
-    np.testing.assert_array_equal(agents[0].hidden, agents[1].hidden)
+    np.testing.assert_array_equal(agents[0].rnn_state, agents[1].rnn_state)
 
 
 def test_what_cannot_be_is_refused_by_name():

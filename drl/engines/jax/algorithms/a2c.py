@@ -12,9 +12,9 @@ from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
 from drl.engines.jax.learner import Learner
+from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer
 
@@ -27,7 +27,7 @@ def a2c_loss(
     """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all do)."""
     policy, value = model.apply(params, rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
-    advantage = ops.normalise(rows.advantage, weight) if config.normalise_advantage else rows.advantage
+    advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
     policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
     value_loss = ops.mean(jnp.square(value - rows.target), weight)
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
@@ -56,41 +56,41 @@ class PureA2C:
         config, weight = self.config, weight_of(window)
         rows = evaluate_rollout(self.model, state.params, self.spec, window, config.gamma, config.gae_lambda)
         gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.spec, config)
-        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         fit = ops.explained_variance(rows.value, rows.target, weight)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "explained_variance": fit}
-        return LearnerState(params, memory), logs | {"gradient_steps": jnp.int32(1)}
+        return LearnerState(params, opt_state), logs | {"gradient_steps": jnp.int32(1)}
 
 
 _step = jax.jit(PureA2C.step, static_argnums=0)
 
 
 class A2C(Learner):
-    """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
+    """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
     def __init__(
         self,
-        brain: Brain,
+        model_state: ModelState,
         action_spec: ActionSpec,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
     ):
         self.config = config or A2CConfig()
-        super().__init__(brain, variant_of("a2c", self.config))
-        self.pure = PureA2C(brain.model, action_spec, self.config)
-        self.memory = self.pure.optimizer.init(brain.params)
+        super().__init__(model_state, variant_of("a2c", self.config))
+        self.pure = PureA2C(model_state.model, action_spec, self.config)
+        self.opt_state = self.pure.optimizer.init(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate = self.learning_rate(progress)
         state, logs = _step(
-            self.pure, LearnerState(self.brain.params, self.memory), window_of(batch), None, np.float32(rate)
+            self.pure, LearnerState(self.model_state.params, self.opt_state), window_of(batch), None, np.float32(rate)
         )
-        self.brain.params, self.memory = state
+        self.model_state.params, self.opt_state = state
         return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": state_arrays(self.memory)}
+        return {"optimizer": state_arrays(self.opt_state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory = restore_state(self.memory, state["optimizer"])
+        self.opt_state = restore_state(self.opt_state, state["optimizer"])

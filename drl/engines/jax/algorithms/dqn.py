@@ -1,4 +1,4 @@
-"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritised, noisy.
+"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritized, noisy.
 
 The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
 memory's and reach the loss as `continues` and `weight`; double is here.
@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import DQNConfig, variant_of
-from drl.core.numpy_nets import noise_of
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
-from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.heads import QHead
 from drl.engines.jax.layers import Params, random_noise
 from drl.engines.jax.learner import Learner
+from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.optimizer import Optimizer, OptimizerState
+from drl.engines.numpy.networks import noise_of
 
 
 class QRows(NamedTuple):
@@ -109,32 +109,33 @@ class PureDQN:
         """The same with a given noise of the online and the target network."""
         options = (state.target, noise, self.model, rows, self.config)
         gradient, (numbers, priority) = jax.grad(dqn_loss, has_aux=True)(state.params, *options)
-        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         # 0 between two moves of the target network.
-        share = self.config.tau * (memory.count % self.config.target_every == 0)
+        share = self.config.tau * (opt_state.count % self.config.target_every == 0)
         target = {name: old + share * (params[name] - old) for name, old in state.target.items()}
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "priority": priority}
-        return DQNState(params, target, memory), logs
+        return DQNState(params, target, opt_state), logs
 
 
 _update = jax.jit(PureDQN.update, static_argnums=0)
 
 
 class DQN(Learner):
-    """Learns action values from replayed transitions. Needs a brain with a q-value model, and Discrete actions."""
+    """Learns action values from replayed transitions. Needs a model state with a q-value model, and Discrete
+    actions."""
 
     def __init__(
         self,
-        brain: Brain,
+        model_state: ModelState,
         action_spec: ActionSpec,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
     ):
         self.spec, self.config = action_spec, config or DQNConfig()
-        super().__init__(brain, variant_of("dqn", self.config))
+        super().__init__(model_state, variant_of("dqn", self.config))
         self.rng = rng or np.random.default_rng(0)  # draws the noise of noisy layers
-        self.pure = PureDQN(brain.model, self.config)
-        _, self.target, self.memory = self.pure.begin(brain.params)
+        self.pure = PureDQN(model_state.model, self.config)
+        _, self.target, self.opt_state = self.pure.begin(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> dict[str, Any]:
@@ -142,26 +143,26 @@ class DQN(Learner):
         rate = self.learning_rate(progress)
         continues = batch.discount * (1.0 - batch.terminated)
         rows = QRows(batch.obs, batch.action, batch.reward, continues, batch.next_obs, batch.weight)
-        state = DQNState(self.brain.params, self.target, self.memory)
+        state = DQNState(self.model_state.params, self.target, self.opt_state)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
         noise = (noise_of(state.params, draw), noise_of(state.params, draw))  # independent for both networks
         state, logs = _update(self.pure, state, rows, noise, np.float32(rate))
-        self.brain.params, self.target, self.memory = state
+        self.model_state.params, self.target, self.opt_state = state
         priority = np.asarray(logs.pop("priority"))
         return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "priority": priority}
 
     def predict(self, obs: Array) -> Array:
-        answer = self.brain.model.apply(self.brain.params, obs)
-        return np.asarray(_q_values(getattr(self.brain.model, "head", None), answer))
+        answer = self.model_state.model.apply(self.model_state.params, obs)
+        return np.asarray(_q_values(getattr(self.model_state.model, "head", None), answer))
 
     def sync_target(self) -> None:
-        self.target = dict(self.brain.params)
+        self.target = dict(self.model_state.params)
 
     def state_dict(self) -> dict[str, Any]:
         target = state_arrays(self.target)
-        return {"optimizer": state_arrays(self.memory), "target": target, "rng": generator_state(self.rng)}
+        return {"optimizer": state_arrays(self.opt_state), "target": target, "rng": generator_state(self.rng)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory = restore_state(self.memory, state["optimizer"])
+        self.opt_state = restore_state(self.opt_state, state["optimizer"])
         self.target = restore_state(self.target, state["target"])
         restore_generator(self.rng, state["rng"])

@@ -14,9 +14,9 @@ from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
 from drl.engines.jax.learner import Learner
+from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
@@ -38,7 +38,7 @@ def ppo_loss(
     """The loss of one minibatch and, stacked, what to log of it. Rows of weight 0 do not count (None: all do)."""
     policy, value = model.apply(params, rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
-    advantage = ops.normalise(rows.advantage, weight) if config.normalise_advantage else rows.advantage
+    advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
 
     log_ratio = log_prob - rows.log_prob  # [B]
     ratio = jnp.exp(log_ratio)
@@ -116,8 +116,8 @@ class PurePPO:
     ) -> tuple[LearnerState, jax.Array]:
         options = (self.model, rows, weight, clip_range, self.spec, self.config)
         gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
-        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
-        return LearnerState(params, memory), jnp.append(logged, norm)
+        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        return LearnerState(params, opt_state), jnp.append(logged, norm)
 
 
 def _until_too_far(epoch: Any, state: LearnerState, index: jax.Array, limit: float) -> tuple[Any, Any, Any]:
@@ -141,31 +141,31 @@ _update = jax.jit(PurePPO.update, static_argnums=0)
 
 
 class PPO(Learner):
-    """Learns from rollouts of its own policy. Needs a brain with a policy-value model."""
+    """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
     def __init__(
         self,
-        brain: Brain,
+        model_state: ModelState,
         action_spec: ActionSpec,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
     ):
         self.config = config or PPOConfig()
-        super().__init__(brain, variant_of("ppo", self.config))
+        super().__init__(model_state, variant_of("ppo", self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
-        if self.config.critic_learning_rate is not None and getattr(brain.model, "shared", True):
+        if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.pure = PurePPO(brain.model, action_spec, self.config)
-        self.memory = self.pure.optimizer.init(brain.params)
+        self.pure = PurePPO(model_state.model, action_spec, self.config)
+        self.opt_state = self.pure.optimizer.init(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
-        state = LearnerState(self.brain.params, self.memory)
+        state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), np.float32(rate), np.float32(clip_range))
         state, logs = _update(self.pure, state, *inputs)
-        self.brain.params, self.memory = state
+        self.model_state.params, self.opt_state = state
         return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "clip_range": clip_range}
 
     def _orders(self, valid: Array) -> Array:
@@ -175,8 +175,8 @@ class PPO(Learner):
         return np.array([np.concatenate([order, others]) for order in orders], np.int32)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": state_arrays(self.memory), "rng": generator_state(self.rng)}
+        return {"optimizer": state_arrays(self.opt_state), "rng": generator_state(self.rng)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory = restore_state(self.memory, state["optimizer"])
+        self.opt_state = restore_state(self.opt_state, state["optimizer"])
         restore_generator(self.rng, state["rng"])

@@ -12,9 +12,9 @@ from drl.core.schedules import schedule
 from drl.core.specs import ActionSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.brain import Brain, restore_state, state_arrays
 from drl.engines.jax.layers import Params
 from drl.engines.jax.learner import Learner
+from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values, weight_of, window_of
 from drl.engines.jax.optimizer import Optimizer, OptimizerState
 
@@ -74,17 +74,17 @@ class PureReinforce:
         returns, baseline, running_mean = self.returns_and_baseline(state, window)
         target = returns.reshape(-1)
         advantage = (returns - baseline).reshape(-1)
-        if config.normalise_advantage:
-            advantage = ops.normalise(advantage, weight)
+        if config.normalize_advantage:
+            advantage = ops.normalize(advantage, weight)
         options = (self.model, window, advantage, target, self.spec, config)
         gradient, numbers = jax.grad(reinforce_loss, has_aux=True)(state.params, *options)
-        params, memory, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
         if config.baseline == "value":
             logs["explained_variance"] = ops.explained_variance(baseline.reshape(-1), target, weight)
         else:
             del logs["value_loss"]
-        return ReinforceState(params, memory, running_mean), logs
+        return ReinforceState(params, opt_state, running_mean), logs
 
     def returns_and_baseline(self, state: ReinforceState, window: Window) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns `[T, N]` with truncated tails valued as far as the baseline can, the baseline, the running mean."""
@@ -113,29 +113,29 @@ class Reinforce(Learner):
 
     def __init__(
         self,
-        brain: Brain,
+        model_state: ModelState,
         action_spec: ActionSpec,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
     ):
         self.config = config or ReinforceConfig()
-        super().__init__(brain, variant_of("reinforce", self.config))
-        self.pure = PureReinforce(brain.model, action_spec, self.config)
-        _, self.memory, self.running_mean = self.pure.begin(brain.params)
+        super().__init__(model_state, variant_of("reinforce", self.config))
+        self.pure = PureReinforce(model_state.model, action_spec, self.config)
+        _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
         rate = self.learning_rate(progress)
-        state = ReinforceState(self.brain.params, self.memory, self.running_mean)
+        state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
         state, logs = _step(self.pure, state, padded(window_of(batch)), None, np.float32(rate))
-        self.brain.params, self.memory, self.running_mean = state
+        self.model_state.params, self.opt_state, self.running_mean = state
         return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": state_arrays(self.memory), "running_mean": state_arrays(self.running_mean)}
+        return {"optimizer": state_arrays(self.opt_state), "running_mean": state_arrays(self.running_mean)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory = restore_state(self.memory, state["optimizer"])
+        self.opt_state = restore_state(self.opt_state, state["optimizer"])
         self.running_mean = restore_state(self.running_mean, state["running_mean"])
 
 

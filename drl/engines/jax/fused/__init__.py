@@ -1,1 +1,1 @@
-"""World, rollout and update in one compiled program."""
+"""Environment, rollout and update in one compiled program."""

@@ -24,7 +24,7 @@ def a2c_loss(model: nn.Module, rows: Rows, spec: ActionSpec, config: A2CConfig) 
     params, value = model(rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
     advantage = rows.advantage
-    if config.normalise_advantage and len(advantage) > 1:
+    if config.normalize_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
     value_loss = (value - rows.target).square().mean()

@@ -18,7 +18,7 @@ from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.models import PolicyValueModel
-from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_worlds
+from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import Sequences
 
 LOGGED = (
@@ -33,7 +33,7 @@ def ppo_loss(
     params, value = model(rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
     advantage = rows.advantage
-    if config.normalise_advantage and len(advantage) > 1:
+    if config.normalize_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
     log_ratio = log_prob - rows.log_prob  # [B]
@@ -106,9 +106,10 @@ class PPO(Learner):
         return dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
 
     def _minibatches(self, rows: Rows) -> Iterator[Rows]:
-        """The rows in a new random order, in nearly equal parts; of a recurrent rollout whole worlds in their order."""
+        """The rows in a new random order, in nearly equal parts; of a recurrent rollout whole environments in their
+        order."""
         if isinstance(rows.obs, Sequences):
-            return minibatches_of_worlds(rows, self.rng, self.config.minibatches)
+            return minibatches_of_envs(rows, self.rng, self.config.minibatches)
         order = torch.from_numpy(self.rng.permutation(len(rows.value))).to(rows.value.device)
         shuffled = [tensor.index_select(0, order) for tensor in (rows.obs, *rows[1:])]
         parts = [tensor.tensor_split(self.config.minibatches) for tensor in shuffled]

@@ -74,7 +74,7 @@ class Reinforce(Learner):
         rate = self.learning_rate(progress)
         returns, baseline = self._returns_and_baseline(batch)
         advantage = torch.from_numpy((returns - baseline).reshape(-1).astype(np.float32)).to(device)
-        if self.config.normalise_advantage and len(advantage) > 1:
+        if self.config.normalize_advantage and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         # Whole episodes come as one column.
         columns = (batch.obs[:, 0], batch.action[:, 0], returns[:, 0])

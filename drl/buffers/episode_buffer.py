@@ -1,0 +1,65 @@
+"""On-policy experience in whole episodes, for learners that want true returns (REINFORCE)."""
+
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import VecStep
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.transition import RolloutBatch
+
+_ROWS = ("obs", "action", "reward", "terminated", "truncated")
+
+
+class EpisodeBuffer:
+    """Collects until `num_episodes` episodes are complete and hands them out one after another in a single column.
+
+    With one environment this is textbook REINFORCE. With several, episodes that are still running stay in the buffer,
+    so some of their rows were played by the policy before the last update.
+    """
+
+    stops_anywhere = False
+
+    def __init__(self, num_episodes: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.num_episodes, self.num_envs = num_episodes, num_envs
+        self.obs_shape, self.obs_dtype = obs_spec.shape, obs_spec.dtype
+        self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(num_envs)]
+        self.complete: list[dict[str, Array]] = []  # stacked rows of an episode, and its final observation
+
+    @property
+    def ready(self) -> bool:
+        return len(self.complete) >= self.num_episodes
+
+    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+        for env in np.flatnonzero(step.valid):
+            rows = self.running[env]
+            values = (obs[env].copy(), np.copy(action[env]), *(flag[env] for flag in step[:3]))
+            for name, value in zip(_ROWS, values, strict=True):
+                rows[name].append(value)
+            if step.terminated[env] or step.truncated[env]:
+                self.complete.append(_stack(rows) | {"final_obs": step.next_obs[env].copy()})
+                self.running[env] = _empty()
+
+    def take(self) -> RolloutBatch:
+        episodes, self.complete = self.complete, []
+        rows = {name: np.concatenate([episode[name] for episode in episodes])[:, None] for name in _ROWS}
+        ends = np.cumsum([len(episode["reward"]) for episode in episodes]) - 1
+        finals = np.stack([episode["final_obs"] for episode in episodes])
+        rows["reward"] = rows["reward"].astype(np.float32)
+        valid = np.ones_like(rows["terminated"])
+        return RolloutBatch(**rows, valid=valid, last_obs=finals[-1:], final_index=ends, final_obs=finals)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"running": [_stack(rows) for rows in self.running], "complete": list(self.complete)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running = [{name: list(rows[name]) for name in _ROWS} for rows in state["running"]]
+        self.complete = list(state["complete"])
+
+
+def _empty() -> dict[str, list[Array]]:
+    return {name: [] for name in _ROWS}
+
+
+def _stack(rows: dict[str, list[Array]]) -> dict[str, Array]:
+    return {name: np.array(values) for name, values in rows.items()}

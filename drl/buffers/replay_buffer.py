@@ -1,0 +1,139 @@
+"""Off-policy experience: the last `capacity` transitions, drawn uniformly or in proportion to their last error."""
+
+from typing import Any
+
+import numpy as np
+
+from drl.buffers.n_step import NStep, NStepRows
+from drl.buffers.sum_tree import make_sum_tree
+from drl.buffers.transition_store import FrameStore, PackedStore
+from drl.core.configs import DQNConfig
+from drl.core.contracts import VecStep
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.transition import ReplayBatch
+
+
+class ReplayBuffer:
+    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up. None
+    is owed for the time when there was no batch to draw yet.
+
+    Prioritized (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the largest of the batch. A new
+    transition has the largest priority seen so far, so it is drawn soon.
+    """
+
+    stops_anywhere = True
+
+    def __init__(
+        self,
+        config: DQNConfig,
+        num_envs: int,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        rng: np.random.Generator | None = None,
+        frame_stack: int = 1,
+    ):
+        self.config, self.num_envs = config, num_envs
+        self.rng = rng or np.random.default_rng(0)
+        self.n_step = NStep(config.n_step, config.gamma, num_envs)
+        self.store: PackedStore | FrameStore
+        if obs_spec.dtype == np.uint8 and len(obs_spec.shape) == 3:
+            self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
+        else:
+            self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
+        self.tree = make_sum_tree(config.capacity) if config.prioritized else None
+        self.top_priority = 1.0  # largest |δ| + ε so far
+        self.beta = config.priority_beta
+        self.cursor = 0  # slot of the next transition
+        self.size = 0
+        self.env_steps = 0
+        self.updates = 0
+        self.missed = 0  # rounds of updates for which there was no batch yet
+        self.begins = np.ones(num_envs, bool)  # environments whose next row starts an episode
+        self._ones = np.ones(config.batch_size, np.float32)
+
+    @property
+    def ready(self) -> bool:
+        return (self._rounds - self.missed) * self.config.gradient_steps > self.updates
+
+    @property
+    def _rounds(self) -> int:
+        """Rounds of updates since the warm-up, at this many environment steps."""
+        return max(self.env_steps - self.config.warmup, 0) // self.config.train_every
+
+    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+        if isinstance(self.store, FrameStore):
+            self.store.observe(obs, step.next_obs, step.valid, self.begins)
+            self.begins = np.where(step.valid, step.terminated | step.truncated, self.begins)
+        self.env_steps += int(np.count_nonzero(step.valid))
+        rows = self.n_step.add(obs, action, step)
+        if rows is not None and len(rows.reward):
+            self._write(rows)
+        if self.size < self.config.batch_size:
+            self.missed = self._rounds
+
+    def _write(self, rows: NStepRows) -> None:
+        count = len(rows.reward)
+        slots = np.arange(self.cursor, self.cursor + count) % self.config.capacity
+        self.store.write(slots, rows)
+        if self.tree is not None:
+            self.tree.set(slots, np.full(count, self.top_priority**self.config.priority_alpha))
+        self.cursor = (self.cursor + count) % self.config.capacity
+        self.size = min(self.size + count, self.config.capacity)
+
+    def take(self) -> ReplayBatch:
+        """Draw the batch of one update."""
+        self.updates += 1
+        slots = self._draw(self.config.batch_size)
+        while (alive := self.store.alive(slots)) is not None and not alive.all():
+            dead = slots[~alive]
+            if self.tree is not None:
+                self.tree.set(dead, np.zeros(len(dead)))
+            slots = np.concatenate([slots[alive], self._draw(len(dead))])
+        obs, action, reward, terminated, discount, next_obs = self.store.read(slots)
+        return ReplayBatch(obs, action, reward, terminated, discount, next_obs, self._weights(slots), slots)
+
+    def _draw(self, count: int) -> Array:
+        if self.tree is None:
+            return self.rng.integers(self.size, size=count)
+        # One mass from each of `count` equal parts of the total: less variance than independent masses.
+        parts = (np.arange(count) + self.rng.random(count)) / count
+        return self.tree.find(parts * self.tree.total)
+
+    def _weights(self, slots: Array) -> Array:
+        if self.tree is None:
+            return self._ones
+        probability = self.tree[slots] / self.tree.total
+        weight = (self.size * probability) ** -self.beta
+        self.beta = min(1.0, self.beta + self.config.priority_beta_step)
+        return (weight / weight.max()).astype(np.float32)
+
+    def update_priorities(self, index: Array, error: Array) -> None:
+        """Tell how wrong the learner was about each row of a batch: |δ|, or another non-negative error."""
+        if self.tree is None:
+            return
+        priority = error.astype(np.float64) + self.config.priority_eps
+        self.top_priority = max(self.top_priority, float(priority.max()))
+        self.tree.set(index, priority**self.config.priority_alpha)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "store": self.store.state_dict(),
+            "n_step": self.n_step.state_dict(),
+            "tree": None if self.tree is None else self.tree[np.arange(self.config.capacity)],
+            "numbers": [self.top_priority, self.beta],
+            "counters": [self.cursor, self.size, self.env_steps, self.updates, self.missed],
+            "begins": self.begins.copy(),
+            "rng": generator_state(self.rng),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.store.load_state_dict(state["store"])
+        self.n_step.load_state_dict(state["n_step"])
+        if self.tree is not None:
+            self.tree.set(np.arange(self.config.capacity), state["tree"])
+        self.top_priority, self.beta = (float(number) for number in state["numbers"])
+        counters = (int(count) for count in state["counters"])
+        self.cursor, self.size, self.env_steps, self.updates, self.missed = counters
+        self.begins = np.array(state["begins"], bool)
+        restore_generator(self.rng, state["rng"])

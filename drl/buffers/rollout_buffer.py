@@ -1,0 +1,88 @@
+"""On-policy experience: a fixed window `[T, N]` of what N environments just did."""
+
+from typing import Any
+
+import numpy as np
+
+from drl.core.contracts import VecStep
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.transition import RolloutBatch
+
+
+class RolloutBuffer:
+    """Collects exactly `length` steps of every environment, hands them out once, and starts again.
+
+    >>> specs = ObsSpec("box", (1,)), ActionSpec("categorical", (2,))
+    >>> buffer = RolloutBuffer(2, 1, *specs)
+    >>> buffer.ready
+    False
+    """
+
+    stops_anywhere = False
+
+    def __init__(self, length: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.length, self.num_envs = length, num_envs
+        self.obs = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.action = np.zeros((length, num_envs, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.reward = np.zeros((length, num_envs), np.float32)
+        self.terminated = np.zeros((length, num_envs), bool)
+        self.truncated = np.zeros((length, num_envs), bool)
+        self.valid = np.zeros((length, num_envs), bool)
+        self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.final_index: list[int] = []
+        self.final_obs: list[Array] = []
+        self.rnn_state: Array | None = None  # what a recurrent agent remembered as the window began
+        self.cursor = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.cursor == self.length
+
+    def remember(self, rnn_state: Array) -> None:
+        """Say before every `add` what a recurrent agent remembers `[N, S]`. The window's first is kept: the learner
+        starts from it and works out the others anew."""
+        if self.cursor == 0:
+            self.rnn_state = rnn_state.copy()
+
+    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+        t = self.cursor
+        self.obs[t] = obs
+        self.action[t] = action
+        self.reward[t] = step.reward
+        self.terminated[t] = step.terminated
+        self.truncated[t] = step.truncated
+        self.valid[t] = step.valid
+        if step.episodes:
+            for env in np.flatnonzero(step.terminated | step.truncated):
+                self.final_index.append(t * self.num_envs + int(env))
+                self.final_obs.append(step.next_obs[env].copy())
+        self.cursor = t + 1
+        if self.cursor == self.length:
+            self.last_obs[:] = step.obs
+
+    def take(self) -> RolloutBatch:
+        """Hand out the window. Its arrays are reused: they hold until the next `add`."""
+        final_index = np.asarray(self.final_index, np.int64)
+        final_obs = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        self.cursor, self.final_index, self.final_obs = 0, [], []
+        rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, self.valid)
+        return RolloutBatch(*rows, self.last_obs, final_index, final_obs, self.rnn_state)
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
+        arrays = {name: getattr(self, name).copy() for name in names}
+        finals = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
+        return arrays | {
+            "final_index": np.asarray(self.final_index, np.int64),
+            "final_obs": finals,
+            "rnn_state": None if self.rnn_state is None else self.rnn_state.copy(),
+            "cursor": self.cursor,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
+            getattr(self, name)[:] = state[name]
+        self.final_index = [int(i) for i in state["final_index"]]
+        self.final_obs = list(state["final_obs"])
+        self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"], np.float32)
+        self.cursor = int(state["cursor"])

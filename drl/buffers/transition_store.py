@@ -1,0 +1,122 @@
+"""Where replayed transitions lie: rows of floats, or single frames that are stacked again when they are drawn.
+
+Both are rings of fixed size, allocated at once. `write` gives the slots that the new rows took.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from drl.buffers.n_step import NStepRows
+from drl.core.specs import ActionSpec, Array, ObsSpec
+
+
+class PackedStore:
+    """Vector observations: a transition is one row of float32, so a batch is a single gather.
+
+    Integers up to 2^24 are exact in float32, and an action is far below that.
+    """
+
+    def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.capacity = capacity
+        self.obs_shape, self.action_shape = obs_spec.shape, action_spec.policy_shape
+        self.action_dtype = action_spec.policy_dtype
+        wide, acts = int(np.prod(self.obs_shape)), max(action_spec.entries, 1)
+        ends = np.cumsum([wide, wide, acts, 1, 1, 1])
+        self.columns = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        self.rows = np.zeros((capacity, ends[-1]), np.float32)
+        self._batch = np.zeros((batch_size, ends[-1]), np.float32)
+
+    def write(self, slots: Array, rows: NStepRows) -> None:
+        count = len(slots)
+        parts = (rows.obs, rows.next_obs, rows.action, rows.reward, rows.terminated, rows.discount)
+        for column, part in zip(self.columns, parts, strict=True):
+            self.rows[slots, column] = np.reshape(part, (count, -1))
+
+    def alive(self, slots: Array) -> Array | None:
+        """None: every written slot can be read."""
+        return None
+
+    def read(self, slots: Array) -> tuple[Array, ...]:
+        """obs, action, reward, terminated, discount, next_obs, as views of one buffer."""
+        np.take(self.rows, slots, axis=0, out=self._batch, mode="clip")  # "raise" would copy through a buffer
+        obs, next_obs, action, reward, terminated, discount = (self._batch[:, column] for column in self.columns)
+        shape = (len(slots), *self.obs_shape)
+        actions = action.reshape(len(slots), *self.action_shape).astype(self.action_dtype)
+        return obs.reshape(shape), actions, reward[:, 0], terminated[:, 0], discount[:, 0], next_obs.reshape(shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows[:] = state["rows"]
+
+
+class FrameStore:
+    """Stacked images: every frame is kept once, as it came (uint8 stays uint8).
+
+    Each environment writes its frames into a ring of its own, and a transition remembers the place of its newest frame
+    and of its successor's. A stack is the frames that lie before that place. An episode begins with its whole first
+    stack, so any way of padding it is reproduced; that costs `stack` frames per episode, about 1.1 frames per
+    transition at most. Where episodes are so short that the ring turns too soon, the oldest transitions are no longer
+    `alive`.
+    """
+
+    def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.capacity, self.stack, self.num_envs = capacity, stack, num_envs
+        self.frame_shape = (obs_spec.shape[0] // stack, *obs_spec.shape[1:])  # channels of one frame first
+        self.ring = int(1.1 * capacity / num_envs) + 4 * stack
+        self.frames = np.zeros((num_envs, self.ring, *self.frame_shape), obs_spec.dtype)
+        self.written = np.zeros(num_envs, np.int64)  # frames per environment since the start
+        self.action = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.numbers = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
+        self.env = np.zeros(capacity, np.int64)
+        self.place = np.zeros(capacity, np.int64)  # count of the newest frame of obs in its environment
+        self.next_place = np.zeros(capacity, np.int64)
+        self._lag: list[list[int]] = [[] for _ in range(num_envs)]  # places of steps whose rows are still to come
+
+    def observe(self, obs: Array, next_obs: Array, valid: Array, begins: Array) -> None:
+        """Store the new frames of one step of every environment, before `write` is told of the rows that it
+        completed."""
+        for env in np.flatnonzero(valid).tolist():
+            if begins[env]:
+                self._append(env, obs[env].reshape(self.stack, *self.frame_shape))
+            self._lag[env].append(int(self.written[env]) - 1)
+            self._append(env, next_obs[env].reshape(self.stack, *self.frame_shape)[-1:])
+
+    def _append(self, env: int, frames: Array) -> None:
+        for frame in frames:
+            self.frames[env, self.written[env] % self.ring] = frame
+            self.written[env] += 1
+
+    def write(self, slots: Array, rows: NStepRows) -> None:
+        self.action[slots] = rows.action
+        self.numbers[slots] = np.stack([rows.reward, rows.terminated, rows.discount], axis=1)
+        self.env[slots] = rows.env
+        for slot, env in zip(slots.tolist(), rows.env.tolist(), strict=True):
+            self.place[slot] = self._lag[env].pop(0)  # rows of an environment come in the order of its steps
+            self.next_place[slot] = self.written[env] - 1
+
+    def alive(self, slots: Array) -> Array:
+        """Which transitions still have all their frames."""
+        oldest_kept = self.written[self.env[slots]] - self.ring
+        return self.place[slots] - self.stack + 1 >= oldest_kept
+
+    def read(self, slots: Array) -> tuple[Array, ...]:
+        env, numbers = self.env[slots], self.numbers[slots]
+        obs, next_obs = (self._stacks(env, place[slots]) for place in (self.place, self.next_place))
+        return obs, self.action[slots], numbers[:, 0], numbers[:, 1], numbers[:, 2], next_obs
+
+    def _stacks(self, env: Array, place: Array) -> Array:
+        window = (place[:, None] + np.arange(1 - self.stack, 1)) % self.ring  # [B, stack], oldest first
+        frames = self.frames[env[:, None], window]  # [B, stack, channels, …]
+        return frames.reshape(len(env), -1, *self.frame_shape[1:])
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("frames", "written", "action", "numbers", "env", "place", "next_place")
+        return {name: getattr(self, name).copy() for name in names} | {"lag": [list(lag) for lag in self._lag]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("frames", "written", "action", "numbers", "env", "place", "next_place"):
+            getattr(self, name)[:] = state[name]
+        self._lag = [[int(place) for place in lag] for lag in state["lag"]]

@@ -1,0 +1,109 @@
+"""Running statistics that scale observations and rewards.
+
+They change only when the trainer says so, once per learning step: observations after the learner has used the batch,
+so that every action of a rollout and every value computed from it saw the same numbers; rewards before, since only
+the learner sees them. Evaluation sees frozen ones.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from drl.core.specs import Array
+
+
+class RunningStats:
+    """Mean and variance of everything seen so far, merged batch by batch (Chan's parallel formula).
+
+    >>> running_stats = RunningStats(())
+    >>> running_stats.update(np.array([1.0, 3.0])); running_stats.update(np.array([5.0]))
+    >>> float(running_stats.mean), round(float(running_stats.variance), 6)
+    (3.0, 2.666667)
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.mean = np.zeros(shape, np.float64)
+        self.squares = np.zeros(shape, np.float64)  # sum of squared deviations from the mean
+        self.count = 0
+
+    @property
+    def variance(self) -> Array:
+        return self.squares / self.count if self.count else np.ones_like(self.mean)
+
+    def update(self, batch: Array) -> None:
+        """Merge a batch `[B, *shape]`."""
+        if not len(batch):
+            return
+        batch_mean = batch.mean(axis=0, dtype=np.float64)
+        batch_squares = np.square(batch - batch_mean).sum(axis=0)
+        delta, total = batch_mean - self.mean, self.count + len(batch)
+        self.squares = self.squares + batch_squares + np.square(delta) * self.count * len(batch) / total
+        self.mean = self.mean + delta * len(batch) / total
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean, "squares": self.squares, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = np.asarray(state["mean"], np.float64)
+        self.squares = np.asarray(state["squares"], np.float64)
+        self.count = int(state["count"])
+
+
+class ObsNormalizer:
+    """(obs − mean) / std, clipped. Owned by the agent, saved with it."""
+
+    def __init__(self, shape: tuple[int, ...], clip: float = 10.0):
+        self.running_stats = RunningStats(shape)
+        self.clip = clip
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._shift = self.running_stats.mean.astype(np.float32)
+        self._scale = (1.0 / np.sqrt(self.running_stats.variance + 1e-8)).astype(np.float32)
+
+    def __call__(self, obs: Array) -> Array:
+        return np.clip((obs - self._shift) * self._scale, -self.clip, self.clip)
+
+    def update(self, obs: Array) -> None:
+        self.running_stats.update(obs.reshape(-1, *self.running_stats.mean.shape))
+        self._refresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.running_stats.state_dict() | {"clip": self.clip}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running_stats.load_state_dict(state)
+        self.clip = float(state["clip"])
+        self._refresh()
+
+
+class RewardScaler:
+    """reward / std of the running discounted return. The sign and the zero of a reward stay what they were."""
+
+    def __init__(self, columns: int, gamma: float, clip: float = 10.0):
+        self.running_stats = RunningStats(())
+        self.returns = np.zeros(columns)  # discounted return so far, per column of the rollout
+        self.gamma = gamma
+        self.clip = clip
+
+    def update(self, reward: Array, ended: Array, valid: Array) -> None:
+        """Follow a rollout `[T, N]`; rows that are not `valid` are not there."""
+        seen = np.empty(reward.shape)
+        for t in range(len(reward)):
+            self.returns = np.where(valid[t], self.gamma * self.returns + reward[t], self.returns)
+            seen[t] = self.returns
+            self.returns = np.where(ended[t] & valid[t], 0.0, self.returns)
+        self.running_stats.update(seen[valid])
+
+    def __call__(self, reward: Array) -> Array:
+        scaled = reward / np.sqrt(self.running_stats.variance + 1e-8)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.running_stats.state_dict() | {"returns": self.returns, "gamma": self.gamma, "clip": self.clip}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running_stats.load_state_dict(state)
+        self.returns = np.asarray(state["returns"], np.float64)
+        self.gamma, self.clip = float(state["gamma"]), float(state["clip"])

@@ -1,0 +1,122 @@
+"""`make_jax_env`: from an id to a JAX-native environment, through one table."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from drl.core.errors import BadInput, did_you_mean
+from drl.engines.jax.envs.acrobot import Acrobot
+from drl.engines.jax.envs.cart_pole import CartPole
+from drl.engines.jax.envs.gymnax_env import GymnaxEnv
+from drl.engines.jax.envs.jax_env import JaxEnv
+from drl.engines.jax.envs.mountain_car import MountainCar, MountainCarContinuous
+from drl.engines.jax.envs.movie_rec import MovieRec
+from drl.engines.jax.envs.pendulum import Pendulum
+from drl.engines.jax.envs.prisoners_dilemma import against
+from drl.games.ipd.ipd_rules import Rules as GameRules
+from drl.games.ipd.opponents import as_pool
+from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, Persona, Rules, as_personas
+
+GYMNAX = "gymnax:"  # in front of an id: an environment of gymnax
+
+# Below, one function per environment, with the arguments and defaults of its Gymnasium twin.
+
+
+def _cart_pole(sutton_barto_reward: bool = False, max_episode_steps: int = 500) -> JaxEnv:
+    return CartPole(sutton_barto_reward, _limit(max_episode_steps))
+
+
+def _acrobot(max_episode_steps: int = 500) -> JaxEnv:
+    return Acrobot(_limit(max_episode_steps))
+
+
+def _mountain_car(goal_velocity: float = 0.0, max_episode_steps: int = 200) -> JaxEnv:
+    return MountainCar(goal_velocity, _limit(max_episode_steps))
+
+
+def _mountain_car_continuous(goal_velocity: float = 0.0, max_episode_steps: int = 999) -> JaxEnv:
+    return MountainCarContinuous(goal_velocity, _limit(max_episode_steps))
+
+
+def _pendulum(g: float = 10.0, max_episode_steps: int = 200) -> JaxEnv:
+    return Pendulum(g, _limit(max_episode_steps))
+
+
+def _movie_rec(
+    catalogue: Sequence[Sequence[str]] = CATALOGUE,
+    personas: Sequence[Persona] | Mapping[str, Mapping[str, Sequence[str]]] = PERSONAS,
+    reward_click: float = 1.0,
+    reward_no_click: float = -0.2,
+    reward_churn: float = -10.0,
+    max_session_length: int = 20,
+) -> JaxEnv:
+    rewards = reward_click, reward_no_click, reward_churn
+    return MovieRec(Rules(catalogue, as_personas(personas), *rewards, max_session_length))
+
+
+def _prisoners_dilemma(
+    opponents: Any = "all",
+    weights: Sequence[float] | None = None,
+    payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),
+    survival: float | None = None,
+    rounds: int | None = None,
+    history: int = 20,
+) -> JaxEnv:
+    return against(as_pool(opponents, weights), GameRules(payoffs, survival, rounds, history))
+
+
+# The one place where an id becomes an environment.
+JAX_ENVS: dict[str, Callable[..., JaxEnv]] = {
+    "Acrobot-v1": _acrobot,
+    "CartPole-v0": functools.partial(_cart_pole, max_episode_steps=200),
+    "CartPole-v1": _cart_pole,
+    "IteratedPrisonersDilemma-v0": _prisoners_dilemma,
+    "MountainCar-v0": _mountain_car,
+    "MountainCarContinuous-v0": _mountain_car_continuous,
+    "MovieRec-v1": _movie_rec,
+    "Pendulum-v1": _pendulum,
+}
+
+
+def has_jax_env(env_id: str) -> bool:
+    """Whether an id can be part of a compiled program; for `gymnax:` ids without asking gymnax for the name."""
+    return env_id in JAX_ENVS or env_id.startswith(GYMNAX)
+
+
+def make_jax_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> JaxEnv:
+    """A JAX-native environment, with the arguments that its Gymnasium twin takes.
+
+    >>> make_jax_env("MountainCar-v0", {"goal_velocity": 0.01})
+    MountainCar(goal_velocity=0.01, max_steps=200)
+    """
+    given = dict(env_kwargs or {})
+    if env_id.startswith(GYMNAX):
+        return GymnaxEnv(env_id.removeprefix(GYMNAX), _plain(env_id, given))
+    if env_id not in JAX_ENVS:
+        close = did_you_mean(env_id, JAX_ENVS)
+        hint = "" if close.startswith("expected") else f" {close}"
+        raise BadInput(
+            f"no environment {env_id!r} is written in JAX.{hint} There are {', '.join(JAX_ENVS)} and {GYMNAX}NAME for "
+            "any environment of gymnax; every Gymnasium id works with make_vec_env, stepped outside a program"
+        )
+    make = JAX_ENVS[env_id]
+    known = inspect.signature(make).parameters
+    if unknown := [name for name in given if name not in known]:
+        raise BadInput(f"{env_id} in JAX takes no argument {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
+    return make(**given)
+
+
+def _limit(max_episode_steps: int) -> int | None:
+    """Gymnasium's way to say that there is no time limit is -1."""
+    if max_episode_steps is None:
+        raise BadInput("max_episode_steps = None; leave it out for the usual limit, or give -1 for none")
+    return None if max_episode_steps == -1 else max_episode_steps
+
+
+def _plain(env_id: str, given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Arguments as part of a hashable environment."""
+    for name, value in given.items():
+        if not isinstance(value, bool | int | float | str):
+            raise BadInput(f"{name} = {value!r}; {env_id} takes numbers, true or false, and text here")
+    return tuple(sorted(given.items()))

@@ -1,0 +1,125 @@
+"""Any gymnax environment (1.x) as a JaxEnv, MinAtar among them. Ids are `gymnax:NAME`."""
+
+import dataclasses
+import importlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.jax.envs.jax_env import Moved, Noise
+
+
+class GymnaxState(NamedTuple):
+    inner: Any  # gymnax's own state of N environments
+    obs: jax.Array  # [N, …] kept, since gymnax may need a key to observe
+
+
+@dataclass(frozen=True)
+class GymnaxEnv:
+    """A gymnax environment by name; `arguments` are fields of its params or arguments of its constructor.
+
+    Noise is one key per environment: gymnax draws by itself.
+    """
+
+    name: str
+    arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._env_and_params  # noqa: B018  (a name or argument that cannot work is found now)
+
+    @cached_property
+    def _env_and_params(self) -> tuple[Any, Any]:
+        gymnax = _import_gymnax()
+        if self.name not in gymnax.registered_envs:
+            raise BadInput(f"gymnax knows no {self.name!r}: {did_you_mean(self.name, gymnax.registered_envs)}")
+        given = dict(self.arguments)
+        # Which arguments are fields of the params is known only once an environment exists.
+        fields = {field.name for field in dataclasses.fields(gymnax.make(self.name)[1])}
+        try:
+            env, params = gymnax.make(self.name, **{k: v for k, v in given.items() if k not in fields})
+            return env, params.replace(**{k: v for k, v in given.items() if k in fields})
+        except (TypeError, ValueError) as error:
+            message = f"cannot make gymnax:{self.name} with env_kwargs={given}: {error}; params: {sorted(fields)}"
+            raise BadInput(message) from error
+
+    @cached_property
+    def obs_spec(self) -> ObsSpec:
+        env, params = self._env_and_params
+        space = env.observation_space(params)
+        if type(space).__name__ == "Discrete":
+            return ObsSpec("discrete", sizes=(int(space.n),))
+        if type(space).__name__ != "Box":
+            raise BadInput(f"cannot use observation space {space} of gymnax:{self.name}; expected Box or Discrete")
+        shape, dtype = tuple(space.shape), np.dtype(space.dtype).name
+        # gymnax's images are (height, width, channels), of floats; a model wants the channels first.
+        channels_last = len(shape) == 3 and shape[2] < min(shape[:2])
+        return ObsSpec("box", box_shape=shape, box_dtype=dtype, channels_last=channels_last)
+
+    @cached_property
+    def action_spec(self) -> ActionSpec:
+        env, params = self._env_and_params
+        space = env.action_space(params)
+        if type(space).__name__ == "Discrete":
+            return ActionSpec("categorical", sizes=(int(space.n),))
+        if type(space).__name__ != "Box":
+            raise BadInput(f"cannot use action space {space} of gymnax:{self.name}; expected Discrete or Box")
+        low, high = (
+            tuple(np.broadcast_to(np.asarray(bound, np.float32), space.shape).ravel().tolist())
+            for bound in (space.low, space.high)
+        )
+        return ActionSpec("gaussian", shape=tuple(space.shape), low=low, high=high, dtype="float32")
+
+    @property
+    def max_steps(self) -> int | None:
+        limit = getattr(self._env_and_params[1], "max_steps_in_episode", None)
+        return None if limit is None else int(limit)
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Noise:
+        reset_key, step_key = jax.random.split(key)
+        return Noise(jax.random.split(reset_key, shape), jax.random.split(step_key, shape))
+
+    def reset(self, noise: jax.Array) -> GymnaxState:
+        env, params = self._env_and_params
+        obs, inner = jax.vmap(env.reset_env, in_axes=(0, None))(noise, params)
+        return GymnaxState(inner, self._encode(obs))
+
+    def observe(self, state: GymnaxState) -> jax.Array:
+        return state.obs
+
+    def step(self, state: GymnaxState, action: jax.Array, noise: jax.Array) -> Moved:
+        env, params = self._env_and_params
+        # `step_env` is gymnax's step without its resets, so what it gives is the true successor.
+        move = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))
+        obs, inner, reward, terminated, info = move(noise, state.inner, action, params)
+        truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(inner, params)
+        # A scan wants what comes out to look like what went in; some environments turn integers into floats.
+        inner = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), inner, state.inner)
+        terminated = terminated.astype(bool)
+        success = info["is_success"].astype(bool) if "is_success" in info else None
+        after = GymnaxState(inner, self._encode(obs))
+        return Moved(after, reward.astype(jnp.float32), terminated, truncated.astype(bool), success)
+
+    def _encode(self, obs: jax.Array) -> jax.Array:
+        """`ObsSpec.encode` for the two kinds of space that are taken."""
+        spec = self.obs_spec
+        if spec.kind == "discrete":
+            return jax.nn.one_hot(obs, spec.sizes[0])
+        encoded = obs.astype(spec.dtype).reshape(len(obs), *spec.box_shape)
+        return jnp.moveaxis(encoded, 3, 1) if spec.channels_last else encoded.reshape(len(obs), *spec.shape)
+
+
+def _import_gymnax() -> Any:
+    try:
+        gymnax = importlib.import_module("gymnax")
+        environment = importlib.import_module("gymnax.environments.environment")
+    except ImportError as error:
+        raise MissingExtra("an environment of gymnax", "gymnax", error) from error
+    if not hasattr(environment.Environment, "is_truncated"):
+        raise BadInput("this gymnax reports one flag for death and time limit; install a newer one: gymnax>=1.0")
+    return gymnax

@@ -1,0 +1,84 @@
+"""A JAX-native environment behind the ordinary `VecEnv` contract, stepped from Python."""
+
+from functools import partial
+from typing import final
+
+import jax
+import numpy as np
+
+from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.specs import Array
+from drl.engines.jax.envs.jax_env import JaxEnv, State
+from drl.engines.jax.envs.stepping import JaxStep, advance
+from drl.envs.episode_stats import EpisodeStats
+
+
+@final
+class HostedVecEnv(VecEnv):
+    """For evaluating on environments that exist in JAX only, such as gymnax's, and for using them with any engine.
+
+    Slower than a compiled rollout by the call of a program per step, whatever the number of environments.
+
+    >>> from drl.engines.jax.envs import make_jax_env
+    >>> with HostedVecEnv(make_jax_env("CartPole-v1"), num_envs=4, seed=1, env_id="CartPole-v1") as env:
+    ...     env.reset().shape, env.step(np.array([0, 1, 0, 1])).reward
+    ((4, 4), array([1., 1., 1., 1.], dtype=float32))
+    """
+
+    vectorization = "jax"
+
+    def __init__(self, env: JaxEnv, num_envs: int, seed: int, env_id: str, stream: str = "world"):
+        self.env_id, self.num_envs = env_id, num_envs
+        self.obs_spec, self.action_spec = env.obs_spec, env.action_spec
+        self.stats = EpisodeStats(env_id, num_envs, seed, stream)
+        self._always_valid = np.ones(num_envs, bool)
+        self._env = env
+        self._key = jax.random.key(0)  # replaced by the first reset
+        self._state: State = None
+
+    def reset(self) -> Array:
+        if seeds := self.stats.begin():
+            self._key = jax.random.key(seeds[0])
+        self._key, self._state, obs = _start(self._env, self.num_envs, self._key)
+        self.stats.obs = np.array(obs)
+        return self.stats.obs
+
+    def step(self, action: Array) -> VecStep:
+        stats = self.stats
+        stats.check_action(action)
+        self._key, self._state, step = _move(self._env, self.num_envs, self._key, self._state, action)
+        # Copies, since the receiver may write into them.
+        reward, terminated, truncated, success, next_obs, obs = jax.tree.map(np.array, step)
+        stats.add(reward.astype(np.float64))
+        stats.obs = obs
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        reported = [None if success is None else bool(success[i]) for i in ended]
+        episodes = [stats.finish(i, bool(terminated[i]), word) for i, word in zip(ended, reported, strict=True)]
+        return VecStep(reward, terminated, truncated, next_obs, obs, self._always_valid, episodes)
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.stats.load_state_dict(state)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+# Functions of the module, so that a second environment of the same kind compiles nothing.
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _start(env: JaxEnv, num_envs: int, key: jax.Array) -> tuple[jax.Array, State, jax.Array]:
+    key, now = jax.random.split(key)
+    state = env.reset(env.draw(now, (num_envs,)).reset)
+    return key, state, env.observe(state)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _move(
+    env: JaxEnv, num_envs: int, key: jax.Array, state: State, action: jax.Array
+) -> tuple[jax.Array, State, JaxStep]:
+    key, now = jax.random.split(key)
+    return key, *advance(env, state, action, env.draw(now, (num_envs,)))

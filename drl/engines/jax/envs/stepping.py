@@ -1,0 +1,69 @@
+"""One step of any environment with resets: the only place where an ended episode gives way to a new one."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.specs import ActionSpec
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State
+
+
+class JaxStep(NamedTuple):
+    """`VecStep` for compiled programs; every row is valid."""
+
+    reward: jax.Array  # [N] float32
+    terminated: jax.Array  # [N] bool; wins over truncated when both would hold
+    truncated: jax.Array  # [N] bool
+    success: jax.Array | None  # [N] bool; counts where an episode ended; None: the environment does not say
+    next_obs: jax.Array  # [N, …] true successors
+    obs: jax.Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
+
+
+def step_and_reset(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -> tuple[State, JaxStep]:
+    """Step every environment, then begin a new episode where one ended. `action` is in the policy's units.
+
+    >>> from drl.engines.jax.envs import make_jax_env
+    >>> env = make_jax_env("Pendulum-v1")
+    >>> def random_play(key):  # 100 steps of 8 envs; all chance is drawn before the scan
+    ...     first, now, move = jax.random.split(key, 3)
+    ...     state = env.reset(env.draw(first, (8,)).reset)
+    ...     inputs = jax.random.normal(move, (100, 8, 1)), env.draw(now, (100, 8))
+    ...     return jax.lax.scan(lambda state, x: step_and_reset(env, state, *x), state, inputs)
+    >>> state, steps = jax.eval_shape(random_play, jax.random.key(0))  # jax.jit(random_play)(…) runs it
+    >>> steps.next_obs.shape
+    (100, 8, 3)
+    """
+    return advance(env, state, to_env_units(env.action_spec, action), noise)
+
+
+def advance(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -> tuple[State, JaxStep]:
+    """The same with `action` in the environment's units."""
+    moved = env.step(state, action, noise.step)
+    truncated = moved.truncated & ~moved.terminated
+    ended = moved.terminated | truncated
+    fresh = env.reset(noise.reset)
+    next_obs = env.observe(moved.state)
+    obs = where_rows(ended, env.observe(fresh), next_obs)
+    step = JaxStep(moved.reward, moved.terminated, truncated, moved.success, next_obs, obs)
+    return jax.tree.map(lambda new, old: where_rows(ended, new, old), fresh, moved.state), step
+
+
+def where_rows(mask: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
+    """`jnp.where` by whole rows: `mask` is [N], the others [N, …]."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (yes.ndim - 1)), yes, no)
+
+
+def to_env_units(spec: ActionSpec, action: jax.Array) -> jax.Array:
+    """Translate a batch `[N, *policy_shape]`. Gaussian actions are clipped to [−1, 1], which spans the bounds."""
+    if spec.kind == "gaussian":
+        low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        lower, upper = np.where(bounded, low, 0), np.where(bounded, high, 0)  # no infinity may meet a zero below
+        inside = jnp.clip(action, -1.0, 1.0)
+        scaled = jnp.where(bounded, upper * (inside + 1) / 2 + lower * (1 - inside) / 2, action)
+        limited = jnp.clip(scaled, low, high)  # one-sided bounds are only clipped
+        return limited.reshape(len(action), *spec.shape)
+    moved = action + np.asarray(spec.starts, np.int32) if spec.starts else action
+    return moved.reshape(len(action), *spec.shape)

@@ -1,0 +1,49 @@
+"""Where a run is in its budget, and what its schedules say then."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.core.schedules import Constant, Exponential, Linear
+
+
+class Counters(NamedTuple):
+    env_steps: Any  # int32
+    episodes: Any  # int32
+
+
+def new_counters() -> Counters:
+    return Counters(np.int32(0), np.int32(0))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One of them is given, or neither: then schedules stay at their beginning."""
+
+    total_timesteps: int | None = None
+    num_episodes: int | None = None
+
+    def progress(self, counters: Counters) -> Any:
+        """Share of the budget used so far, in [0, 1]."""
+        if self.total_timesteps:
+            return jnp.minimum(counters.env_steps / self.total_timesteps, 1.0)
+        return jnp.minimum(counters.episodes / self.num_episodes, 1.0) if self.num_episodes else jnp.float32(0.0)
+
+    def used(self, counters: Counters) -> Any:
+        """Whether all of it is."""
+        if self.total_timesteps:
+            return jnp.asarray(counters.env_steps) >= self.total_timesteps
+        return jnp.asarray(counters.episodes) >= self.num_episodes if self.num_episodes else jnp.bool_(False)
+
+
+def value_at(schedule: Any, time: Any) -> jax.Array:
+    """A schedule of `drl.core.schedules`, called with a number that only the compiled program knows."""
+    if isinstance(schedule, Constant):
+        return jnp.float32(schedule.value)
+    if isinstance(schedule, Linear):
+        return schedule.start + (schedule.end - schedule.start) * jnp.clip(time / schedule.over, 0.0, 1.0)
+    assert isinstance(schedule, Exponential)
+    return schedule.end + (schedule.start - schedule.end) * jnp.exp(-time / schedule.decay)

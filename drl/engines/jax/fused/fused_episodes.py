@@ -1,0 +1,144 @@
+"""REINFORCE with its environments: whole episodes and what is learned from them, in one program."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from drl.core.errors import BadInput
+from drl.core.schedules import schedule
+from drl.engines.jax.algorithms.reinforce import PureReinforce
+from drl.engines.jax.envs.jax_env import JaxEnv
+from drl.engines.jax.envs.stepping import step_and_reset
+from drl.engines.jax.fused.counters import Budget, Counters, new_counters, value_at
+from drl.engines.jax.fused.random_draws import choose, random_draws
+from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
+from drl.engines.jax.fused.step_report import Ends, Report, new_running_episodes, note
+from drl.engines.jax.layers import Params
+from drl.engines.jax.on_policy import Window, flat
+
+
+class Carry(NamedTuple):
+    """Everything that a run is made of between two learning steps: no episode is under way then."""
+
+    learner: Any
+    counters: Counters
+    key: jax.Array
+    running_stats: RunningStats | None  # of observations, where they are normalized
+    scaler: Scaler | None  # of rewards, likewise
+
+
+@dataclass(frozen=True)
+class FusedEpisodes:
+    """A constant to the compiler: configuration and pure functions.
+
+    All environments begin together and play one episode each; those that are through wait for the last. With fewer
+    environments than episodes they play several times.
+    """
+
+    env: JaxEnv
+    pure: PureReinforce
+    num_envs: int
+    budget: Budget
+    normalize_obs: bool = False
+    normalize_reward: bool = False
+
+    def __post_init__(self) -> None:
+        episodes, num_envs = self.pure.config.episodes_per_step, self.num_envs
+        if episodes % num_envs:
+            fitting = max(n for n in range(1, num_envs + 1) if episodes % n == 0)
+            raise BadInput(
+                f"episodes_per_step is {episodes} with {num_envs} environments; each plays equally many in one "
+                f"program: use --num-envs {fitting}, or --vectorization sync"
+            )
+        if self.env.max_steps is None:
+            raise BadInput("reinforce in one program needs an environment with a time limit; use --vectorization sync")
+
+    @property
+    def turns(self) -> int:
+        return self.pure.config.episodes_per_step // self.num_envs
+
+    @property
+    def longest(self) -> int:
+        return int(self.env.max_steps or 0)
+
+    @property
+    def rows(self) -> int:
+        return self.longest * self.turns
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of one learning step, at most."""
+        return self.rows * self.num_envs
+
+    @property
+    def passes(self) -> int:
+        return 1
+
+    def begin(self, params: Params, key: jax.Array) -> Carry:
+        running_stats = new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None
+        scaler = new_scaler(self.num_envs * self.turns) if self.normalize_reward else None
+        return Carry(self.pure.begin(params), new_counters(), key, running_stats, scaler)
+
+    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
+        key, *turns = jax.random.split(carry.key, self.turns + 1)
+
+        def play(_: None, key: jax.Array) -> tuple[None, Any]:
+            return None, self._play(carry, key)
+
+        _, (window, ends) = jax.lax.scan(play, None, jnp.stack(turns))
+        last_obs = flat(window.last_obs)
+        window, ends = jax.tree.map(self._side_by_side, (window._replace(last_obs=None), ends))
+        window = window._replace(last_obs=last_obs)
+        steps, reward = window.valid.sum(dtype=jnp.int32), window.reward.sum()
+        window, running_stats, scaler = prepared(window, carry.running_stats, carry.scaler, self.pure.config.gamma)
+        config = self.pure.config
+        rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.counters))
+        learner, logs = self.pure.step(carry.learner, window, None, rate)
+        counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + config.episodes_per_step)
+        report = Report(logs | {"learning_rate": rate}, jnp.int32(1), steps, reward, ends)
+        return Carry(learner, counters, key, running_stats, scaler), report
+
+    def _play(self, carry: Carry, key: jax.Array) -> tuple[Window, Ends]:
+        """One episode of every environment, `[T, N]`; rows after its end are not valid."""
+        spec, shape = self.env.action_spec, (self.longest, self.num_envs)
+        first_key, env_key, action_key = jax.random.split(key, 3)
+        state = self.env.reset(self.env.draw(first_key, (self.num_envs,)).reset)
+        noise, draws = self.env.draw(env_key, shape), random_draws(spec, action_key, shape)
+
+        def act(number: Any, now: Any) -> tuple[Any, Any]:
+            state, obs, stats, alive = now
+            seen = normalize(carry.running_stats, obs)
+            action = choose(spec, self.pure.model.policy(carry.learner.params, seen), draws[number])
+            state, step = step_and_reset(self.env, state, action, jax.tree.map(lambda leaf: leaf[number], noise))
+            step = step._replace(reward=jnp.where(alive, step.reward, 0.0))
+            stats, ends = note(stats, step)
+            ends = ends._replace(how=jnp.where(alive, ends.how, 0))
+            # What is not valid is terminated, so that nothing flows back from it.
+            terminated, truncated = step.terminated | ~alive, step.truncated & alive
+            row = (obs, action, step.reward, terminated, truncated, alive, step.next_obs)
+            return (state, step.obs, stats, alive & ~(step.terminated | step.truncated)), (row, ends)
+
+        now = (state, self.env.observe(state), new_running_episodes(self.num_envs), jnp.ones(self.num_envs, bool))
+        shapes = jax.eval_shape(act, 0, now)[1]
+        seen, ends = jax.tree.map(lambda leaf: jnp.zeros((self.longest, *leaf.shape), leaf.dtype), shapes)
+        seen = (*seen[:3], jnp.ones_like(seen[3]), *seen[4:])  # rows that are never played are terminated too
+        return self._until_all_ended(act, now, (seen, ends))
+
+    def _until_all_ended(self, act: Any, now: Any, rows: Any) -> tuple[Window, Ends]:
+        def goes_on(loop: Any) -> jax.Array:
+            number, now, _ = loop
+            return (number < self.longest) & now[3].any()
+
+        def step(loop: Any) -> Any:
+            number, now, rows = loop
+            now, new = act(number, now)
+            return number + 1, now, jax.tree.map(lambda column, row: column.at[number].set(row), rows, new)
+
+        _, (_, obs, _, _), (seen, ends) = jax.lax.while_loop(goes_on, step, (jnp.int32(0), now, rows))
+        return Window._make((*seen[:6], obs, seen[6])), ends
+
+    def _side_by_side(self, leaf: jax.Array) -> jax.Array:
+        """`[turns, T, N, …]` → `[T, turns · N, …]`: every column is one episode."""
+        return jnp.moveaxis(leaf, 0, 1).reshape(self.longest, -1, *leaf.shape[3:])

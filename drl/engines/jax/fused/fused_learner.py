@@ -1,0 +1,88 @@
+"""Runs a fused program in chunks of learning steps, for one seed or for several in the same program."""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.engines.jax.fused.running_stats import RunningStats
+from drl.engines.jax.fused.step_report import Report
+from drl.engines.jax.layers import Params, transposed, untransposed
+from drl.engines.jax.model_state import restore_state, state_arrays
+
+CHUNK_SECONDS = 0.1  # work between two returns to Python, at least: below that the way there and back is felt
+# What a fast core does, for an estimate from sizes alone: with a stop-watch two equal runs would differ.
+FLOPS, ROW_SECONDS = 1e11, 0.5e-6
+MOST_STEPS = 256  # learning steps in a chunk
+MOST_ROWS = 1 << 19  # rows that the reports of a chunk may tell of
+
+
+def _chunk(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+    """`count` learning steps, at most `room`. The count is an input, so that one program serves every length."""
+    shapes = jax.eval_shape(program.learn_step, carry)[1]
+    reports = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), shapes)
+
+    def learn(number: Any, now: tuple[Any, Report]) -> tuple[Any, Report]:
+        carry, report = program.learn_step(now[0])
+        return carry, jax.tree.map(lambda told, new: told.at[number].set(new), now[1], report)
+
+    told: tuple[Any, Report] = jax.lax.fori_loop(0, count, learn, (carry, reports))
+    return told
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(program: Any, params: Params, keys: Any) -> Any:
+    return jax.vmap(program.begin)(params, keys)
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _one(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+    carry, reports = _chunk(program, room, jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), carry), count)
+    return jax.tree.map(lambda leaf: leaf[None], (carry, reports))  # type: ignore[no-any-return]
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _several(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+    return jax.vmap(lambda one: _chunk(program, room, one, count))(carry)  # type: ignore[no-any-return]
+
+
+class FusedLearner:
+    """The state of one or more runs of a program, between two chunks."""
+
+    def __init__(self, program: Any, params: list[Params], seeds: list[int]):
+        self.program, self.seeds = program, seeds
+        turned_params = [transposed(each) for each in params]
+        stacked = {name: np.stack([each[name] for each in turned_params]) for name in turned_params[0]}
+        keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
+        self.carry = _begin(program, stacked, keys)
+        size = sum(array.size for array in params[0].values())
+        seconds = program.steps * (ROW_SECONDS + (2 + 6 * program.passes) * size / FLOPS)
+        self.room = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
+        self.preferred = min(self.room, math.ceil(CHUNK_SECONDS / seconds))  # learning steps in a chunk
+        self.most_steps = program.steps  # environment steps of one learning step
+
+    def advance(self, count: int) -> list[Report]:
+        """Take `count` learning steps. One report for each seed, its arrays with the learning steps in front."""
+        run = _one if len(self.seeds) == 1 else _several
+        self.carry, reports = run(self.program, self.room, self.carry, np.int32(count))
+        host = jax.tree.map(np.asarray, reports)
+        return [jax.tree.map(lambda leaf, i=i: leaf[i, :count], host) for i in range(len(self.seeds))]
+
+    def params(self, index: int) -> Params:
+        """Of one seed, as NumPy arrays of their own: the next chunk reuses the buffer of these."""
+        params = {name: np.asarray(value)[index] for name, value in self.carry.learner.params.items()}
+        return {name: np.array(array, order="C") for name, array in untransposed(params).items()}
+
+    def running_stats(self, index: int) -> RunningStats | None:
+        """Of one seed's observations, where they are normalized."""
+        running_stats = getattr(self.carry, "moments", None)
+        return None if running_stats is None else RunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
+
+    def state_dict(self) -> dict[str, Any]:
+        return state_arrays(self.carry)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.carry = restore_state(self.carry, state)

@@ -1,0 +1,137 @@
+"""The trainer of a fused program: the same logs as `Trainer` gives, one per learning step, though many are computed in
+one call.
+
+Between two calls everything can be looked at, saved and stopped. A log in the middle of a chunk comes with an agent
+that is already at the chunk's end, so chunks end at the `sync_points`: where an evaluation or a checkpoint is due, log
+and agent belong together.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drl.core.contracts import Agent
+from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log, judge_success
+from drl.trainer.trainer import TrainerConfig
+from drl.trainer.training_stats import TrainerLoop, TrainingStats
+
+
+class SeedBatch:
+    """Runs of several seeds in one program. Each has a trainer of its own; all are taught in step."""
+
+    def __init__(
+        self,
+        learner: Any,
+        agents: Sequence[Agent],
+        config: TrainerConfig,
+        sync_points: Sequence[float] = (),  # environment steps
+        reward_threshold: float | None = None,  # the return of a success, where the environment does not report one
+    ):
+        self.learner, self.reward_threshold = learner, reward_threshold
+        self.sync_points = [every for every in sync_points if every]
+        self.computed = [0] * len(agents)  # environment steps that the program has taken, per seed
+        self.trainers = [FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)]
+
+    def advance(self) -> None:
+        """One chunk; its reports wait at the trainers."""
+        count = self._length()
+        started = time.perf_counter()
+        reports = self.learner.advance(count)
+        seconds = (time.perf_counter() - started) / count
+        for number, (trainer, report) in enumerate(zip(self.trainers, reports, strict=True)):
+            self.computed[number] += int(report.steps.sum())
+            trainer.receive(report, seconds)
+
+    def _length(self) -> int:
+        """Learning steps up to the next landmark: the step that passes one is always a chunk's last."""
+        ahead = [every - done % every for every in self.sync_points for done in self.computed]
+        fitting = min((steps // self.learner.most_steps for steps in ahead), default=self.learner.preferred)
+        return int(max(1, min(self.learner.preferred, fitting)))
+
+
+class Taken(NamedTuple):
+    """One learning step that the program took and nobody has asked for yet."""
+
+    learned: dict[str, float]  # {}: a part of the warm-up, nothing was learned
+    steps: int
+    reward: float  # sum over the step
+    episodes: list[Episode]
+    seconds: float
+
+
+class FusedTrainer(TrainerLoop):
+    """Yields one Log per learning step, as `Trainer` does. Iterating resumes; it never resets."""
+
+    vectorization = "jax"
+
+    def __init__(self, seed_batch: SeedBatch, number: int, agent: Agent, config: TrainerConfig):
+        self.seed_batch, self.number, self.agent, self.config = seed_batch, number, agent, config
+        self.stats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
+        self.pending: deque[Taken] = deque()
+
+    def step(self) -> Log:
+        learned: dict[str, float] = {}
+        seconds = 0.0
+        while not learned and not self.over:
+            if not self.pending:
+                self.seed_batch.advance()
+            taken = self.pending.popleft()
+            learned, seconds = dict(taken.learned), seconds + taken.seconds
+            self.stats.note(taken.steps, taken.reward, taken.episodes)
+        counters = {}
+        if self.config.exploration is not None:
+            counters["epsilon"] = self.config.exploration(self.stats.env_steps)
+        return self.stats.log(learned, seconds, counters)
+
+    @property
+    def in_sync(self) -> bool:
+        return not self.pending
+
+    def receive(self, report: Any, seconds: float) -> None:
+        """What a chunk gave this run, `seconds` for each learning step, and an agent that acts with it."""
+        episodes: list[list[Episode]] = [[] for _ in report.steps]
+        step, _, env = place = np.nonzero(report.ends.how)
+        columns = (step, *(column[place] for column in report.ends), env)
+        for number, how, total, length, where in zip(*(column.tolist() for column in columns), strict=True):
+            reported = bool(how & SUCCESS) if how & REPORTED else None
+            success = judge_success(reported, total, self.seed_batch.reward_threshold)
+            episodes[number].append(Episode(total, length, bool(how & TERMINATED), success, where))
+        learn = {name: values.tolist() for name, values in report.learn.items()}
+        numbers = zip(*(column.tolist() for column in (report.updates, report.steps, report.reward)), strict=True)
+        for i, (updates, steps, reward) in enumerate(numbers):
+            if not steps:  # after the budget's end, while other seeds go on
+                continue
+            learned = {name: values[i] / updates for name, values in learn.items()} if updates else {}
+            self.pending.append(Taken(learned, steps, reward, episodes[i], seconds))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        learner = self.seed_batch.learner
+        self.agent.model_state.params = learner.params(self.number)  # type: ignore[attr-defined]
+        running_stats = learner.running_stats(self.number)
+        if running_stats is not None and self.agent.normalizer is not None:
+            self.agent.normalizer.load_state_dict(running_stats._asdict() | {"clip": self.agent.normalizer.clip})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of this run; the program's state is that of all seeds in it."""
+        pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
+        return {
+            "stats": self.stats.state_dict(),
+            "pending": pending,
+            "computed": list(self.seed_batch.computed),
+            "learner": self.seed_batch.learner.state_dict(),
+            "agent": self.agent.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stats.load_state_dict(state["stats"])
+        self.pending.clear()
+        for taken in state["pending"]:
+            episodes = [Episode(*episode) for episode in taken["episodes"]]
+            self.pending.append(Taken(**taken | {"episodes": episodes}))
+        self.seed_batch.computed = [int(steps) for steps in state["computed"]]
+        self.seed_batch.learner.load_state_dict(state["learner"])
+        self.agent.load_state_dict(state["agent"])

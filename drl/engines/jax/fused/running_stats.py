@@ -1,0 +1,86 @@
+"""`drl.core.normalize` in JAX: the same statistics as pure functions, changed once per learning step."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from drl.engines.jax.on_policy import Window, flat, weight_of
+
+CLIP = 10.0  # as ObsNormalizer and RewardScaler clip
+
+
+class RunningStats(NamedTuple):
+    mean: Any  # [*shape]
+    squares: Any  # sum of squared deviations from the mean
+    count: Any  # float32
+
+
+def new_running_stats(shape: tuple[int, ...]) -> RunningStats:
+    return RunningStats(np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.float32(0))
+
+
+def merge(running_stats: RunningStats, rows: jax.Array, weight: jax.Array | None = None) -> RunningStats:
+    """Take in rows `[B, *shape]`, those of weight 0 left out (Chan's parallel formula)."""
+    shape = (-1,) + (1,) * (rows.ndim - 1)
+    share = jnp.ones(len(rows)) if weight is None else weight
+    share, count = share.reshape(shape), share.sum()
+    mean = (rows * share).sum(axis=0) / jnp.maximum(count, 1.0)
+    squares = (jnp.square(rows - mean) * share).sum(axis=0)
+    delta, total = mean - running_stats.mean, running_stats.count + count
+    part = count / jnp.maximum(total, 1.0)
+    squares = running_stats.squares + squares + jnp.square(delta) * running_stats.count * part
+    return RunningStats(running_stats.mean + delta * part, squares, total)
+
+
+def deviation(running_stats: RunningStats) -> jax.Array:
+    variance = jnp.where(running_stats.count > 0, running_stats.squares / jnp.maximum(running_stats.count, 1.0), 1.0)
+    return jnp.sqrt(variance + 1e-8)
+
+
+def normalize(running_stats: RunningStats | None, obs: jax.Array) -> jax.Array:
+    if running_stats is None:
+        return obs
+    return jnp.clip((obs - running_stats.mean) / deviation(running_stats), -CLIP, CLIP)
+
+
+class Scaler(NamedTuple):
+    """Of rewards, by the deviation of the running discounted return."""
+
+    running_stats: RunningStats
+    returns: Any  # [N] discounted return so far
+
+
+def new_scaler(num_envs: int) -> Scaler:
+    return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32))
+
+
+def follow(
+    scaler: Scaler, reward: jax.Array, ended: jax.Array, gamma: float, weight: jax.Array | None = None
+) -> tuple[Scaler, jax.Array]:
+    """Follow a rollout `[T, N]`, then scale its rewards. Rows of weight 0 must come after an episode's end."""
+
+    def step(returns: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        returns = gamma * returns + row[0]
+        return jnp.where(row[1], 0.0, returns), returns
+
+    returns, seen = jax.lax.scan(step, scaler.returns, (reward, ended))
+    running_stats = merge(scaler.running_stats, seen.reshape(-1), None if weight is None else weight.reshape(-1))
+    return Scaler(running_stats, returns), jnp.clip(reward / deviation(running_stats), -CLIP, CLIP)
+
+
+def prepared(
+    window: Window, running_stats: RunningStats | None, scaler: Scaler | None, gamma: float
+) -> tuple[Window, RunningStats | None, Scaler | None]:
+    """The window as the learner sees it, and the statistics after it: those of observations change after their use."""
+    weight = weight_of(window)
+    if running_stats is not None:
+        names = ("obs", "next_obs", "last_obs")
+        seen = {name: normalize(running_stats, getattr(window, name)) for name in names}
+        running_stats = merge(running_stats, flat(window.obs), weight)
+        window = window._replace(**seen)
+    if scaler is not None:
+        scaler, reward = follow(scaler, window.reward, window.terminated | window.truncated, gamma, weight)
+        window = window._replace(reward=reward)
+    return window, running_stats, scaler

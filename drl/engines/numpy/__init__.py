@@ -1,0 +1,1 @@
+"""Acting with plain arrays: networks, distributions, and agents that need no framework."""

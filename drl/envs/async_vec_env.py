@@ -1,0 +1,195 @@
+"""One process per environment, for environments whose step is slow. Same transitions as `sync`, to the last bit."""
+
+import contextlib
+import copy
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.errors import EnvFailed
+from drl.core.specs import Array
+from drl.envs.episode_stats import EpisodeStats, success_in_infos
+from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+FAILURE = "drl_failure"  # key of the info under which a worker reports an exception
+GRACE = 2.0  # seconds a worker gets to close by itself
+
+
+@final
+class AsyncVecEnv(VecEnv):
+    """Steps Gymnasium environments in worker processes; `timeout` in seconds holds for each reset and step."""
+
+    vectorization = "async"
+
+    def __init__(
+        self, env_fns: Sequence[EnvFn], seed: int, env_id: str = "", stream: str = "world", timeout: float = 300.0
+    ):
+        self.num_envs, self.timeout = len(env_fns), timeout
+        self.env_id = env_id or "an unregistered environment"
+        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        self._closed = False
+        self._vector = self._start([_Worker(make) for make in env_fns])
+        self.obs_spec = obs_spec(self._vector.single_observation_space)
+        self.action_spec = action_spec(self._vector.single_action_space)
+        self._always_valid = np.ones(self.num_envs, bool)
+
+    def _start(self, env_fns: Sequence[EnvFn]) -> AsyncVectorEnv:
+        before = set(multiprocessing.active_children())
+        for shared in (True, False):  # a few dtypes have no shared-memory form
+            try:
+                return AsyncVectorEnv(env_fns, shared_memory=shared, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+            except Exception as error:
+                _end([child for child in multiprocessing.active_children() if child not in before], grace=0.0)
+                if not shared:
+                    raise self.stats.failed(error) from error
+        raise AssertionError("unreachable")
+
+    def reset(self) -> Array:
+        seeds = self.stats.begin()
+        batch, infos = self._ask(
+            lambda: self._vector.reset_async(seed=list(seeds) if seeds else None), self._vector.reset_wait
+        )
+        self._raise_reported(infos)
+        self.stats.obs = encode_fresh(self.obs_spec, batch)
+        return self.stats.obs
+
+    def step(self, action: Array) -> VecStep:
+        stats = self.stats
+        stats.check_action(action)
+        answer = self._ask(lambda: self._vector.step_async(action), self._vector.step_wait)
+        batch, reward, terminated, truncated, infos = answer
+        self._raise_reported(infos)
+        obs = encode_fresh(self.obs_spec, batch)  # the workers write the next step into the same shared memory
+        stats.add(reward)
+        truncated = truncated & ~terminated
+        next_obs, episodes = obs, []
+        ends = np.flatnonzero(terminated | truncated)
+        if len(ends):
+            next_obs, final_info = obs.copy(), infos.get("final_info", {})
+            for i in ends.tolist():
+                next_obs[i] = self.obs_spec.encode_one(infos["final_obs"][i])
+                episodes.append(stats.finish(i, bool(terminated[i]), success_in_infos(final_info, i)))
+        stats.obs = obs
+        return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
+
+    def _ask(self, send: Callable[[], None], wait: Callable[[float], Any]) -> Any:
+        """One round trip. Whatever goes wrong, no worker is left behind."""
+        if self._closed:
+            raise self.stats.failed("it was closed; make a new environment")
+        try:
+            send()
+            return wait(self.timeout)
+        except multiprocessing.TimeoutError as error:
+            silent = [i for i, pipe in enumerate(self._vector.parent_pipes) if not pipe.poll(0)]
+            message = f"no answer within {self.timeout:g} s; raise `timeout` if a step may take that long"
+            raise self._stop(message, silent[0] if silent else None) from error
+        except (EOFError, OSError) as error:
+            dead = self._first_dead()
+            code = None if dead is None else self._vector.processes[dead].exitcode
+            raise self._stop(f"its worker process died (exit code {code})", dead) from error
+        except Exception as error:
+            raise self._stop(f"{type(error).__name__}: {error}") from error
+
+    def _first_dead(self) -> int | None:
+        deadline = time.monotonic() + GRACE  # the pipe may break a moment before the process is gone
+        while time.monotonic() < deadline:
+            for i, process in enumerate(self._vector.processes):
+                if not process.is_alive():
+                    return i
+            time.sleep(0.01)
+        return None
+
+    def _raise_reported(self, infos: dict[str, Any]) -> None:
+        if FAILURE in infos:
+            index = int(np.flatnonzero(infos[f"_{FAILURE}"])[0])
+            raise self._stop(str(infos[FAILURE][index]), index)
+
+    def _stop(self, message: str, index: int | None = None) -> EnvFailed:
+        self._close(grace=0.0)
+        return self.stats.failed(message, index)
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.stats.load_state_dict(state)
+
+    def close(self) -> None:
+        self._close(GRACE)
+
+    def _close(self, grace: float) -> None:
+        # AsyncVectorEnv.close waits for ever for a worker that hangs; ours never waits longer than `grace`.
+        if self._closed:
+            return
+        self._closed = True
+        for pipe in self._vector.parent_pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(("close", None))
+        _end(self._vector.processes, grace)
+        for pipe in self._vector.parent_pipes:
+            pipe.close()
+        self._vector.error_queue.close()
+        self._vector.closed = True
+
+
+def _end(processes: Sequence[Any], grace: float) -> None:
+    """Wait `grace` seconds for all together, then ask (SIGTERM), then insist (SIGKILL)."""
+    deadline = time.monotonic() + grace
+    for process in processes:
+        process.join(max(deadline - time.monotonic(), 0.0))
+    for signal in ("terminate", "kill"):
+        alive = [process for process in processes if process.is_alive()]
+        for process in alive:
+            getattr(process, signal)()
+        deadline = time.monotonic() + 1.0
+        for process in alive:
+            process.join(max(deadline - time.monotonic(), 0.0))
+
+
+class _Worker:
+    """Makes one environment inside a worker process."""
+
+    def __init__(self, make: EnvFn):
+        self.make = make
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        return _Reporter(self.make())
+
+
+class _Reporter(gym.Wrapper[Any, Any, Any, Any]):
+    """Sends over the pipe only what the environment reads, and exceptions as text.
+
+    Infos of any shape would be merged at a cost at every step, and an exception that cannot be pickled would
+    leave the parent waiting for ever.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this: not into the user's class
+        # Only fills the place beside a failure. A copy is sampled, so that the space's own random stream stays put.
+        self._last_obs = copy.deepcopy(env.observation_space).sample()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        try:
+            self._last_obs, _ = self.env.reset(seed=seed) if seed is not None else self.env.reset()
+        except Exception as error:
+            return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
+        return self._last_obs, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            reward = float(reward)
+        except Exception as error:
+            return self._last_obs, 0.0, False, False, {FAILURE: f"{type(error).__name__}: {error}"}
+        if terminated or truncated:
+            obs = copy.deepcopy(obs)  # the reset that follows at once may write into the same buffer
+        reported = {"is_success": bool(info["is_success"])} if "is_success" in info else {}
+        return obs, reward, bool(terminated), bool(truncated), reported

@@ -1,0 +1,98 @@
+"""EnvPool: environments in C++ threads. An extra; its physics are its own, so results differ from Gymnasium's."""
+
+import warnings
+from typing import Any, final
+
+import numpy as np
+
+from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.seeding import Seeds
+from drl.core.specs import Array
+from drl.envs.episode_stats import EpisodeStats, success_in_infos
+from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+
+
+@final
+class EnvPoolVecEnv(VecEnv):
+    """Steps an EnvPool pool in its synchronous mode.
+
+    Left alone, EnvPool resets in the call after an episode's end. But it can reset a subset at once:
+    `reset(env_id=ended)` right after the step gives the first observations, touches no other environment and clears the
+    pending reset. So there is no phantom row.
+    """
+
+    vectorization = "envpool"
+
+    def __init__(self, pool: Any, seed: int, env_id: str, stream: str = "world"):
+        self.pool, self.env_id = pool, env_id
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
+            self.obs_spec = obs_spec(pool.single_observation_space)
+            self.action_spec = action_spec(pool.single_action_space)
+        self.num_envs = int(pool.num_envs)
+        self.stats = EpisodeStats(env_id, self.num_envs, seed, stream)
+        self._always_valid = np.ones(self.num_envs, bool)
+        self._closed = False
+
+    def reset(self) -> Array:
+        self.stats.begin()  # the pool was seeded when it was made
+        try:
+            batch, _ = self.pool.reset()
+        except Exception as error:
+            raise self.stats.failed(error) from error
+        self.stats.obs = encode_fresh(self.obs_spec, batch)
+        return self.stats.obs
+
+    def step(self, action: Array) -> VecStep:
+        stats = self.stats
+        stats.check_action(action)
+        try:
+            batch, reward, terminated, truncated, infos = self.pool.step(action)
+            next_obs = encode_fresh(self.obs_spec, batch)
+            terminated = np.array(terminated, bool)
+            truncated = np.array(truncated, bool) & ~terminated
+            ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+            obs = next_obs
+            if len(ended):
+                first, first_infos = self.pool.reset(env_id=ended)
+                obs = next_obs.copy()
+                obs[first_infos["env_id"]] = self.obs_spec.encode(first)
+        except Exception as error:
+            raise stats.failed(error) from error
+        reward = np.array(reward, np.float64)
+        stats.add(reward)
+        episodes = [stats.finish(i, bool(terminated[i]), success_in_infos(infos, i)) for i in ended.tolist()]
+        stats.obs = obs
+        return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.stats.load_state_dict(state)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.pool.close()
+
+
+def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: dict[str, Any]) -> Any:
+    """A seeded pool, or an error that says what EnvPool lacks."""
+    try:
+        import envpool
+    except ImportError as error:
+        raise MissingExtra("vectorization 'envpool'", "envpool", error) from error
+    known = envpool.list_all_envs()
+    if env_id not in known:
+        raise BadInput(
+            f"EnvPool has no environment {env_id!r}: {did_you_mean(env_id, known)} "
+            "(vectorization='sync' runs any Gymnasium id)"
+        )
+    try:
+        return envpool.make(
+            env_id, env_type="gymnasium", num_envs=num_envs, seed=Seeds(seed).integer(stream, 0), **env_kwargs
+        )
+    except Exception as error:
+        raise BadInput(f"EnvPool cannot make {env_id!r} with {env_kwargs}: {error}") from error

@@ -1,0 +1,133 @@
+"""What every VecEnv keeps: running returns and lengths, finished episodes, counters, seeds, failures."""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from drl.core.contracts import StateDict
+from drl.core.errors import BadInput, EnvFailed, NonFinite
+from drl.core.log import Episode, judge_success
+from drl.core.seeding import Seeds
+from drl.core.specs import Array
+
+
+class EpisodeStats:
+    """Counts what really happened. Phantom rows (`valid` False) add nothing to anything here.
+
+    >>> stats = EpisodeStats("Toy-v0", num_envs=2, seed=0)
+    >>> stats.add(np.array([1.0, 2.0]))
+    >>> stats.finish(1, terminated=True, reported=True)
+    Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1)
+    """
+
+    def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
+        self.env_id, self.num_envs = env_id, num_envs
+        self.seed, self.stream = seed, stream
+        self.reward_threshold = reward_threshold(env_id)
+        # Plain floats (float64): for the usual few environments they add up faster than an array does.
+        self.returns = [0.0] * num_envs  # of raw rewards
+        # An episode's length is the ticks since it began: cheaper than to raise N counters at every step.
+        self.tick = 0
+        self.began = np.zeros(num_envs, np.int64)
+        self.env_steps = 0
+        self.episodes = 0
+        self.obs: Array | None = None  # what to act on next; None before the first reset
+        self.seeded = False  # whether this process has seeded the simulators
+
+    @property
+    def lengths(self) -> Array:
+        return self.tick - self.began
+
+    def begin(self) -> list[int] | None:
+        """Start episodes everywhere; gives one seed per environment at the first call, afterwards None.
+
+        A run that was resumed from a state does not replay the data it has already seen: its name of the stream
+        carries the number of steps taken.
+        """
+        self.returns = [0.0] * self.num_envs
+        self.began[:] = self.tick
+        if self.seeded:
+            return None
+        self.seeded = True
+        name = f"{self.stream}@{self.env_steps}" if self.env_steps else self.stream
+        return [Seeds(self.seed).integer(name, i) for i in range(self.num_envs)]
+
+    def check_action(self, action: Array) -> None:
+        if not self.seeded:
+            raise BadInput(f"step() of {self.env_id!r} before its first reset(); call environment.reset() once")
+        if len(action) != self.num_envs:
+            raise BadInput(
+                f"got {len(action)} actions for {self.num_envs} environments of {self.env_id!r}; give one each"
+            )
+
+    def add(self, reward: Array, valid: Array | None = None) -> None:
+        """Count one step. `reward` is float64 and already zero where not `valid`; None means all are."""
+        rewards = reward.tolist()
+        # The sum of plain floats is the cheapest check without a warning; it may also overflow, so look twice.
+        if not math.isfinite(sum(rewards)):
+            self._check_each(reward)
+        self.returns = [total + new for total, new in zip(self.returns, rewards, strict=True)]
+        self.tick += 1
+        if valid is None:
+            self.env_steps += self.num_envs
+        else:
+            self.began += ~valid
+            self.env_steps += int(np.count_nonzero(valid))
+
+    def finish(self, index: int, terminated: bool, reported: bool | None) -> Episode:
+        """An episode is over. `reported` is the environment's `is_success`, None where it says nothing."""
+        length = self.tick - int(self.began[index])
+        success = judge_success(reported, self.returns[index], self.reward_threshold)
+        episode = Episode(self.returns[index], length, terminated, success, index)
+        self.returns[index] = 0.0
+        self.began[index] = self.tick
+        self.episodes += 1
+        return episode
+
+    def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
+        """The error to raise: which environment, which environment, when, and what it said."""
+        said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
+        return EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
+
+    def state_dict(self) -> StateDict:
+        counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
+        obs = None if self.obs is None else self.obs.copy()
+        return counters | {"returns": np.array(self.returns), "lengths": self.lengths, "obs": obs}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if len(state["returns"]) != self.num_envs:
+            raise BadInput(f"this state is of {len(state['returns'])} environments, not {self.num_envs}; use as many")
+        self.seed, self.env_steps, self.episodes = int(state["seed"]), int(state["env_steps"]), int(state["episodes"])
+        self.returns = np.asarray(state["returns"], np.float64).tolist()
+        self.tick, self.began = 0, -np.array(state["lengths"], np.int64)
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+
+    def _check_each(self, reward: Array) -> None:
+        bad = np.flatnonzero(~np.isfinite(reward))
+        if not len(bad):
+            return
+        raise NonFinite(
+            f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
+            f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in all); rewards must be finite"
+        )
+
+
+def reward_threshold(env_id: str) -> float | None:
+    """The return at which an environment counts as solved, as it is registered with Gymnasium."""
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+
+
+def success_in(info: dict[str, Any] | None) -> bool | None:
+    """`is_success` in one environment's info; None where it is not there."""
+    reported = (info or {}).get("is_success")
+    return None if reported is None else bool(reported)
+
+
+def success_in_infos(infos: dict[str, Any], index: int) -> bool | None:
+    """The same in a vector environment's infos: an array with a `_is_success` mask beside it."""
+    values, mask = infos.get("is_success"), infos.get("_is_success")
+    return bool(values[index]) if values is not None and (mask is None or mask[index]) else None

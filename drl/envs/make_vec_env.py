@@ -1,0 +1,267 @@
+"""`make_vec_env`: from an id to N environments, through one table of vectorizations."""
+
+import functools
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.vector import VectorEnv
+
+from drl.core.contracts import VecEnv
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.envs import atari
+from drl.envs.async_vec_env import AsyncVecEnv
+from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
+from drl.envs.frame_stack import StackedEnv, StackedVecEnv
+from drl.envs.native_vec_env import NativeVecEnv
+from drl.envs.sync_vec_env import SyncVecEnv
+from drl.envs.trust import is_known_package
+
+NATIVE_FROM = 12  # environments from which Gymnasium's native CartPole beats our loop; see the README for the numbers
+SLOW_STEP = 5e-4  # seconds; above this a process per environment pays for its pipes
+PROBE_SECONDS = 0.05  # how long `auto` may step one environment to find out
+
+# What the message of a failed import mentions → the extra that brings it.
+EXTRAS = {"box2d": "box2d", "swig": "box2d", "mujoco": "mujoco", "ale": "atari", "atari": "atari", "jax": "jax"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything a vectorization needs to build its environments."""
+
+    spec: EnvSpec
+    num_envs: int
+    seed: int
+    stream: str  # name of the seed stream; environment i uses its index i
+    timeout: float  # seconds for one reset or step of a worker process
+    render_mode: str | None = None
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def env_fns(self) -> list[Callable[[], gym.Env[Any, Any]]]:
+        make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs)
+        return [make] * self.num_envs
+
+
+def make_vec_env(
+    env_id: str,
+    num_envs: int = 1,
+    seed: int = 0,
+    *,
+    vectorization: str = "auto",  # auto · sync · async · native · envpool
+    frame_stack: int = 1,  # frames per observation; layout in frame_stack.py
+    env_kwargs: dict[str, Any] | None = None,  # for the environment's constructor
+    render_mode: str | None = None,
+    seeds_stream: str = "world",  # evaluation environments use another name, so they share no random numbers
+    timeout: float = 300.0,  # seconds for one step of a worker process (async)
+) -> VecEnv:
+    """N environments of a Gymnasium id (also `module:Id`), ready to reset and step.
+
+    >>> import numpy as np
+    >>> with make_vec_env("CartPole-v1", num_envs=2, seed=1) as envs:
+    ...     obs = envs.reset()
+    ...     envs.vectorization, obs.shape, envs.step(envs.action_spec.to_env(np.array([0, 1]))).valid
+    ('sync', (2, 4), array([ True,  True]))
+    """
+    if vectorization not in (*VECTORIZATIONS, "auto"):
+        raise BadInput(
+            f"unknown vectorization {vectorization!r}: {did_you_mean(vectorization, [*VECTORIZATIONS, 'auto'])}"
+        )
+    _check_count("num_envs", num_envs)
+    _check_count("frame_stack", frame_stack)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
+    if not timeout > 0:
+        raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
+    if not isinstance(env_id, str):
+        raise BadInput(f"env_id = {env_id!r}; expected a Gymnasium id; for objects use SyncVecEnv or wrap_vector_env")
+    # EnvPool has ids that Gymnasium does not know, so there the name is checked by EnvPool itself.
+    spec = _unchecked_spec(env_id) if vectorization == "envpool" else find_spec(env_id)
+    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
+    envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
+    if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
+        envs = atari.SignRewards(envs)
+    return envs if frame_stack == 1 else StackedVecEnv(envs, frame_stack)
+
+
+def make_env(
+    env_id: str,
+    render_mode: str | None = None,
+    *,
+    frame_stack: int = 1,
+    env_kwargs: dict[str, Any] | None = None,
+) -> gym.Env[Any, Any]:
+    """One plain Gymnasium environment that shows an agent what its environment showed: to evaluate, render and film."""
+    _check_count("frame_stack", frame_stack)
+    env = _make_env(find_spec(env_id), render_mode, dict(env_kwargs or {}))
+    return env if frame_stack == 1 else StackedEnv(env, frame_stack)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Look an id up in Gymnasium's registry, importing what registers it."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        if "" not in sys.path and os.getcwd() not in sys.path and not is_known_package(module):
+            sys.path.append(
+                os.getcwd()
+            )  # a console script does not look there by itself; what is installed comes first
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # the module is the user's: anything may go wrong in it
+            message = f"cannot import {module!r} for environment {env_id!r}: {type(error).__name__}: {error}"
+            raise BadInput(message) from error
+    if name.startswith("ALE/") and name not in gym.registry:
+        try:
+            gym.register_envs(importlib.import_module("ale_py"))
+        except ImportError as error:
+            raise MissingExtra(f"environment {env_id!r}", "atari", error) from error
+    spec = gym.registry.get(name) or _latest_version(name)
+    if spec is None:
+        raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
+    return spec
+
+
+def _unchecked_spec(env_id: str) -> EnvSpec:
+    try:
+        return EnvSpec(env_id)
+    except gym.error.Error as error:
+        raise BadInput(f"{env_id!r} is not an environment id: {error}") from error
+
+
+def _latest_version(name: str) -> EnvSpec | None:
+    try:
+        namespace, plain, version = parse_env_id(name)
+    except gym.error.Error:
+        return None
+    highest = find_highest_version(namespace, plain) if version is None else None
+    return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
+
+
+def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    try:
+        make = atari.make_atari if atari.is_atari(spec) else _make_plain
+        env = make(spec, render_mode, env_kwargs)
+    except BadInput:
+        raise
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise _missing(spec.id, error) from error
+    except Exception as error:
+        raise _cannot_make(spec.id, env_kwargs, error) from error
+    return env
+
+
+def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    # The passive checker costs time at every step and knows less than our own `check_environment`.
+    return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
+
+
+def _missing(env_id: str, error: Exception) -> BadInput:
+    said = f"{error} {error.__cause__}".lower()
+    for word, extra in EXTRAS.items():
+        if word in said:
+            module = error if isinstance(error, ImportError) and error.name else error.__cause__
+            return MissingExtra(f"environment {env_id!r}", extra, module if isinstance(module, ImportError) else word)
+    return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
+
+
+def _cannot_make(env_id: str, env_kwargs: dict[str, Any], error: Exception) -> BadInput:
+    return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {type(error).__name__}: {error}")
+
+
+def _sync(order: Order) -> VecEnv:
+    return SyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream)
+
+
+def _async(order: Order) -> VecEnv:
+    order.env_fns[0]().close()  # a name or argument that cannot work is found here, not in a worker
+    return AsyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.timeout)
+
+
+def _native(order: Order) -> VecEnv:
+    spec = order.spec
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        raise BadInput(f"environment {spec.id!r} has no vector form of its own; use vectorization='sync' or 'async'")
+    kwargs = order.env_kwargs | ({} if order.render_mode is None else {"render_mode": order.render_mode})
+    try:
+        make = atari.make_atari_vector if atari.is_atari(spec) else _make_plain_vector
+        vector_env = make(spec, order.num_envs, kwargs)
+    except BadInput:
+        raise
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise _missing(spec.id, error) from error
+    except Exception as error:
+        raise _cannot_make(spec.id, kwargs, error) from error
+    return NativeVecEnv(vector_env, order.seed, spec.id, order.stream)
+
+
+def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
+
+
+def _envpool(order: Order) -> VecEnv:
+    env_id = order.spec.id
+    if order.render_mode is not None:
+        raise BadInput(f"vectorization 'envpool' takes no render_mode (got {order.render_mode!r}); film with make_env")
+    pool = make_pool(env_id, order.num_envs, order.seed, order.stream, order.env_kwargs)
+    return EnvPoolVecEnv(pool, order.seed, env_id, order.stream)
+
+
+# The one place where a vectorization's name becomes an environment.
+VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
+    "sync": _sync,
+    "async": _async,
+    "native": _native,
+    "envpool": _envpool,
+}
+
+
+def _auto(order: Order) -> VecEnv:
+    """The fastest vectorization that is sound. EnvPool is never chosen: it simulates other physics."""
+    spec = order.spec
+    has_native = spec.vector_entry_point is not None and not spec.additional_wrappers
+    native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
+    if has_native and order.render_mode is None and order.num_envs >= native_from:
+        try:
+            return _native(order)
+        except BadInput:
+            pass  # its vector form takes other arguments or packages than the single one
+    if order.num_envs > 1 and _cores() > 1 and _step_seconds(order) > SLOW_STEP:
+        return _async(order)
+    return _sync(order)
+
+
+def _cores() -> int:
+    """Cores this process may use; macOS cannot tell, so there it is all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _step_seconds(order: Order) -> float:
+    """Median time of a step of one environment that is thrown away afterwards; the environments never see it."""
+    env = replace(order, num_envs=1).env_fns[0]()
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        times: list[float] = []
+        while len(times) < 25 and sum(times) < PROBE_SECONDS:
+            action = env.action_space.sample()
+            start = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - start)
+            if terminated or truncated:
+                env.reset()
+        return sorted(times)[len(times) // 2]
+    except Exception:
+        return 0.0  # the environment fails: let `sync` say so, with the environment and the step
+    finally:
+        env.close()
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadInput(f"{name} = {value!r}; expected a whole number, 1 or more")

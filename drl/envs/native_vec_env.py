@@ -1,0 +1,143 @@
+"""Environments that step all their environments in one call: Gymnasium's vector form, in each of its autoreset
+modes."""
+
+from typing import Any, final
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.errors import BadInput
+from drl.core.specs import Array
+from drl.envs.episode_stats import EpisodeStats, success_in, success_in_infos
+from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+
+
+@final
+class NativeVecEnv(VecEnv):
+    """Steps any Gymnasium `VectorEnv`.
+
+    How the environment resets itself is dealt with here and nowhere else:
+    NEXT_STEP   it resets in the call after an episode's end; that call's row is masked (`valid` False). The action
+                given for it is ignored, so `obs` at an end is the last observation until the new one is there.
+    SAME_STEP   `obs` already is the new episode's; the true successor stands in `infos["final_obs"]`.
+    DISABLED    we reset the environments that ended, through `options={"reset_mask": …}`.
+    """
+
+    vectorization = "native"
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any], seed: int, env_id: str = "", stream: str = "world"):
+        self.vector_env = vector_env
+        self.num_envs = int(vector_env.num_envs)
+        self.env_id = env_id or (vector_env.spec.id if vector_env.spec else type(vector_env.unwrapped).__name__)
+        self.mode = _mode(vector_env, self.env_id)
+        self.obs_spec = obs_spec(vector_env.single_observation_space)
+        self.action_spec = action_spec(vector_env.single_action_space)
+        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        self._resetting = np.zeros(self.num_envs, bool)  # environments whose next row is a phantom (NEXT_STEP)
+        self._closed = False
+
+    def reset(self) -> Array:
+        seeds = self.stats.begin()
+        self._resetting = np.zeros(self.num_envs, bool)
+        try:
+            # One integer for all: how the environments derive theirs is the vector environment's own affair.
+            batch, _ = self.vector_env.reset(seed=seeds[0]) if seeds else self.vector_env.reset()
+        except Exception as error:
+            raise self.stats.failed(error) from error
+        self.stats.obs = encode_fresh(self.obs_spec, batch)
+        return self.stats.obs
+
+    def step(self, action: Array) -> VecStep:
+        stats = self.stats
+        stats.check_action(action)
+        try:
+            batch, reward, terminated, truncated, infos = self.vector_env.step(action)
+        except Exception as error:
+            raise stats.failed(error) from error
+        obs = encode_fresh(self.obs_spec, batch)
+        reward = np.array(reward, np.float64)
+        valid = ~self._resetting
+        terminated = np.asarray(terminated, bool) & valid
+        truncated = np.asarray(truncated, bool) & valid & ~terminated
+        if not valid.all():
+            reward[~valid] = 0.0
+        stats.add(reward, valid)
+        ended = terminated | truncated
+        next_obs, episodes = obs, []
+        if ended.any():
+            last_infos = infos
+            if self.mode is AutoresetMode.SAME_STEP:
+                next_obs = self._with_final_obs(obs, ended, infos)
+                last_infos = infos.get("final_info", {})
+            elif self.mode is AutoresetMode.DISABLED:
+                obs = self._reset_ended(obs, ended)
+            for i in np.flatnonzero(ended).tolist():
+                episodes.append(stats.finish(i, bool(terminated[i]), _success(last_infos, i)))
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+        stats.obs = obs
+        return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, valid, episodes)
+
+    def _with_final_obs(self, obs: Array, ended: Array, infos: dict[str, Any]) -> Array:
+        # Gymnasium's own layout is an object array of single observations; native environments also hand out one
+        # batch for all environments, of which only the rows that ended mean something.
+        final_obs = infos.get("final_obs", infos.get("final_observation"))
+        if final_obs is None:
+            raise self.stats.failed("it resets in the same step but its infos have no 'final_obs'")
+        next_obs = obs.copy()
+        if isinstance(final_obs, np.ndarray) and final_obs.dtype == object:
+            for i in np.flatnonzero(ended):
+                next_obs[i] = self.obs_spec.encode_one(final_obs[i])
+        else:
+            next_obs[ended] = self.obs_spec.encode(final_obs)[ended]
+        return next_obs
+
+    def _reset_ended(self, obs: Array, ended: Array) -> Array:
+        try:
+            batch, _ = self.vector_env.reset(options={"reset_mask": ended.copy()})
+        except Exception as error:
+            raise self.stats.failed(error) from error
+        fresh = obs.copy()
+        fresh[ended] = self.obs_spec.encode(batch)[ended]
+        return fresh
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict() | {"resetting": self._resetting.copy()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.stats.load_state_dict(state)
+        self._resetting = np.array(state["resetting"], bool)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.vector_env.close()
+
+
+def wrap_vector_env(vector_env: VectorEnv[Any, Any, Any], seed: int = 0, stream: str = "world") -> NativeVecEnv:
+    """Bring your own `VectorEnv`, in whichever autoreset mode it has.
+
+    >>> import gymnasium as gym
+    >>> with wrap_vector_env(gym.make_vec("CartPole-v1", num_envs=3), seed=1) as index:
+    ...     index.reset().shape
+    (3, 4)
+    """
+    return NativeVecEnv(vector_env, seed, stream=stream)
+
+
+def _mode(vector_env: VectorEnv[Any, Any, Any], env_id: str) -> AutoresetMode:
+    mode = (vector_env.metadata or {}).get("autoreset_mode")
+    try:
+        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+    except ValueError:
+        raise BadInput(
+            f"the vector environment {env_id!r} has metadata['autoreset_mode'] = {mode!r}; expected one of "
+            f"{', '.join(str(m) for m in AutoresetMode)}: without it nobody knows which rows are resets"
+        ) from None
+
+
+def _success(infos: Any, index: int) -> bool | None:
+    if isinstance(infos, dict):
+        return success_in_infos(infos, index)
+    return success_in(infos[index])  # an object array of one dict per environment

@@ -1,0 +1,155 @@
+"""One process, one loop over single environments, resets in the same step. The fastest for cheap environments."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.log import Episode
+from drl.core.specs import Array
+from drl.envs.episode_stats import EpisodeStats, success_in
+from drl.envs.spaces import action_spec, collate, obs_spec
+
+NEVER = 2**62  # steps until a clock that does not exist
+
+
+@final
+class SyncVecEnv(VecEnv):
+    """Steps single Gymnasium environments one after the other.
+
+    >>> with SyncVecEnv([lambda: gym.make("CartPole-v1")] * 2, seed=3) as index:
+    ...     index.reset().shape, index.step(np.array([0, 1])).reward
+    ((2, 4), array([1., 1.], dtype=float32))
+    """
+
+    vectorization = "sync"
+
+    def __init__(
+        self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], seed: int, env_id: str = "", stream: str = "world"
+    ):
+        self.envs = [make() for make in env_fns]
+        self.num_envs = len(self.envs)
+        first = self.envs[0]
+        self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
+        self.obs_spec, self.action_spec = obs_spec(first.observation_space), action_spec(first.action_space)
+        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        # The two outermost wrappers of gym.make cost a quarter of a CartPole step and we know all they know: that
+        # reset came first, and how long an episode is. So the loop calls what is below them.
+        peeled = [_peel(env) for env in self.envs]
+        self._inner = [inner for inner, _ in peeled]
+        self._steps = [inner.step for inner in self._inner]
+        self._limits = np.array([limit for _, limit in peeled])
+        self._until_clock = 0  # no clock can ring in fewer steps than this; 0: look and count anew
+        self._is_box = (
+            self.obs_spec.kind == "box" and not self.obs_spec.channels_last
+        )  # rows can be written as they come
+        self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
+        self._raw_shape = self.obs_spec.box_shape
+        self._always_valid = np.ones(self.num_envs, bool)
+        self._closed = False
+
+    def reset(self) -> Array:
+        seeds = self.stats.begin()
+        first = [self._first_obs(i, seeds[i] if seeds else None) for i in range(self.num_envs)]
+        self.stats.obs = self._encode(first)
+        self._until_clock = 0
+        return self.stats.obs
+
+    def step(self, action: Array) -> VecStep:
+        stats = self.stats
+        stats.check_action(action)
+        # Outputs are allocated anew at each step: a small allocation costs less than choosing a buffer, and the
+        # receiver may keep everything for as long as it likes. Only `valid`, which never changes, is shared.
+        count = self.num_envs
+        next_obs = np.empty(self._batch_shape, self._dtype) if self._is_box else None
+        raw: list[Any] = []  # observations that need encoding
+        reward64 = np.empty(count)
+        infos: list[dict[str, Any]] = []
+        ends: dict[int, bool] = {}  # environment that ended → whether it terminated
+        actions = action.tolist() if action.ndim == 1 else action  # plain ints: environments check these much faster
+        i = 0
+        try:
+            for i in range(count):
+                obs, reward, terminated, truncated, info = self._steps[i](actions[i])
+                if next_obs is None:
+                    raw.append(obs)
+                else:
+                    if getattr(obs, "shape", None) != self._raw_shape and np.shape(obs) != self._raw_shape:
+                        raise ValueError(f"step gave an observation of shape {np.shape(obs)}, not {self._raw_shape}")
+                    next_obs[i] = obs  # copies and casts, so an environment may reuse its own buffer
+                reward64[i] = reward
+                infos.append(info)
+                if terminated or truncated:
+                    ends[i] = bool(terminated)
+        except Exception as error:
+            raise stats.failed(error, i) from error
+        if next_obs is None:
+            try:
+                next_obs = self._encode(raw)
+            except Exception as error:
+                raise stats.failed(f"an observation does not fit its space: {error}") from error
+        stats.add(reward64)
+        self._until_clock -= 1
+        if self._until_clock <= 0:
+            for index in np.flatnonzero(stats.lengths >= self._limits).tolist():
+                ends.setdefault(index, False)
+        died, cut = np.zeros(count, bool), np.zeros(count, bool)
+        episodes: list[Episode] = []
+        stats.obs = next_obs
+        if ends:
+            for index, terminated in ends.items():
+                (died if terminated else cut)[index] = True
+            stats.obs, episodes = self._restart(next_obs, ends, infos)
+        if self._until_clock <= 0:
+            self._until_clock = int((self._limits - stats.lengths).min())
+        return VecStep(reward64.astype(np.float32), died, cut, next_obs, stats.obs, self._always_valid, episodes)
+
+    def _restart(
+        self, next_obs: Array, ends: dict[int, bool], infos: list[dict[str, Any]]
+    ) -> tuple[Array, list[Episode]]:
+        obs, episodes = next_obs.copy(), []
+        for index, terminated in sorted(ends.items()):
+            episodes.append(self.stats.finish(index, terminated, success_in(infos[index])))
+            first = self._first_obs(index, None)
+            obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
+        return obs, episodes
+
+    def _first_obs(self, index: int, seed: int | None) -> Any:
+        try:
+            obs, _ = self._inner[index].reset(seed=seed) if seed is not None else self._inner[index].reset()
+        except Exception as error:
+            raise self.stats.failed(error, index) from error
+        if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
+            # Assigning into a row would broadcast a wrong shape without a word.
+            message = f"reset gave an observation of shape {np.shape(obs)}, its space says {self.obs_spec.box_shape}"
+            raise self.stats.failed(message, index)
+        return obs
+
+    def _encode(self, observations: list[Any]) -> Array:
+        return self.obs_spec.encode(collate(self.obs_spec, observations))
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.stats.load_state_dict(state)
+        self._until_clock = 0
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            for env in self.envs:
+                env.close()
+
+
+def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
+    """What lies below gym.make's own TimeLimit and OrderEnforcing, and the limit that the first one kept."""
+    limit = NEVER
+    if type(env) is TimeLimit and env.spec is not None and env.spec.max_episode_steps:
+        limit, env = env.spec.max_episode_steps, env.env
+    if type(env) is OrderEnforcing:
+        env = env.env
+    return env, limit

@@ -1,0 +1,44 @@
+"""Loading an agent without knowing what trained it."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from drl.core.agent_files import read_agent
+from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
+
+# The one place where an engine's name becomes the module with its table of agents.
+ENGINES = {"torch": "drl.engines.torch.build", "jax": "drl.engines.jax.build"}
+
+
+def load_agent(path: str | Path, model: Any = None, device: str = "cpu", engine: str | None = None) -> Any:
+    """The agent in a run folder or agent folder, ready to `act`. Give `model` if it was one of your own.
+
+    `engine` is torch, jax or numpy (MLPs only, no framework needed). Without it the engine that wrote the agent is
+    taken if it is installed, else the other one, else NumPy.
+    """
+    card, _ = read_agent(path)
+    if engine is None:
+        engine = _first_installed(card["engine"], path)
+    if engine == "numpy":
+        if model is not None:
+            raise BadInput("engine='numpy' runs our own MLPs only; a model of your own needs its engine")
+        from drl.engines.numpy.agents import load_numpy_agent
+
+        return load_numpy_agent(path)
+    if engine not in ENGINES:
+        raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
+    if importlib.util.find_spec(engine) is None:
+        raise MissingExtra(f"engine {engine!r}", engine, engine)
+    agents = importlib.import_module(ENGINES[engine]).AGENTS
+    if card["variant"] not in agents:
+        raise UnusableFile(f"{path} is an agent of an unknown kind, {card['variant']!r}")
+    return agents[card["variant"]].load(path, model, device)
+
+
+def _first_installed(written_by: str, path: str | Path) -> str:
+    if written_by not in ENGINES:
+        raise UnusableFile(f"{path} was saved by the {written_by!r} engine, which this version cannot load")
+    wanted = [written_by, *(name for name in ENGINES if name != written_by)]
+    return next((name for name in wanted if importlib.util.find_spec(name) is not None), "numpy")

@@ -1,0 +1,85 @@
+"""A pen for the pictures of our environments, and their colors.
+
+Pygame draws: it comes with `gymnasium[classic-control]` and needs no window. It is imported with the first picture.
+Shapes are drawn at twice the size and scaled down: pygame's own edges are jagged.
+"""
+
+import itertools
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from drl.core.specs import Array
+
+FINER = 2  # drawn this many times larger
+
+Color = tuple[int, int, int]
+NIGHT, PANEL, GROOVE = (17, 19, 28), (28, 31, 44), (48, 53, 72)
+WHITE, GREY = (238, 240, 247), (148, 155, 178)
+GREEN, AMBER, RED = (72, 199, 132), (240, 176, 72), (232, 84, 92)
+
+
+class Canvas:
+    """Draws in points of the finished picture, `width` × `height` of them."""
+
+    def __init__(self, width: int, height: int) -> None:
+        import pygame
+
+        self._pygame = pygame
+        self._size = (width, height)
+        self._surface = pygame.Surface((width * FINER, height * FINER), 0, 32)
+
+    def box(self, at: tuple[float, float, float, float], color: Color, radius: int = 0) -> None:
+        rect = self._pygame.Rect(*(round(FINER * x) for x in at))
+        self._pygame.draw.rect(self._surface, color, rect, border_radius=FINER * radius)
+
+    def curve(self, x: Array, y: Array, color: Color) -> None:
+        points = [(FINER * float(a), FINER * float(b)) for a, b in zip(x, y, strict=True)]
+        for one, other in itertools.pairwise(points):
+            self._pygame.draw.line(self._surface, color, one, other, 3 * FINER)
+        for point in points:
+            self._pygame.draw.circle(self._surface, color, point, 3 * FINER)
+
+    def poster(self, at: tuple[int, int, int, int], top: Color, bottom: Color) -> None:
+        """A panel whose color runs from `top` to `bottom`, darkened so that white text stands on it."""
+        pygame = self._pygame
+        rect = pygame.Rect(*(FINER * x for x in at))
+        strip = pygame.Surface((1, 2), pygame.SRCALPHA, 32)
+        strip.set_at((0, 0), _darker(top))
+        strip.set_at((0, 1), _darker(bottom))
+        colors = pygame.transform.smoothscale(strip, rect.size)
+        mask = pygame.Surface(rect.size, pygame.SRCALPHA, 32)
+        pygame.draw.rect(mask, (255, 255, 255, 255), mask.get_rect(), border_radius=FINER * 12)
+        colors.blit(mask, (0, 0), special_flags=pygame.BLEND_RGBA_MULT)
+        self._surface.blit(colors, rect)
+
+    def measure(self, words: str, size: int) -> float:
+        return float(_font(size).size(words)[0]) / FINER
+
+    def text(
+        self, at: tuple[float, float], words: str, size: int, color: Color, right: bool = False, center: bool = False
+    ) -> None:
+        """`at` is the upper left corner, or the upper end of the side or middle that is asked for."""
+        picture = _font(size).render(words, True, color)
+        left = FINER * at[0] - (picture.get_width() if right else picture.get_width() / 2 if center else 0)
+        self._surface.blit(picture, (round(left), round(FINER * at[1])))
+
+    def pixels(self) -> Array:
+        small = self._pygame.transform.smoothscale(self._surface, self._size)
+        return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
+
+
+@cache
+def _font(size: int) -> Any:
+    import pygame
+
+    pygame.font.init()
+    pygame.register_quit(
+        _font.cache_clear
+    )  # other environments quit pygame when they are closed, and fonts do not outlive it
+    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines
+
+
+def _darker(color: Color) -> Color:
+    return color[0] * 6 // 10, color[1] * 6 // 10, color[2] * 6 // 10

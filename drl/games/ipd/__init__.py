@@ -1,0 +1,16 @@
+"""The iterated Prisoner's Dilemma. Importing this registers nothing; see `drl.games.registry`."""
+
+from drl.games.ipd.ipd_env import IteratedPrisonersDilemmaEnv
+from drl.games.ipd.ipd_rules import Rules
+from drl.games.ipd.ipd_vector_env import IteratedPrisonersDilemmaVectorEnv
+from drl.games.ipd.opponents import NAMED, Pool, as_pool, load_pool
+
+__all__ = [
+    "NAMED",
+    "IteratedPrisonersDilemmaEnv",
+    "IteratedPrisonersDilemmaVectorEnv",
+    "Pool",
+    "Rules",
+    "as_pool",
+    "load_pool",
+]

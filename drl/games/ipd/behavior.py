@@ -1,0 +1,104 @@
+"""How a player behaves against each opponent of a pool, and how far it is from the best possible."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drl.core.specs import Array
+from drl.games.ipd.exact_values import best_response
+from drl.games.ipd.games import AgentSeat, Seat, play_games, seat_for
+from drl.games.ipd.ipd_rules import STATES, Rules
+from drl.games.ipd.opponents import Pool, as_pool
+
+
+@dataclass(frozen=True, eq=False)
+class Behavior:
+    """Payoffs are per round; `best` is what the best reply to that opponent earns, NaN where it is not memory-1."""
+
+    pool: Pool
+    payoffs: Array  # [K]
+    errors: Array  # [K] standard errors
+    best: Array  # [K]
+    cooperation: Array  # [K, 5] how often it cooperates in each state; NaN where it never came to that
+
+    @property
+    def payoff(self) -> float:
+        """Per round, against the pool."""
+        return float(self.pool.weights @ self.payoffs)
+
+    @property
+    def error(self) -> float:
+        """Standard error of `payoff`."""
+        return float(np.sqrt(np.square(self.pool.weights * self.errors).sum()))
+
+    @property
+    def share(self) -> float:
+        """Of what one could earn who is told the opponent."""
+        return self.payoff / float(self.pool.weights @ self.best)
+
+    def __str__(self) -> str:
+        wide = max(map(len, (*self.pool.names, "the pool")))
+        lines = [f"{'':{wide}}  payoff    best   share   cooperates: " + "".join(f"{state:>7}" for state in STATES)]
+        for name, payoff, best, rates in zip(self.pool.names, self.payoffs, self.best, self.cooperation, strict=True):
+            shown = "".join(f"{rate:7.2f}" if np.isfinite(rate) else f"{'–':>7}" for rate in rates)
+            lines.append(f"{name:{wide}}  {payoff:6.3f}  {best:6.3f}  {payoff / best:6.1%}  {'':13}{shown}")
+        best = float(self.pool.weights @ self.best)
+        return "\n".join([*lines, f"{'the pool':{wide}}  {self.payoff:6.3f}  {best:6.3f}  {self.share:6.1%}"])
+
+    def draw(self, path: Path, title: str) -> Path:
+        """Cooperation in each state (column) against each opponent (row), as a picture."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 1.6 + 0.42 * len(self.pool)), dpi=130, layout="constrained")
+        FigureCanvasAgg(figure)
+        ax = figure.subplots()
+        ax.set_facecolor("#d8d8d8")  # where it never came to that
+        image = ax.imshow(self.cooperation, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
+        for (row, column), rate in np.ndenumerate(self.cooperation):
+            if np.isfinite(rate):
+                ink = "black" if 0.15 < rate < 0.85 else "white"
+                ax.text(column, row, f"{rate:.2f}", ha="center", va="center", fontsize=9, color=ink)
+        ax.set_xticks(range(len(STATES)), ["first round", *(f"after {state}" for state in STATES[1:])])
+        rows = zip(self.pool.names, self.payoffs / self.best, strict=True)
+        ax.set_yticks(range(len(self.pool)), [f"{name}  {share:.0%}" for name, share in rows])
+        ax.set_title(f"{title}\npercent: share of the best reply's payoff", fontsize=10)
+        figure.colorbar(image, ax=ax, label="cooperates")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        return path
+
+
+def observe_behavior(
+    player: Any,
+    opponents: Any = "all",
+    rules: Rules | None = None,
+    games: int = 200,
+    seed: int = 0,
+    explore: bool = False,
+) -> Behavior:
+    """Play `games` games against each opponent of a pool. `player` is an agent with `act`, or what `as_pool` takes.
+
+    Where games end by chance, returns are discounted instead (see `Games.returns`), so none depends on a lucky end.
+
+    >>> print(observe_behavior("tit_for_tat", ["always_defect", "tit_for_tat"]))
+                   payoff    best   share   cooperates:   start     CC     CD     DC     DD
+    always_defect   0.950   1.000   95.0%                  1.00      –   0.00      –   0.00
+    tit_for_tat     3.000   3.000  100.0%                  1.00   1.00      –      –      –
+    the pool        1.975   2.000   98.7%
+    """
+    rules, pool = rules or Rules(), as_pool(opponents)
+    first: Seat = AgentSeat(player, rules.history, explore) if hasattr(player, "act") else seat_for(player, rules)
+    payoffs, errors, best, cooperation = [], [], [], []
+    for i, (name, strategy) in enumerate(zip(pool.names, pool.strategies, strict=True)):
+        row = pool.probs[i].tolist()
+        second = seat_for(row if strategy is None else name, rules)
+        played = play_games(first, second, rules, games, [seed, i])
+        each = played.per_round()
+        payoffs.append(each.mean())
+        errors.append(each.std() / np.sqrt(max(games - 1, 1)))
+        best.append(np.nan if strategy else best_response(row, rules).value / rules.expected_rounds)
+        cooperation.append(list(played.cooperation().values()))
+    return Behavior(pool, *(np.array(column) for column in (payoffs, errors, best, cooperation)))

@@ -1,0 +1,189 @@
+"""Exact values of games against memory-1 opponents.
+
+Against such an opponent the last outcome is the whole state, so a game is a small decision problem: five states, two
+moves. A policy here is five chances to cooperate: in the first round and after CC, CD, DC, DD, own move first. A value
+is the expected sum of payoffs of one game; divide by `rules.expected_rounds` for a payoff per round.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drl.core.errors import BadInput
+from drl.core.specs import Array
+from drl.games.ipd.ipd_rules import OTHER_SIDE, Rules
+from drl.games.ipd.opponents import Pool, as_pool
+
+START = 0  # of the states; state 1 + o follows outcome o
+RANDOM_STARTS, ITERATIONS = 32, 3000  # of the search for a memory-1 reply
+
+
+@dataclass(frozen=True, eq=False)
+class BestResponse:
+    """The best that any player can do against one opponent, whatever it remembers."""
+
+    value: float  # of a game
+    values: Array  # [5] from each state on; with a fixed number of rounds [rounds, 5]
+    policy: Array  # moves, shaped as values: stationary where games end by chance, else one row per round
+
+
+def policy_values(policy: Any, opponents: Any, rules: Rules | None = None) -> Array:
+    """Value of memory-1 policies [..., 5] against each of K opponents: [..., K].
+
+    >>> policy_values([1, 1, 1, 1, 1], ["always_defect", "tit_for_tat"], Rules(rounds=10)).tolist()
+    [0.0, 30.0]
+    """
+    rules, pool = rules or Rules(), as_pool(opponents)
+    policy = checked_policy(policy)
+    steps = _outcome_chances(policy[..., None, :], pool.table)  # [..., K, 5, 4]
+    payoffs = np.array(rules.payoffs)
+    if rules.survival is not None:
+        return _survival_values(steps, rules)[..., START]
+    reach, total = steps[..., START, :], np.zeros(steps.shape[:-2])
+    for played in range(rules.rounds or 0):
+        reach = reach if played == 0 else (reach[..., None, :] @ steps[..., 1:, :])[..., 0, :]
+        total = total + reach @ payoffs
+    return total
+
+
+def pool_value(policy: Any, opponents: Any, rules: Rules | None = None) -> Any:
+    """Value of memory-1 policies [..., 5] against a pool whose member is drawn anew for each game: [...]."""
+    pool = as_pool(opponents)
+    return policy_values(policy, pool, rules) @ pool.weights
+
+
+def best_response(opponent: Any, rules: Rules | None = None) -> BestResponse:
+    """The best reply to one known memory-1 opponent: policy iteration, or backwards from the last of fixed rounds.
+
+    Of two moves that are equally good it takes cooperation.
+
+    >>> reply = best_response("tit_for_tat")
+    >>> round(reply.value, 9), reply.policy.tolist()
+    (60.0, [1, 1, 1, 1, 1])
+    """
+    rules, pool = rules or Rules(), as_pool(opponent)
+    if len(pool) != 1:
+        raise BadInput(f"got {len(pool)} opponents; best_response is for one, upper_bound for a pool")
+    chance = pool.table[0]
+    if rules.survival is None:
+        values, policies = [np.zeros(5)], list[Array]()
+        for _ in range(rules.rounds or 0):
+            moves = _move_values(chance, values[0][1:], rules)
+            values.insert(0, moves.max(axis=1))
+            policies.insert(0, _better(moves))
+        return BestResponse(float(values[0][START]), np.array(values[:-1]), np.array(policies))
+    policy = np.ones(5, np.int64)
+    while True:  # each policy is better than the one before, and there are 32
+        state_values = _survival_values(_outcome_chances(policy.astype(float), chance), rules)
+        moves = _move_values(chance, rules.survival * state_values[1:], rules)
+        better = np.where(moves.max(axis=1) > state_values + 1e-9, _better(moves), policy)
+        if (better == policy).all():
+            return BestResponse(float(state_values[START]), state_values, _better(moves))
+        policy = better
+
+
+def upper_bound(opponents: Any, rules: Rules | None = None) -> float:
+    """Value of the best play against a pool by someone who is told the opponent: nobody can do better."""
+    pool = as_pool(opponents)
+    values = [best_response(row[None], rules).value for row in pool.table]
+    return float(pool.weights @ values)
+
+
+def best_memory_one_reply(opponents: Any, rules: Rules | None = None) -> tuple[Array, float]:
+    """The best memory-1 policy found against a pool, and its exact value.
+
+    The value is a smooth function of five probabilities that can have several maxima. Projected gradient ascent with
+    exact gradients is run from all 32 deterministic policies, from a point near each and from 32 random ones. What is
+    guaranteed: the value is that of the policy, and no deterministic memory-1 policy is better. That no other policy is
+    better is likely, not proven.
+    """
+    rules, pool = rules or Rules(), as_pool(opponents)
+    corners = np.array(list(itertools.product((0.0, 1.0), repeat=5)))
+    # Near the corners too: at a corner itself a gradient can vanish because a state is never reached.
+    starts = np.concatenate([corners, 0.1 + 0.8 * corners, np.random.default_rng(0).random((RANDOM_STARTS, 5))])
+    policies, values = _ascend(starts, pool, rules)
+    best = int(values.argmax())
+    return policies[best], float(values[best])
+
+
+def checked_policy(policy: Any) -> Array:
+    """Memory-1 policies [..., 5] as an array, or a clear error."""
+    array = np.asarray(policy, np.float64)
+    if array.shape[-1:] != (5,) or not ((array >= 0) & (array <= 1)).all():
+        raise BadInput(f"policy = {policy!r}; expected five probabilities: first round, after CC, CD, DC, DD")
+    return array
+
+
+def _outcome_chances(policy: Array, opponent: Array) -> Array:
+    """Chance of CC, CD, DC, DD in each state: [..., 5, 4]. Both tables are given from their own player's side."""
+    mine, other = policy, opponent[..., OTHER_SIDE]
+    return np.stack([mine * other, mine * (1 - other), (1 - mine) * other, (1 - mine) * (1 - other)], axis=-1)
+
+
+def _survival_values(steps: Array, rules: Rules) -> Array:
+    """Values [..., 5] of the states: V = P (payoffs + survival · V after the outcome), a linear system."""
+    inner = np.eye(4) - rules.survival * steps[..., 1:, :]
+    gain = steps[..., 1:, :] @ np.array(rules.payoffs)
+    after = np.linalg.solve(inner, gain[..., None])[..., 0]  # [..., 4]
+    first = steps[..., START, :]
+    start = (first * (np.array(rules.payoffs) + rules.survival * after)).sum(axis=-1)
+    return np.concatenate([start[..., None], after], axis=-1)
+
+
+def _move_values(opponent: Array, future: Array, rules: Rules) -> Array:
+    """Value of defecting (column 0) and cooperating (column 1) in each state: [..., 5, 2], given what each outcome is
+    worth for the rest of the game [..., 4]."""
+    other = opponent[..., OTHER_SIDE]  # [..., 5]
+    worth = (np.array(rules.payoffs) + future)[..., None, :]  # [..., 1, 4]
+    cooperate = other * worth[..., 0] + (1 - other) * worth[..., 1]
+    defect = other * worth[..., 2] + (1 - other) * worth[..., 3]
+    return np.stack([defect, cooperate], axis=-1)
+
+
+def _better(moves: Array) -> Array:
+    return (moves[..., 1] >= moves[..., 0] - 1e-9).astype(np.int64)
+
+
+def _value_and_gradient(policy: Array, pool: Pool, rules: Rules) -> tuple[Array, Array]:
+    """Value [B] against the pool and its gradient [B, 5]: how often a state is visited times what cooperating in it
+    gains over defecting, summed over opponents."""
+    table, payoffs = pool.table, np.array(rules.payoffs)
+    steps = _outcome_chances(policy[:, None], table)  # [B, K, 5, 4]
+    if rules.survival is not None:
+        values = _survival_values(steps, rules)  # [B, K, 5]
+        moves = _move_values(table, rules.survival * values[..., 1:], rules)
+        flow = np.swapaxes(np.eye(4) - rules.survival * steps[..., 1:, :], -1, -2)
+        visits = np.linalg.solve(flow, rules.survival * steps[..., START, :, None])[..., 0]  # [B, K, 4]
+        visits = np.concatenate([np.ones((*visits.shape[:-1], 1)), visits], axis=-1)
+        slope = visits * (moves[..., 1] - moves[..., 0])  # [B, K, 5]
+        return values[..., START] @ pool.weights, np.einsum("bks,k->bs", slope, pool.weights)
+    length = rules.rounds or 0
+    reach = [np.broadcast_to(np.eye(5)[START], steps.shape[:-1])]  # chance of each state, round by round
+    for _ in range(length - 1):
+        following = (reach[-1][..., None, :] @ steps)[..., 0, :]
+        reach.append(np.concatenate([np.zeros((*following.shape[:-1], 1)), following], axis=-1))
+    values, slope = np.zeros(steps.shape[:-1]), np.zeros(steps.shape[:-1])
+    for at in reversed(range(length)):
+        moves = _move_values(table, values[..., 1:], rules)
+        slope = slope + reach[at] * (moves[..., 1] - moves[..., 0])
+        values = (steps * (payoffs + values[..., None, 1:])).sum(axis=-1)
+    return values[..., START] @ pool.weights, np.einsum("bks,k->bs", slope, pool.weights)
+
+
+def _ascend(policy: Array, pool: Pool, rules: Rules) -> tuple[Array, Array]:
+    """Projected gradient ascent from every row at once, each with a step length of its own that grows with success."""
+    value, gradient = _value_and_gradient(policy, pool, rules)
+    step = 0.1 / (np.abs(gradient).max(axis=1, keepdims=True) + 1e-12)
+    for _ in range(ITERATIONS):
+        trial = np.clip(policy + step * gradient, 0.0, 1.0)
+        moving = (np.abs(trial - policy) > 1e-10).any(axis=1)
+        if not moving.any():
+            break
+        trial_value, trial_gradient = _value_and_gradient(trial, pool, rules)
+        better = (trial_value > value) & moving
+        policy, gradient = np.where(better[:, None], trial, policy), np.where(better[:, None], trial_gradient, gradient)
+        value = np.where(better, trial_value, value)
+        step = np.where(better[:, None], 1.5 * step, 0.4 * step)
+    return policy, value

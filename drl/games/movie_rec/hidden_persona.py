@@ -1,0 +1,154 @@
+"""What can be reached without being told the persona.
+
+The state is then the belief over personas, fatigue and step: a continuum. The value is convex in the belief, so linear
+interpolation between the points of a grid never falls below it: backing up interpolated values gives an upper bound.
+The policy that is greedy on that grid is a real policy; following all its histories (the state branches only in click
+or no click) gives its exact value, a lower bound. The truth lies between the two.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from drl.core.errors import BadInput
+from drl.core.specs import Array
+from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
+
+MOST_CELLS = 20_000  # grid cells that we are ready to solve for; three personas then take some 200 MB
+CHUNK = 4096  # beliefs evaluated at once
+SAME_BELIEF = 12  # decimals by which two histories are told apart
+
+
+def belief_bounds(rules: Rules | None = None, resolution: int = 60) -> tuple[float, float]:
+    """(lower, upper) bound of the expected return of the best policy that has to find out the persona itself."""
+    policy = BeliefPolicy(rules, resolution)
+    return policy.expected_return(), policy.upper_bound
+
+
+class BeliefPolicy:
+    """Greedy on the interpolated values of a belief grid: close to the best that can be done.
+
+    >>> policy = BeliefPolicy(Rules(max_session_length=2), resolution=8)
+    >>> int(policy.act(policy.prior[None], np.array([0]), step=0)[0]), policy.prior.round(2).tolist()
+    (2, [0.33, 0.33, 0.33])
+    """
+
+    def __init__(self, rules: Rules | None = None, resolution: int = 60):
+        self.rules = rules or Rules()
+        count = len(self.rules.personas)
+        if resolution < 1 or (resolution + 1) ** (count - 1) > MOST_CELLS:
+            most = int(MOST_CELLS ** (1 / max(count - 1, 1))) - 1
+            raise BadInput(f"resolution = {resolution!r}; expected 1 to {most} for {count} personas")
+        self.resolution = resolution
+        self.prior = np.full(count, 1 / count)
+        # Movies with the same click probabilities are one choice; the least id stands for them.
+        _, first = np.unique(self.rules.click_base, axis=1, return_index=True)
+        self.choices = np.sort(first)
+        self.values = self._solve()  # [L + 1, F, cells]
+        self.upper_bound = float(self._choice_values(self.prior[None], np.array([0]), 0).max())
+
+    def act(self, belief: Array, fatigue: Array, step: int) -> Array:
+        """Movies [n] for beliefs [n, P] and fatigue in tenths [n]."""
+        parts = [slice(i, i + CHUNK) for i in range(0, len(belief), CHUNK)]
+        best = [self._choice_values(belief[part], fatigue[part], step).argmax(axis=1) for part in parts]
+        return self.choices[np.concatenate(best)]
+
+    def update(self, belief: Array, fatigue: Array, movie: Array, clicked: Array) -> Array:
+        """Beliefs [n, P] after having seen the outcomes `clicked` [n]; `fatigue` is that before the step."""
+        prob = self.rules.click_prob[:, movie, fatigue].T
+        weight = belief * np.where(clicked[:, None], prob, 1 - prob)
+        return weight / weight.sum(axis=1, keepdims=True)
+
+    def expected_return(self) -> float:
+        """Exact, by following every history of clicks; those that lead to the same belief are merged."""
+        rules = self.rules
+        reach, belief, fatigue = np.ones(1), self.prior[None], np.zeros(1, np.int64)
+        total = 0.0
+        for step in range(rules.max_session_length):
+            movie = self.act(belief, fatigue, step)
+            prob = (belief * rules.click_prob[:, movie, fatigue].T).sum(axis=1)
+            branches = []
+            for clicked, chance in ((0, 1 - prob), (1, prob)):
+                total += float((reach * chance * rules.reward[clicked, fatigue]).sum())
+                posterior = self.update(belief, fatigue, movie, np.full(len(movie), bool(clicked)))
+                branches.append((reach * chance, posterior, rules.fatigue_after[clicked, fatigue]))
+            reach, belief, fatigue = (np.concatenate(parts) for parts in zip(*branches, strict=True))
+            reach, belief, fatigue = _merged(*(part[fatigue < CHURN_TENTHS] for part in (reach, belief, fatigue)))
+            if not len(reach):
+                break
+        return total
+
+    def _solve(self) -> Array:
+        rules, cells = self.rules, (self.resolution + 1) ** (len(self.prior) - 1)
+        points, place = self._grid()
+        values = np.zeros((rules.max_session_length + 1, CHURN_TENTHS, cells))
+        # Where a grid point's posteriors lie does not depend on the step: find out once.
+        levels = [self._branches(points, np.full(len(points), f)) for f in range(CHURN_TENTHS)]
+        for step in reversed(range(rules.max_session_length)):
+            for fatigue, branches in enumerate(levels):
+                values[step, fatigue, place] = _backup(branches, values[step + 1]).max(axis=1)
+        return values
+
+    def _choice_values(self, belief: Array, fatigue: Array, step: int) -> Array:
+        return _backup(self._branches(belief, fatigue), self.values[step + 1])  # [n, choices]
+
+    def _branches(self, belief: Array, fatigue: Array) -> list[tuple[Array, ...]]:
+        """Of a miss and of a click: chance, reward, fatigue (all [n, choices]), cells and weights [n, choices, P]."""
+        prob = self.rules.click_prob[:, self.choices][:, :, fatigue].transpose(2, 1, 0)  # [n, choices, P]
+        branches: list[tuple[Array, ...]] = []
+        for clicked, likelihood in ((0, 1 - prob), (1, prob)):
+            joint = belief[:, None] * likelihood
+            chance = joint.sum(axis=2)
+            after = np.broadcast_to(self.rules.fatigue_after[clicked, fatigue][:, None], chance.shape)
+            reward = np.broadcast_to(self.rules.reward[clicked, fatigue][:, None], chance.shape)
+            branches.append((chance, reward, after, *self._corners(joint / chance[:, :, None])))
+        return branches
+
+    def _corners(self, belief: Array) -> tuple[Array, Array]:
+        """The P grid points around each belief [..., P] and their weights (Freudenthal's triangulation).
+
+        In the coordinates K · (belief in personas i and later), i = 1 … P − 1, grid points are whole and the simplex
+        around a point is found by sorting the fractions: walk from the floor, raising the largest fraction first.
+        """
+        size = belief.shape[-1] - 1
+        tail = self.resolution * np.cumsum(belief[..., ::-1], axis=-1)[..., ::-1][..., 1:]
+        tail = np.clip(np.round(tail, 9), 0, self.resolution)  # or a rounding error would leave the grid
+        floor = np.minimum(np.floor(tail), self.resolution).astype(np.int64)
+        fraction = tail - floor
+        order = np.argsort(-fraction, axis=-1, kind="stable")
+        sorted_fraction = np.take_along_axis(fraction, order, axis=-1)
+        edges = np.concatenate([np.ones_like(fraction[..., :1] if size else belief), sorted_fraction], axis=-1)
+        weight = edges - np.concatenate([sorted_fraction, np.zeros_like(edges[..., :1])], axis=-1)
+        stride = (self.resolution + 1) ** np.arange(size)
+        start = (floor * stride).sum(axis=-1, keepdims=True)
+        cell = start + np.concatenate([np.zeros_like(start), np.cumsum(stride[order], axis=-1)], axis=-1)
+        # A corner of weight 0 may lie outside; any cell serves.
+        return np.where(weight > 0, cell, 0), weight
+
+    def _grid(self) -> tuple[Array, Array]:
+        """All beliefs in steps of 1 / resolution [n, P] and their cells [n]."""
+        count, whole = len(self.prior), self.resolution
+        bars = itertools.combinations(range(whole + count - 1), count - 1)
+        edges = np.array([(-1, *bar, whole + count - 1) for bar in bars])
+        parts = np.diff(edges, axis=1) - 1
+        assert len(parts) == math.comb(whole + count - 1, count - 1)
+        points = parts / whole
+        cell, weight = self._corners(points)
+        return points, np.take_along_axis(cell, weight.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+
+
+def _backup(branches: list[tuple[Array, ...]], following: Array) -> Array:
+    """Value of each choice [n, choices], given the grid values after the step [F, cells]."""
+    total = 0.0
+    for chance, reward, after, cell, weight in branches:
+        lives = after < CHURN_TENTHS
+        future = (following[np.where(lives, after, 0)[:, :, None], cell] * weight).sum(axis=2)
+        total = total + chance * (reward + np.where(lives, future, 0.0))
+    return np.asarray(total)
+
+
+def _merged(reach: Array, belief: Array, fatigue: Array) -> tuple[Array, Array, Array]:
+    keys = np.column_stack([fatigue, np.round(belief, SAME_BELIEF)])
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return np.bincount(group.ravel(), reach), belief[first], fatigue[first]

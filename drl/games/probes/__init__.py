@@ -1,0 +1,17 @@
+"""Tiny environments whose every value is known. Importing this registers nothing; see `drl.games.registry`."""
+
+from drl.games.probes.counting import CountingEnv, CountingVectorEnv
+from drl.games.probes.known_values import MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv
+from drl.games.probes.remembering import CartPoleNoVelocityEnv, MoodEnv, RecallEnv
+
+__all__ = [
+    "CartPoleNoVelocityEnv",
+    "CountingEnv",
+    "CountingVectorEnv",
+    "MatchEnv",
+    "MoodEnv",
+    "OneStepEnv",
+    "RecallEnv",
+    "TargetEnv",
+    "TwoStepEnv",
+]

@@ -1,0 +1,1 @@
+"""Looking for good settings: studies, spaces, workers, reports."""

@@ -1,0 +1,274 @@
+"""What a search shows and leaves behind: a bar, a table, pictures, `best.yaml` and `best.json`."""
+
+import math
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from drl.core.safe_files import write_atomically
+from drl.core.state_files import write_json
+from drl.search.search_worker import Job, Outcome
+from drl.tracking import figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from drl.search.run_search import Found, SearchConfig, SearchResult
+
+SHOWN = 10  # rows of the table
+
+
+class Display:
+    """A bar on a terminal, a line per trial elsewhere, nothing when quiet. It has no thread: it is redrawn when
+    something happened."""
+
+    def __init__(self, config: "SearchConfig", name: str):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.config, self.name = config, name
+        self.console = Console(quiet=config.quiet, soft_wrap=True, highlight=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        hidden_sizes = config.quiet or not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, auto_refresh=False, disable=hidden_sizes)
+        self.task: Any = None
+        self.best: tuple[float, int] | None = None  # score, trial
+
+    def __enter__(self) -> "Display":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def begin(self, finished: int, lost: list[int], complete: list[Any]) -> None:
+        """`complete`: the trials of earlier sessions that have a score."""
+        config = self.config
+        for trial in complete:
+            self._note(trial.value, trial.number)
+        again = f", {finished} of them already there" if finished else ""
+        self.console.print(f"search {self.name}: {config.n_trials} trials{again}, {config.n_jobs} at a time")
+        if lost:
+            numbers = ", ".join(map(str, lost))
+            self.console.print(f"a search before this one was killed; it lost: trial {numbers}")
+        self.task = self.bar.add_task("searching", total=config.n_trials, completed=min(finished, config.n_trials))
+        self.bar.refresh()
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        if outcome.state == "complete":
+            self._note(outcome.score, job.number)
+        if outcome.state not in ("lost", "stopped"):
+            self.bar.advance(self.task)
+        words = "" if self.best is None else f"best {self.best[0]:.2f}, trial {self.best[1]}"
+        self.bar.update(self.task, description=words or "searching")
+        self.bar.refresh()
+        if not self.console.is_terminal or outcome.state in ("failed", "lost"):
+            self.console.print(f"trial {job.number}: {_told(outcome)}" + (f" ({words})" if words else ""))
+
+    def _note(self, score: float | None, trial: int) -> None:
+        if score is not None and score > (self.best or (-math.inf,))[0]:
+            self.best = (score, trial)
+
+    def again(self, count: int) -> None:
+        if count:
+            self.console.print(f"the best once more, on fresh seeds: {count} runs")
+            self.task = self.bar.add_task("fresh seeds", total=count)
+
+    def ended_again(self, job: Job, outcome: Outcome) -> None:
+        self.bar.advance(self.task)
+        self.bar.refresh()
+        if not self.console.is_terminal or outcome.state != "complete":
+            self.console.print(f"trial {job.number} with seed {job.settings['seed']}: {_told(outcome)}")
+
+
+def _told(outcome: Outcome) -> str:
+    if outcome.state == "complete":
+        return f"{outcome.score:.2f}"
+    return (
+        f"{outcome.state} at {outcome.score:.2f}" if outcome.score is not None else f"{outcome.state}: {outcome.error}"
+    )
+
+
+def write_report(result: "SearchResult", config: "SearchConfig") -> None:
+    """Files first, then pictures, which may fail, then the table."""
+    if result.ranking:
+        write_atomically(result.folder / "best.yaml", _preset(result, config).encode())
+        write_json(result.folder / "best.json", _summary(result))
+        if config.plots:
+            try:
+                draw_study(result.study, result.folder)
+            except (OSError, RuntimeError, ValueError, ImportError) as error:
+                warnings.warn(f"plots were not made: {error}", stacklevel=2)
+    _print(result, config)
+
+
+def _preset(result: "SearchResult", config: "SearchConfig") -> str:
+    best, budget = result.best, result.study.user_attrs["search"]["budget"]
+    honest = "none" if best.honest is None else f"{best.honest:.2f} over {len(best.fresh)} fresh seeds"
+    lines = [
+        f"# Found by drl search {result.algorithm} --env {result.env} --mode {config.mode}: trial {best.number}.",
+        f"# Mean return in the search {best.score:.2f}; honest score {honest}; trained with {budget}.",
+        f"# Train with: drl train {result.algorithm} --config {result.folder / 'best.yaml'}",
+    ]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(result.preset, sort_keys=False, allow_unicode=True)
+
+
+def _summary(result: "SearchResult") -> dict[str, Any]:
+    about = result.study.user_attrs["search"]
+    rows = [
+        {
+            "trial": found.number,
+            "search_score": found.score,
+            "honest_score": found.honest,
+            "fresh_scores": {str(seed): score for seed, score in found.fresh.items()},
+            "settings": found.settings,
+        }
+        for found in result.ranking[:SHOWN]
+    ]
+    head = {"algorithm": result.algorithm, "env": result.env, "status": result.status, "trials": result.counts}
+    return head | about | {"best": rows}
+
+
+def _print(result: "SearchResult", config: "SearchConfig") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    counts = ", ".join(f"{count} {state}" for state, count in result.counts.items() if count)
+    if not result.ranking:
+        print(f"{result.status}: {counts or 'no trial yet'}; the same command goes on", flush=True)
+        return
+    best = result.best
+    honest = "" if best.honest is None else f", {best.honest:.2f} on fresh seeds"
+    line = f"{result.status}: {counts}; best trial {best.number}: {best.score:.2f}{honest}; {result.folder}/best.yaml"
+    if config.quiet:
+        print(line, flush=True)
+        return
+    names = list(dict.fromkeys(name for found in result.ranking[:SHOWN] for name in found.settings))
+    table = Table(title=f"best trials of {result.study.study_name}", title_justify="left")
+    for heading in ("trial", "search score", "honest score", *names):
+        table.add_column(heading, justify="right", overflow="fold")
+    for found in result.ranking[:SHOWN]:
+        table.add_row(*_cells(found), *(_short(found.settings.get(name, "")) for name in names))
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a file has no edge to fold at
+        console = Console(highlight=False, width=max(20 * (len(names) + 3), 80))
+    console.print(table)
+    print(line, flush=True)
+    if best.honest is not None:
+        print("The search score picked the trial and flatters it; the honest score comes from fresh seeds.")
+    print(f"train with it: drl train {result.algorithm} --config {result.folder}/best.yaml", flush=True)
+
+
+def _cells(found: "Found") -> tuple[str, str, str]:
+    scores = [score for score in found.fresh.values() if score is not None]
+    failed = len(found.fresh) - len(scores)
+    honest = "" if found.honest is None else f"{found.honest:.2f} ± {np.std(scores):.2f} ({len(scores)})"
+    return str(found.number), f"{found.score:.2f}", honest + (f" {failed} failed" if failed else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def draw_study(study: Any, folder: Path) -> list[Path]:
+    """`history.png`, `importances.png` and `slices.png`; a picture without data is skipped."""
+    complete = [t for t in study.get_trials(deepcopy=False) if t.value is not None and t.state.name == "COMPLETE"]
+    if not complete:
+        return []
+    pictures = {
+        "history": _history(study, complete),
+        "importances": _importances(study, complete),
+        "slices": _slices(study, complete),
+    }
+    return [
+        figures.save_figure(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None
+    ]
+
+
+def _history(study: Any, complete: list[Any]) -> "Figure":
+    figure, ax = figures.make_figure("Score by trial", study.study_name)
+    numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
+    ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLOURS[0], linewidths=0, label="complete")
+    pruned = [(t.number, v) for t in study.get_trials(deepcopy=False) if (v := _last_score(t)) is not None]
+    if pruned:
+        x, y = zip(*pruned, strict=True)
+        ax.scatter(x, y, s=18, marker="x", color=figures.FAINT, linewidths=1, label="pruned, last score")
+    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLOURS[1], label="best so far")
+    figures.finish(ax, "mean return", x_label="trial")
+    figures.add_legend(ax)
+    return figure
+
+
+def _last_score(trial: Any) -> float | None:
+    """Of a pruned trial."""
+    values = trial.intermediate_values
+    return float(values[max(values)]) if trial.state.name == "PRUNED" and values else None
+
+
+def _importances(study: Any, complete: list[Any]) -> "Figure | None":
+    """PED-ANOVA: how much a setting separates the best tenth of the trials from the rest."""
+    if len(complete) < 4 or len({t.value for t in complete}) < 2:
+        return None
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental in Optuna 4
+        try:
+            shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+        except (RuntimeError, ValueError):  # too few trials that differ
+            return None
+    if not shares or not np.isfinite(list(shares.values())).all():
+        return None
+    figure, (ax,) = figures.make_panels(
+        "Importance", f"{study.study_name} · PED-ANOVA", 1, 1, (7.0, 0.4 * len(shares) + 0.8)
+    )
+    names = list(shares)[::-1]
+    ax.barh(range(len(names)), [shares[name] for name in names], color=figures.COLOURS[0], height=0.6)
+    figures.finish(ax, "", x_label="share")
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
+
+    ax.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
+    ax.yaxis.set_major_formatter(NullFormatter())
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.set_xlim(0, 1.15 * max(*shares.values(), 1e-9))
+    for row, name in enumerate(names):  # names stand on the bars: they may be longer than any margin
+        ax.text(0.01 * ax.get_xlim()[1], row, f"{name}  {shares[name]:.2f}", va="center", fontsize=9, color=figures.INK)
+    return figure
+
+
+def _slices(study: Any, complete: list[Any]) -> "Figure":
+    """Score against each setting, later trials darker."""
+    from matplotlib.colors import to_rgba
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    names = list(dict.fromkeys(name for t in complete for name in t.params))
+    wide = min(len(names), 3)
+    figure, axes = figures.make_panels(
+        "Score by setting", f"{study.study_name} · later trials are darker", -(-len(names) // wide), wide, (3.7, 1.9)
+    )
+    for ax, name in zip(axes, names, strict=False):
+        there = [t for t in complete if name in t.params]
+        values, scores = [t.params[name] for t in there], [t.value for t in there]
+        distribution = there[0].distributions[name]
+        options = getattr(distribution, "choices", None)
+        x = values if options is None else [options.index(value) for value in values]
+        shades = [to_rgba(figures.COLOURS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
+        ax.scatter(x, scores, s=16, color=shades, linewidths=0)
+        figures.finish(ax, "", x_label="")
+        ax.set_title(name, fontsize=10, color=figures.INK, loc="left")
+        if options is not None:
+            labels = [str(option) for option in options]
+            ax.xaxis.set_major_locator(FixedLocator(list(range(len(labels)))))
+            ax.xaxis.set_major_formatter(
+                FuncFormatter(lambda at, _, labels=labels: labels[round(at)] if 0 <= round(at) < len(labels) else "")
+            )
+            ax.set_xlim(-0.5, len(labels) - 0.5)
+        elif getattr(distribution, "log", False):
+            ax.set_xscale("log")
+            ax.xaxis.set_minor_locator(NullLocator())
+    for ax in axes[len(names) :]:
+        ax.set_visible(False)
+    return figure
