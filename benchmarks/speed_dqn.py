@@ -64,7 +64,8 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
 
 def ours(env_id: str, compiled: bool) -> Callable[[], None]:
     from drl.buffers.replay_buffer import ReplayBuffer
-    from drl.core.configs import DQNConfig, QModelConfig
+    from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.configs import QModelConfig
     from drl.core.schedules import Constant
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner

@@ -69,7 +69,9 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
     """Our three contestants and the environment steps of one round."""
     import jax
 
-    from drl.core.configs import DQNConfig, ModelConfig, PPOConfig, QModelConfig
+    from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig, QModelConfig
     from drl.engines.jax.envs.env_table import make_jax_env
     from drl.engines.jax.fused.build_fused import build_fused
     from drl.engines.jax.fused.counters import Budget

@@ -22,6 +22,10 @@ _PUBLIC = {
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",
+    "register_algorithm": "drl.core.algorithms",
+    "register_backbone": "drl.core.network_parts",
+    "register_head": "drl.core.network_parts",
+    "register_variant": "drl.core.variants",
 }
 __all__ = [*_PUBLIC, "__version__"]
 

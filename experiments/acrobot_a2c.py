@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
-from drl.core.configs import A2CConfig, ModelConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.configs import ModelConfig
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
 from drl.envs.make_vec_env import make_vec_env

@@ -6,7 +6,8 @@ python experiments/acrobot_reinforce.py [--baseline value] [--steps 1000000] [--
 from dataclasses import asdict, dataclass
 
 from drl.cli.entry import run_script
-from drl.core.configs import ModelConfig, ReinforceConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import progress, track

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drl.cli.entry import run_script
-from drl.core.configs import ReinforceConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.experiment.evaluation import evaluate
@@ -67,13 +67,13 @@ def build_jax(settings: Settings) -> Any:
 def build_torch(settings: Settings) -> Trainer:
     """The same with one environment that Gymnasium steps."""
     import torch
+    from drl.engines.torch.heads import LogitsHead, ValueHead
+    from drl.engines.torch.policy_agent import PolicyAgent
 
     from drl.buffers.episode_buffer import EpisodeBuffer
     from drl.engines.torch.algorithms.reinforce import Reinforce
     from drl.engines.torch.backbones import MLP
-    from drl.engines.torch.heads import LogitsHead, ValueHead
     from drl.engines.torch.models import Model, PolicyValueModel
-    from drl.engines.torch.policy_agent import PolicyAgent
     from drl.envs.make_vec_env import make_vec_env
 
     torch.set_num_threads(1)  # a second thread costs such a small network more than it gives

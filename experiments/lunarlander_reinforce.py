@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.cli.entry import run_script
-from drl.core.configs import ModelConfig, ReinforceConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig
 from drl.core.seeding import Seeds
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate

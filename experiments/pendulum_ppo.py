@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
-from drl.core.configs import ModelConfig, PPOConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner

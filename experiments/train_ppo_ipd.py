@@ -11,7 +11,8 @@ from typing import Any
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
-from drl.core.configs import ModelConfig, PPOConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.contracts import Tracker
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds

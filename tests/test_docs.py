@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drl.cli.train import read_experiment
-from drl.core.configs import ALGORITHM_CONFIGS, MODEL_CONFIGS
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 from drl.experiment.config import RunConfig
 
@@ -151,7 +151,7 @@ def test_a_wrong_name_is_found(row, right):
 
 def wrong_flags(text: str, algorithm: str) -> list[str]:
     """Flags in `backticks` that `drl train ALGORITHM` does not have."""
-    configs = (RunConfig, MODEL_CONFIGS[algorithm], ALGORITHM_CONFIGS[algorithm])
+    configs = (RunConfig, MODEL_CONFIGS[algorithm], ALGORITHMS[algorithm])
     known = {"--" + field.name.replace("_", "-") for config in configs for field in fields(config)}
     flags = {word for code in CODE.findall(text) for word in code.split() if word.startswith("--")}
     return sorted(flag for flag in flags if flag not in known and flag.replace("--no-", "--", 1) not in known)
@@ -179,7 +179,7 @@ def train_commands(text: str) -> list[list[str]]:
 def wrong_commands(text: str) -> list[str]:
     complaints = []
     for algorithm, *flags in train_commands(text):
-        if algorithm not in ALGORITHM_CONFIGS:
+        if algorithm not in ALGORITHMS:
             complaints.append(f"no such algorithm: {algorithm}")
             continue
         try:

@@ -1,14 +1,16 @@
 """On-policy experience in whole episodes, for learners that want true returns (REINFORCE)."""
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
+from drl.core.configs import NoSettings
 from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 
-_ROWS = ("obs", "action", "reward", "terminated", "truncated")
+_ROWS = ("obs", "action", "reward", "terminated", "truncated", "action_mask")
 
 
 class EpisodeBuffer:
@@ -18,7 +20,7 @@ class EpisodeBuffer:
     so some of their rows were played by the policy before the last update.
     """
 
-    stops_anywhere = False
+    stops_anywhere, takes_sequences = False, False
 
     def __init__(self, num_episodes: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.num_episodes, self.num_envs = num_episodes, num_envs
@@ -30,10 +32,11 @@ class EpisodeBuffer:
     def ready(self) -> bool:
         return len(self.complete) >= self.num_episodes
 
-    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         for env in np.flatnonzero(step.valid):
             rows = self.running[env]
-            values = (obs[env].copy(), np.copy(action[env]), *(flag[env] for flag in step[:3]))
+            legal = True if action_mask is None else action_mask[env].copy()  # True: everything
+            values = (obs[env].copy(), np.copy(action[env]), *(flag[env] for flag in step[:3]), legal)
             for name, value in zip(_ROWS, values, strict=True):
                 rows[name].append(value)
             if step.terminated[env] or step.truncated[env]:
@@ -47,12 +50,21 @@ class EpisodeBuffer:
         finals = np.stack([episode["final_obs"] for episode in episodes])
         rows["reward"] = rows["reward"].astype(np.float32)
         valid = np.ones_like(rows["terminated"])
-        return RolloutBatch(**rows, valid=valid, last_obs=finals[-1:], final_index=ends, final_obs=finals)
+        legal = rows.pop("action_mask")
+        masks = legal if legal.ndim == 3 else None
+        last = {"last_obs": finals[-1:], "final_index": ends, "final_obs": finals}
+        return RolloutBatch(**rows, valid=valid, **last, action_mask=masks)
 
-    def state_dict(self) -> dict[str, Any]:
+    def remember(self, rnn_state: Array) -> None:
+        """Recurrent agents learn from rollouts."""
+
+    def update_priorities(self, index: Array, error: Array) -> None:
+        """An episode is learned from once: there is nothing to prioritize."""
+
+    def state_dict(self) -> StateDict:
         return {"running": [_stack(rows) for rows in self.running], "complete": list(self.complete)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.running = [{name: list(rows[name]) for name in _ROWS} for rows in state["running"]]
         self.complete = list(state["complete"])
 
@@ -63,3 +75,22 @@ def _empty() -> dict[str, list[Array]]:
 
 def _stack(rows: dict[str, list[Array]]) -> dict[str, Array]:
     return {name: np.array(values) for name, values in rows.items()}
+
+
+class EpisodesConfig(Protocol):
+    """What the buffer must know of an algorithm."""
+
+    @property
+    def episodes_per_step(self) -> int: ...
+
+
+def make_episode_buffer(
+    learner: EpisodesConfig,
+    config: NoSettings,
+    num_envs: int,
+    specs: tuple[ObsSpec, ActionSpec],
+    rng: np.random.Generator,
+    frame_stack: int = 1,
+) -> EpisodeBuffer:
+    """As an algorithm's record wants it."""
+    return EpisodeBuffer(learner.episodes_per_step, num_envs, *specs)

@@ -1,17 +1,24 @@
 """Off-policy experience: the last `capacity` transitions, drawn uniformly or in proportion to their last error."""
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-from drl.buffers.n_step import NStep, NStepRows
 from drl.buffers.sum_tree import make_sum_tree
-from drl.buffers.transition_store import FrameStore, PackedStore
-from drl.core.configs import DQNConfig
+from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
+from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
+
+
+class DiscountConfig(Protocol):
+    """What the buffer must know of an algorithm."""
+
+    @property
+    def gamma(self) -> float: ...
 
 
 class ReplayBuffer:
@@ -22,11 +29,12 @@ class ReplayBuffer:
     transition has the largest priority seen so far, so it is drawn soon.
     """
 
-    stops_anywhere = True
+    stops_anywhere, takes_sequences = True, False
 
     def __init__(
         self,
-        config: DQNConfig,
+        config: ReplayConfig,
+        gamma: float,  # discount per step, for steps looked ahead
         num_envs: int,
         obs_spec: ObsSpec,
         action_spec: ActionSpec,
@@ -35,12 +43,15 @@ class ReplayBuffer:
     ):
         self.config, self.num_envs = config, num_envs
         self.rng = rng or np.random.default_rng(0)
-        self.n_step = NStep(config.n_step, config.gamma, num_envs)
-        self.store: PackedStore | FrameStore
-        if obs_spec.dtype == np.uint8 and len(obs_spec.shape) == 3:
+        self.n_step = NStep(config.n_step, gamma, num_envs)
+        self.store: Store
+        if obs_spec.is_structured:
+            self.store = FieldStore(config.capacity, obs_spec, action_spec)
+        elif obs_spec.dtype == np.uint8 and len(obs_spec.shape) == 3:
             self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
+        self.next_action_mask: Array | None = None  # [capacity, choices], from the first mask on
         self.tree = make_sum_tree(config.capacity) if config.prioritized else None
         self.top_priority = 1.0  # largest |δ| + ε so far
         self.beta = config.priority_beta
@@ -61,7 +72,7 @@ class ReplayBuffer:
         """Rounds of updates since the warm-up, at this many environment steps."""
         return max(self.env_steps - self.config.warmup, 0) // self.config.train_every
 
-    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         if isinstance(self.store, FrameStore):
             self.store.observe(obs, step.next_obs, step.valid, self.begins)
             self.begins = np.where(step.valid, step.terminated | step.truncated, self.begins)
@@ -76,6 +87,10 @@ class ReplayBuffer:
         count = len(rows.reward)
         slots = np.arange(self.cursor, self.cursor + count) % self.config.capacity
         self.store.write(slots, rows)
+        if rows.next_action_mask is not None:
+            if self.next_action_mask is None:
+                self.next_action_mask = np.ones((self.config.capacity, rows.next_action_mask.shape[1]), bool)
+            self.next_action_mask[slots] = rows.next_action_mask
         if self.tree is not None:
             self.tree.set(slots, np.full(count, self.top_priority**self.config.priority_alpha))
         self.cursor = (self.cursor + count) % self.config.capacity
@@ -91,7 +106,8 @@ class ReplayBuffer:
                 self.tree.set(dead, np.zeros(len(dead)))
             slots = np.concatenate([slots[alive], self._draw(len(dead))])
         obs, action, reward, terminated, discount, next_obs = self.store.read(slots)
-        return ReplayBatch(obs, action, reward, terminated, discount, next_obs, self._weights(slots), slots)
+        mask = None if self.next_action_mask is None else self.next_action_mask[slots]
+        return ReplayBatch(obs, action, reward, terminated, discount, next_obs, self._weights(slots), slots, mask)
 
     def _draw(self, count: int) -> Array:
         if self.tree is None:
@@ -108,6 +124,9 @@ class ReplayBuffer:
         self.beta = min(1.0, self.beta + self.config.priority_beta_step)
         return (weight / weight.max()).astype(np.float32)
 
+    def remember(self, rnn_state: Array) -> None:
+        """Recurrent agents do not learn from single transitions."""
+
     def update_priorities(self, index: Array, error: Array) -> None:
         """Tell how wrong the learner was about each row of a batch: |δ|, or another non-negative error."""
         if self.tree is None:
@@ -116,7 +135,7 @@ class ReplayBuffer:
         self.top_priority = max(self.top_priority, float(priority.max()))
         self.tree.set(index, priority**self.config.priority_alpha)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "store": self.store.state_dict(),
             "n_step": self.n_step.state_dict(),
@@ -124,10 +143,11 @@ class ReplayBuffer:
             "numbers": [self.top_priority, self.beta],
             "counters": [self.cursor, self.size, self.env_steps, self.updates, self.missed],
             "begins": self.begins.copy(),
+            "next_action_mask": None if self.next_action_mask is None else self.next_action_mask.copy(),
             "rng": generator_state(self.rng),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.store.load_state_dict(state["store"])
         self.n_step.load_state_dict(state["n_step"])
         if self.tree is not None:
@@ -136,4 +156,18 @@ class ReplayBuffer:
         counters = (int(count) for count in state["counters"])
         self.cursor, self.size, self.env_steps, self.updates, self.missed = counters
         self.begins = np.array(state["begins"], bool)
+        masks = state["next_action_mask"]
+        self.next_action_mask = None if masks is None else np.array(masks, bool)
         restore_generator(self.rng, state["rng"])
+
+
+def make_replay_buffer(
+    learner: DiscountConfig,
+    config: ReplayConfig,
+    num_envs: int,
+    specs: tuple[ObsSpec, ActionSpec],
+    rng: np.random.Generator,
+    frame_stack: int = 1,
+) -> ReplayBuffer:
+    """As an algorithm's record wants it."""
+    return ReplayBuffer(config, learner.gamma, num_envs, *specs, rng=rng, frame_stack=frame_stack)

@@ -1,11 +1,13 @@
 """On-policy experience: a fixed window `[T, N]` of what N environments just did."""
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
+from drl.core.configs import NoSettings
 from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 
 
@@ -18,7 +20,7 @@ class RolloutBuffer:
     False
     """
 
-    stops_anywhere = False
+    stops_anywhere, takes_sequences = False, True
 
     def __init__(self, length: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.length, self.num_envs = length, num_envs
@@ -31,6 +33,7 @@ class RolloutBuffer:
         self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self.final_index: list[int] = []
         self.final_obs: list[Array] = []
+        self.action_mask: Array | None = None  # [T, N, choices], from the first mask on
         self.rnn_state: Array | None = None  # what a recurrent agent remembered as the window began
         self.cursor = 0
 
@@ -44,8 +47,12 @@ class RolloutBuffer:
         if self.cursor == 0:
             self.rnn_state = rnn_state.copy()
 
-    def add(self, obs: Array, action: Array, step: VecStep) -> None:
+    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         t = self.cursor
+        if action_mask is not None:
+            if self.action_mask is None:
+                self.action_mask = np.ones((self.length, *action_mask.shape), bool)
+            self.action_mask[t] = action_mask
         self.obs[t] = obs
         self.action[t] = action
         self.reward[t] = step.reward
@@ -66,9 +73,12 @@ class RolloutBuffer:
         final_obs = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
         self.cursor, self.final_index, self.final_obs = 0, [], []
         rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, self.valid)
-        return RolloutBatch(*rows, self.last_obs, final_index, final_obs, self.rnn_state)
+        return RolloutBatch(*rows, self.last_obs, final_index, final_obs, self.rnn_state, self.action_mask)
 
-    def state_dict(self) -> dict[str, Any]:
+    def update_priorities(self, index: Array, error: Array) -> None:
+        """A rollout is learned from once: there is nothing to prioritize."""
+
+    def state_dict(self) -> StateDict:
         names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
         arrays = {name: getattr(self, name).copy() for name in names}
         finals = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
@@ -76,13 +86,35 @@ class RolloutBuffer:
             "final_index": np.asarray(self.final_index, np.int64),
             "final_obs": finals,
             "rnn_state": None if self.rnn_state is None else self.rnn_state.copy(),
+            "action_mask": None if self.action_mask is None else self.action_mask.copy(),
             "cursor": self.cursor,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
             getattr(self, name)[:] = state[name]
         self.final_index = [int(i) for i in state["final_index"]]
         self.final_obs = list(state["final_obs"])
         self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"], np.float32)
+        masks = state["action_mask"]
+        self.action_mask = None if masks is None else np.array(masks, bool)
         self.cursor = int(state["cursor"])
+
+
+class RolloutConfig(Protocol):
+    """What the buffer must know of an algorithm."""
+
+    @property
+    def rollout_length(self) -> int: ...
+
+
+def make_rollout_buffer(
+    learner: RolloutConfig,
+    config: NoSettings,
+    num_envs: int,
+    specs: tuple[ObsSpec, ActionSpec],
+    rng: np.random.Generator,
+    frame_stack: int = 1,
+) -> RolloutBuffer:
+    """As an algorithm's record wants it."""
+    return RolloutBuffer(learner.rollout_length, num_envs, *specs)

@@ -1,14 +1,96 @@
-"""Where replayed transitions lie: rows of floats, or single frames that are stacked again when they are drawn.
+"""How transitions come into a replay buffer and where they lie.
 
-Both are rings of fixed size, allocated at once. `write` gives the slots that the new rows took.
+`NStep` sums rewards of up to n steps before they are stored, for each environment apart. The sum stops at the first
+episode end, so the last rows of an episode look fewer steps ahead; each row carries the discount γ^k of the k it really
+used. Truncation keeps its successor and so its value; termination says so.
+
+Stores are rings of fixed size, allocated at once: rows of floats for vectors, single frames that are stacked again when
+they are drawn for images, fields for observations with several parts.
 """
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from drl.buffers.n_step import NStepRows
+from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.state_files import StateDict
+
+
+class NStepRows(NamedTuple):
+    """Transitions ready to be stored, `[M, …]`."""
+
+    obs: Array
+    action: Array
+    reward: Array  # Σ γ^i r_i over the k steps looked ahead
+    terminated: Array  # whether the last of these steps was a termination
+    discount: Array  # γ^k
+    next_obs: Array  # true successor of the last of these steps
+    env: Array  # which environment each row comes from
+    next_action_mask: Array | None = None  # what is legal in `next_obs`; None: everything
+
+
+class NStep:
+    """Turns single steps of N environments into n-step transitions, each handed out once and in order per
+    environment."""
+
+    def __init__(self, n: int, gamma: float, num_envs: int):
+        self.n, self.gamma = n, gamma
+        # Per environment, the steps that still look ahead: [obs, action, reward so far, k so far].
+        self.pending: list[list[list[Any]]] = [[] for _ in range(num_envs)]
+
+    def add(self, obs: Array, action: Array, step: VecStep) -> NStepRows | None:
+        """The transitions that this step completed; None if there are none."""
+        if self.n == 1:
+            return self._single(obs, action, step)
+        complete: list[tuple[Any, ...]] = []
+        masks: list[Array | None] = []
+        for env in np.flatnonzero(step.valid).tolist():
+            waiting = self.pending[env]
+            waiting.append([obs[env].copy(), np.copy(action[env]), 0.0, 0])
+            reward = float(step.reward[env])
+            for row in waiting:
+                row[2] += self.gamma ** row[3] * reward
+                row[3] += 1
+            ended = bool(step.terminated[env] or step.truncated[env])
+            ready = len(waiting) if ended else int(len(waiting) == self.n)
+            for old_obs, old_action, total, used in waiting[:ready]:
+                died = bool(step.terminated[env])
+                complete.append((old_obs, old_action, total, died, self.gamma**used, step.next_obs[env], env))
+                masks.append(None if step.next_action_mask is None else step.next_action_mask[env])
+            del waiting[:ready]
+        if not complete:
+            return None
+        columns = [np.array(column) for column in zip(*complete, strict=True)]
+        legal = None if step.next_action_mask is None else np.array(masks)
+        return NStepRows(*columns[:7], legal)  # type: ignore[call-arg]
+
+    def _single(self, obs: Array, action: Array, step: VecStep) -> NStepRows:
+        """n = 1: every valid row as it is."""
+        discount = np.full(len(step.reward), self.gamma, np.float32)
+        envs = np.arange(len(step.reward))
+        rows = NStepRows(
+            obs, action, step.reward, step.terminated, discount, step.next_obs, envs, step.next_action_mask
+        )
+        if step.valid.all():
+            return rows
+        return NStepRows(*(None if column is None else column[step.valid] for column in rows))  # type: ignore[arg-type]
+
+    def state_dict(self) -> StateDict:
+        return {"pending": [[list(row) for row in waiting] for waiting in self.pending]}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.pending = [[list(row) for row in waiting] for waiting in state["pending"]]
+
+
+class Store(Protocol):
+    """Where transitions lie, by slot."""
+
+    def write(self, slots: Array, rows: NStepRows) -> None: ...
+    def alive(self, slots: Array) -> Array | None: ...  # which slots can still be read; None: all that were written
+    def read(self, slots: Array) -> tuple[Array, ...]: ...  # obs, action, reward, terminated, discount, next_obs
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class PackedStore:
@@ -45,10 +127,10 @@ class PackedStore:
         actions = action.reshape(len(slots), *self.action_shape).astype(self.action_dtype)
         return obs.reshape(shape), actions, reward[:, 0], terminated[:, 0], discount[:, 0], next_obs.reshape(shape)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"rows": self.rows.copy()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.rows[:] = state["rows"]
 
 
@@ -112,11 +194,38 @@ class FrameStore:
         frames = self.frames[env[:, None], window]  # [B, stack, channels, …]
         return frames.reshape(len(env), -1, *self.frame_shape[1:])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         names = ("frames", "written", "action", "numbers", "env", "place", "next_place")
         return {name: getattr(self, name).copy() for name in names} | {"lag": [list(lag) for lag in self._lag]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for name in ("frames", "written", "action", "numbers", "env", "place", "next_place"):
             getattr(self, name)[:] = state[name]
         self._lag = [[int(place) for place in lag] for lag in state["lag"]]
+
+
+class FieldStore:
+    """Observations with several parts, as they come: images stay bytes."""
+
+    def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+        self.obs, self.next_obs = np.zeros(capacity, obs_spec.dtype), np.zeros(capacity, obs_spec.dtype)
+        self.action = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.numbers = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
+
+    def write(self, slots: Array, rows: NStepRows) -> None:
+        self.obs[slots], self.next_obs[slots], self.action[slots] = rows.obs, rows.next_obs, rows.action
+        self.numbers[slots] = np.stack([rows.reward, rows.terminated, rows.discount], axis=1)
+
+    def alive(self, slots: Array) -> Array | None:
+        return None
+
+    def read(self, slots: Array) -> tuple[Array, ...]:
+        numbers = (np.ascontiguousarray(column) for column in self.numbers[slots].T)
+        return (self.obs[slots], self.action[slots], *numbers, self.next_obs[slots])
+
+    def state_dict(self) -> StateDict:
+        return {name: getattr(self, name).copy() for name in ("obs", "next_obs", "action", "numbers")}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        for name in ("obs", "next_obs", "action", "numbers"):
+            getattr(self, name)[:] = state[name]

@@ -12,6 +12,7 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.plugins import import_plugins
 from drl.core.specs import Array, ObsSpec
 from drl.experiment.run_folder import find_run
 
@@ -23,6 +24,7 @@ MOST_NUMBERS = 30_000_000  # … fewer where they are large
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     engine: str  # torch or jax
+    plugins: tuple[str, ...] = ()  # modules of your own to import first
     out: str | None = None  # new folder; default beside the agent, with the engine's name behind its own
 
 
@@ -30,6 +32,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(Flags, arguments, prog="drl convert", description="Write an agent for the other engine.")
     if flags.engine not in ("torch", "jax"):
         raise BadInput(f"unknown engine {flags.engine!r}; {did_you_mean(flags.engine, ['torch', 'jax'])}")
+    import_plugins(flags.plugins)
     path = Path(flags.agent)
     if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
         path = find_run(path)

@@ -10,6 +10,7 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.plugins import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.envs.trust import check_trusted
 from drl.experiment.run_folder import find_run
@@ -29,6 +30,7 @@ class Flags:
     video: bool = False  # film one episode into the run's videos folder
     step_by_step: bool = False  # print what the agent sees, thinks, does and gets
     json: bool = False  # print the summary as JSON and nothing else
+    plugins: tuple[str, ...] = ()  # modules of your own to import first
     trust: bool = False  # import the module that the agent's card names for its environment: this runs its code
 
 
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput("episodes must be at least 1 and temperature above 0")
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
+    import_plugins(flags.plugins)
     folder = _agent_folder(flags.agent)
     card, _ = read_agent(folder)
     notes = card["notes"]

@@ -1,6 +1,6 @@
 """`drl list`: what can be trained, on what, with which presets."""
 
-from drl.core.configs import ALGORITHM_CONFIGS
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.experiment.presets import list_presets, preset_note
 
@@ -9,7 +9,7 @@ SECTIONS = ("algorithms", "presets", "envs")
 
 def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
-        print("usage: drl list [algorithms] [presets] [environments]")
+        print("usage: drl list [algorithms] [presets] [envs]")
         return 0
     for name in arguments:
         if name not in SECTIONS:
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _algorithms() -> list[str]:
-    return list(ALGORITHM_CONFIGS)
+    return [f"{record.name:10} {record.summary}" for record in ALGORITHMS.values()]
 
 
 def _presets() -> list[str]:

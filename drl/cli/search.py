@@ -5,12 +5,14 @@ from typing import Any
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
-from drl.core.configs import ALGORITHM_CONFIGS
-from drl.core.errors import BadInput, did_you_mean
+from drl.cli.train import peek_list
+from drl.core.algorithms import ALGORITHMS, find_algorithm
+from drl.core.errors import BadInput
+from drl.core.plugins import import_plugins
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
 
-ALGORITHM is one of {", ".join(ALGORITHM_CONFIGS)}. `drl search ALGORITHM --help` shows every flag.
+ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl search ALGORITHM --help` shows every flag.
 The search begins at the preset of the pair, where there is one; --config goes on top of it. It leaves best.yaml, which
 `drl train ALGORITHM --config` takes. The same command again continues the search."""
 
@@ -20,8 +22,8 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0 if arguments else 2
     algorithm = arguments[0]
-    if algorithm not in ALGORITHM_CONFIGS:
-        raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
+    import_plugins(peek_list(arguments, "--plugins"))
+    find_algorithm(algorithm)
     from drl.experiment.config import read_yaml
     from drl.search.run_search import SearchConfig, search
 
@@ -29,6 +31,7 @@ def main(arguments: list[str]) -> int:
     class Flags:
         search: SearchConfig = field(default_factory=SearchConfig)
         config: str | None = None  # settings as YAML, on top of the preset: fixed, or where the search begins
+        plugins: tuple[str, ...] = ()  # modules of your own to import first
         preset: bool = True  # begin at the preset of the pair, where there is one
 
     flags = parse_flags(
@@ -41,5 +44,6 @@ def main(arguments: list[str]) -> int:
     if settings.pop("algorithm", algorithm) != algorithm:
         raise BadInput(f"{flags.config} is for another algorithm than {algorithm}")
     settings.pop("env", None)
+    settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
     result = search(algorithm, flags.search, settings, use_preset=flags.preset)
     return EXIT_CODES[result.status]

@@ -1,19 +1,21 @@
 """`drl train ALGORITHM --env ID …`: every field of the run's, the model's and the algorithm's config is a flag."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
-from drl.core.configs import ALGORITHM_CONFIGS
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.algorithms import ALGORITHMS, find_algorithm
+from drl.core.errors import BadInput
+from drl.core.plugins import import_plugins
 from drl.envs.trust import check_trusted
-from drl.experiment.config import Experiment, RunConfig, read_yaml
+from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import load_preset, preset_path
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
 
-ALGORITHM is one of {", ".join(ALGORITHM_CONFIGS)}. `drl train ALGORITHM --help` shows every flag.
+ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
 A preset for the pair of algorithm and environment is used when there is one; --config goes on top of it and flags
 on top of both."""
 
@@ -23,8 +25,6 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0 if arguments else 2
     algorithm, flags = arguments[0], arguments[1:]
-    if algorithm not in ALGORITHM_CONFIGS:
-        raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
     experiment, source = read_experiment(algorithm, flags)
 
     # An engine is loaded only when everything before it was right.
@@ -45,6 +45,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file else {}
+    _import_plugins(flags, from_file, trust, f"drl train {algorithm} --config {config_file}")
+    find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:
         raise BadInput(
             f"{config_file} is for {from_file['algorithm']}; type: drl train {from_file['algorithm']} --config …"
@@ -58,7 +60,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     _one_budget(preset, from_file, flags)
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
-    parts = {"run": default.run, "model": default.model, "learner": default.learner}
+    parts = {name: getattr(default, name) for name in PARTS}
     kinds: list[Any] = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: Any = parse_flags(
         dataclasses.make_dataclass("Flags", kinds, frozen=True),
@@ -69,9 +71,29 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         + " Also: --config FILE.yaml, settings that go on top of the preset; --no-preset, without it; --trust, import "
         "the module that the file names for its environment, which runs its code.",
     )
-    experiment = Experiment(algorithm=algorithm, run=parsed.run, model=parsed.model, learner=parsed.learner)
+    experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
     sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
     return experiment, ", then ".join(sources)
+
+
+def _import_plugins(flags: list[str], from_file: dict[str, Any], trust: bool, command: str) -> None:
+    """Those that the command line names; those of a file only with --trust, since importing runs their code."""
+    typed = peek_list(flags, "--plugins")
+    filed = [] if typed else list(from_file.get("plugins") or [])
+    if filed and not trust:
+        raise BadInput(
+            f"the file names the plugins {', '.join(map(str, filed))}, and importing them runs their code; if you trust "
+            f"them, name them yourself: {command} --plugins {' '.join(map(str, filed))} (or add --trust)"
+        )
+    import_plugins([*typed, *filed])
+
+
+def peek_list(flags: list[str], name: str) -> list[str]:
+    """The values of `--flag one two`, left in place."""
+    if name not in flags:
+        return []
+    values = itertools.takewhile(lambda value: not value.startswith("--"), flags[flags.index(name) + 1 :])
+    return list(values)
 
 
 def _one_budget(preset: dict[str, Any], from_file: dict[str, Any], flags: list[str]) -> None:

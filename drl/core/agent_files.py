@@ -1,7 +1,7 @@
 """The deployable agent on disk: a JSON card that says what it is, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and architecture, spaces, normalizer, checksum
+agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer, checksum
 agent/weights-<checksum>.safetensors
 ```
 The card is replaced last and in one piece, so a reader always finds a card whose weights are there.
@@ -11,7 +11,7 @@ import math
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,14 +19,16 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside
-from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.core.state_files import read_arrays, read_json, write_arrays, write_json
+from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
+from drl.core.state_files import PlainDict, StateDict, read_arrays, read_json, write_arrays, write_json
+from drl.core.variants import ModelVariant, find_variant
 
-AGENT_FORMAT = 1
+AGENT_FORMAT = 2
 REQUIRED = (
     "engine",
     "variant",
     "architecture",
+    "distribution",
     "obs_spec",
     "action_spec",
     "normalizer",
@@ -36,7 +38,7 @@ REQUIRED = (
 )
 
 
-def write_agent(folder: Path, card: dict[str, Any], arrays: dict[str, Array]) -> None:
+def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     checksum = write_arrays(folder / "weights.new", arrays)
     weights = f"weights-{checksum[:12]}.safetensors"
@@ -60,7 +62,7 @@ def find_agent(path: str | Path) -> Path:
     raise BadInput(f"{given} holds no agent: expected {given}/card.json or {given}/agent/card.json")
 
 
-def read_agent(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
+def read_agent(path: str | Path) -> tuple[PlainDict, dict[str, Array]]:
     """The card and the arrays, verified."""
     folder = find_agent(path)
     card = read_json(folder / "card.json")
@@ -95,8 +97,9 @@ def check_finite(arrays: dict[str, Array], source: str) -> None:
 class StoredAgent(NamedTuple):
     """An agent file in our own words."""
 
-    variant: str  # policy_value · policy_only · q_value
-    config: ModelConfig | QModelConfig | None  # rebuilds the model; None: it was one of the user's own
+    variant: str  # of its model
+    config: Any  # a dataclass of the variant's, which rebuilds the model; None: it was one of the user's own
+    distribution: Distribution  # of its policy; of action values the usual one of their space
     obs_spec: ObsSpec
     action_spec: ActionSpec
     normalizer: ObsNormalizer | None
@@ -106,8 +109,9 @@ class StoredAgent(NamedTuple):
 def open_agent(path: str | Path) -> StoredAgent:
     """What an engine needs to bring an agent back. A card whose words make no sense is unusable, whatever is wrong."""
     card, arrays = read_agent(path)
+    variant = find_variant(card["variant"], path)
     try:
-        return _stored(card, arrays)
+        return _stored(card, arrays, variant)
     except UnusableFile:
         raise
     except Exception as error:  # the card may come from anybody, and there are many ways to be wrong
@@ -115,35 +119,40 @@ def open_agent(path: str | Path) -> StoredAgent:
         raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({said})") from None
 
 
-def _stored(card: dict[str, Any], arrays: dict[str, Array]) -> StoredAgent:
+def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) -> StoredAgent:
     obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
+    distribution = Distribution.on(action_spec, card["distribution"] or "auto")
     params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
-    config: ModelConfig | QModelConfig | None = None
+    config: Any = None
     if card["architecture"] is not None:
-        kind = QModelConfig if card["variant"] == "q_value" else ModelConfig
-        config = _config(kind, card["architecture"])
+        config = _config(variant.config, card["architecture"])
         least, weights = _least_weights(config, obs_spec, action_spec), sum(array.size for array in params.values())
         if least > weights:
             raise UnusableFile(f"the card describes at least {least:,} weights; its file has {weights:,}")
     normalizer = _normalizer(card["normalizer"], arrays, obs_spec)
-    return StoredAgent(card["variant"], config, obs_spec, action_spec, normalizer, params)
+    return StoredAgent(variant.name, config, distribution, obs_spec, action_spec, normalizer, params)
 
 
-def _config(kind: type[ModelConfig | QModelConfig], plain: dict[str, Any]) -> ModelConfig | QModelConfig:
+def _config(kind: type[Any], plain: PlainDict) -> Any:
     """A model's config from plain data: every value of the type that its default has."""
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
-    hidden_sizes = tuple(plain["hidden_sizes"])
-    for name, value in (plain | {"hidden_sizes": hidden_sizes}).items():
+    defaults: PlainDict = {field.name: field.default for field in fields(kind)}
+    values: PlainDict = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    for name, value in values.items():
         wanted = type(defaults[name])
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")
-    if any(type(width) is not int for width in hidden_sizes):
-        raise ValueError(f"hidden is {hidden_sizes!r:.80}; expected whole numbers")
-    return kind(**plain | {"hidden_sizes": hidden_sizes})
+        items = {type(item) for item in defaults[name]} or {str} if wanted is tuple else set()
+        if wanted is tuple and any(type(item) not in items for item in value):
+            raise ValueError(
+                f"{name} is {value!r:.80}; expected items of type {' or '.join(i.__name__ for i in items)}"
+            )
+    return kind(**values)
 
 
-def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
-    """How many weights a model has at least: known before anybody makes room for it."""
+def _least_weights(config: Any, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
+    """How many weights one of our own models has at least: known before anybody makes room for it."""
+    if not isinstance(config, ModelConfig | QModelConfig) or config.backbone not in ("auto", "mlp", "cnn", "conv1d"):
+        return 0
     shape, least = obs_spec.shape, 0
     images = len(shape) == 3 and min(shape[1:]) >= 36
     if config.backbone == "cnn" or (config.backbone == "auto" and images):
@@ -162,43 +171,56 @@ def _least_weights(config: ModelConfig | QModelConfig, obs_spec: ObsSpec, action
     return least + features * action_spec.sizes[0] * atoms
 
 
-def _normalizer(card: dict[str, Any] | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormalizer | None:
+def _normalizer(card: PlainDict | None, arrays: dict[str, Array], obs_spec: ObsSpec) -> ObsNormalizer | None:
     if card is None:
         return None
-    moments = {name: arrays[f"normalizer.{name}"] for name in ("mean", "squares")}
-    if any(array.shape != obs_spec.shape for array in moments.values()):
-        raise ValueError(f"the normalizer's arrays do not have the shape {obs_spec.shape}")
-    count, clip = card["count"], card["clip"]
-    if not (
-        isinstance(count, int) and 0 <= count < 1 << 62 and 0 < clip < math.inf and (moments["squares"] >= 0).all()
-    ):
-        raise ValueError(f"the normalizer has count {count!r}, clip {clip!r} or negative squares")
-    normalizer = ObsNormalizer(obs_spec.shape)
-    normalizer.load_state_dict(card | moments)
+    clip, counts = card["clip"], card["counts"]
+    normalizer = ObsNormalizer(obs_spec.shape, obs_spec.dtype)
+    state: StateDict = {"clip": clip, "stats": {}}
+    for field, stats in normalizer.running_stats.items():
+        count, mean, squares = counts[field], arrays[f"normalizer.{field}mean"], arrays[f"normalizer.{field}squares"]
+        if mean.shape != stats.mean.shape or squares.shape != stats.mean.shape:
+            raise ValueError(f"the normalizer's arrays do not have the shape {stats.mean.shape}")
+        if not (isinstance(count, int) and 0 <= count < 1 << 62 and 0 < clip < math.inf and (squares >= 0).all()):
+            raise ValueError(f"the normalizer has count {count!r}, clip {clip!r} or negative squares")
+        state["stats"][field] = {"mean": mean, "squares": squares, "count": count}
+    normalizer.load_state_dict(state)
     return normalizer
+
+
+class Savable(Protocol):
+    """What a card says of an agent besides its model."""
+
+    variant: str
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    normalizer: ObsNormalizer | None
 
 
 def save_agent(
     folder: str | Path,
     engine: str,
-    variant: str,
-    architecture: dict[str, Any] | None,  # the config that rebuilds the model; None: one of the user's own
-    agent: Any,  # its specs and its normalizer
+    architecture: PlainDict | None,  # the config that rebuilds the model; None: one of the user's own
+    agent: Savable,
     params: dict[str, Array],
-    notes: dict[str, Any],
+    notes: PlainDict,
 ) -> None:
     """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
     arrays = {f"model.{name}": array for name, array in params.items()}
-    card: dict[str, Any] = {
+    distribution: Distribution | None = getattr(agent, "distribution", None)
+    card: PlainDict = {
         "engine": engine,
-        "variant": variant,
+        "variant": agent.variant,
         "architecture": architecture,
+        "distribution": None if distribution is None else distribution.kind,
         "obs_spec": agent.obs_spec.to_json(),
         "action_spec": agent.action_spec.to_json(),
         "normalizer": None,
     }
     if agent.normalizer is not None:
-        state = agent.normalizer.state_dict()
-        arrays |= {f"normalizer.{name}": np.asarray(state.pop(name)) for name in ("mean", "squares")}
-        card["normalizer"] = state
+        counts = {}
+        for field, stats in agent.normalizer.running_stats.items():
+            arrays |= {f"normalizer.{field}mean": stats.mean, f"normalizer.{field}squares": stats.squares}
+            counts[field] = stats.count
+        card["normalizer"] = {"clip": agent.normalizer.clip, "counts": counts}
     write_agent(Path(folder), card | {"notes": notes}, arrays)

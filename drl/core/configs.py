@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.network_parts import BACKBONES, HEADS
+from drl.core.specs import ObsSpec
+from drl.core.yaml_files import parse_yaml
 
 
 def require(config: Any, rule: str, names: str, test: Callable[[Any], bool]) -> None:
@@ -21,30 +24,37 @@ def require(config: Any, rule: str, names: str, test: Callable[[Any], bool]) -> 
             raise BadInput(f"{name} is {value!r}; expected {rule}")
 
 
-def _not_negative(value: float) -> bool:
+def not_negative(value: float) -> bool:
     return value >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d
+    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one that a plugin registered
+    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
+    head: str = "auto"  # auto, or a policy head that a plugin registered
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "tanh"  # of the MLP: tanh · relu
     shared: bool = False  # one backbone for actor and critic, memory included
     recurrent: str = "none"  # none · gru · lstm: a memory between backbone and head, for ppo and a2c
     recurrent_size: int = 64  # width of that memory
+    distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions
     log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
 
     def __post_init__(self) -> None:
         _check_backbone(self)
         require(self, "'none', 'gru' or 'lstm'", "recurrent", lambda x: x in ("none", "gru", "lstm"))
         require(self, "a width of at least 1", "recurrent_size", lambda x: x >= 1)
+        kinds = ("auto", "gaussian", "tanh_gaussian")
+        require(self, "'auto', 'gaussian' or 'tanh_gaussian'", "distribution", lambda x: x in kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d
+    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one that a plugin registered
+    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
+    head: str = "auto"  # auto, or a head of action values that a plugin registered
     hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "relu"  # of the MLP: tanh · relu
@@ -71,154 +81,120 @@ class QModelConfig:
 
 
 def _check_backbone(config: ModelConfig | QModelConfig) -> None:
-    require(config, "'auto', 'mlp', 'cnn' or 'conv1d'", "backbone", lambda x: x in ("auto", "mlp", "cnn", "conv1d"))
+    for part, table in (("backbone", BACKBONES), ("head", HEADS)):
+        name = getattr(config, part)
+        if name != "auto" and name not in table:
+            raise BadInput(
+                f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; one of your own is known once the module "
+                "that registers it is imported: --plugins MODULE"
+            )
     require(config, "'tanh' or 'relu'", "activation", lambda x: x in ("tanh", "relu"))
-    require(
-        config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) >= 1
-    )
+    require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
     require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
+    plain_pairs("backbone_kwargs", config.backbone_kwargs)
+
+
+def backbone_name(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> str:
+    """The backbone a config means: `auto` looks at the observation, images → cnn, everything else → mlp."""
+    if config.backbone == "auto":
+        return "cnn" if len(obs_spec.shape) == 3 and min(obs_spec.shape[1:]) >= 36 else "mlp"
+    if obs_spec.is_structured and config.backbone in ("mlp", "cnn", "conv1d"):
+        parts = ", ".join(obs_spec.leaves)
+        raise BadInput(f"backbone is {config.backbone!r}, but the observation has several parts ({parts}); use auto")
+    return config.backbone
+
+
+def plain_pairs(name: str, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=VALUE` pairs as a dict; values are read as YAML.
+
+    >>> plain_pairs("env_kwargs", ("gravity=-5", "names=[a, b]"))
+    {'gravity': -5, 'names': ['a', 'b']}
+    """
+    for pair in pairs:
+        if "=" not in pair[1:]:
+            raise BadInput(f"{name} has {pair!r}; expected NAME=VALUE, such as gravity=-5")
+    try:
+        return {key: parse_yaml(value) for key, value in (pair.split("=", 1) for pair in pairs)}
+    except ValueError as error:
+        raise BadInput(f"{name} has a value that is not YAML: {error}") from None
+
+
+# ── what an algorithm's buffer and exploration can be told ────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    rollout_length: int = 128  # steps of every environment per learning step
-    gamma: float = 0.99  # discount per step
-    gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
-    clip_range: float = 0.2  # how far the probability ratio may leave 1
-    clip_range_end: float | None = None  # linear over the budget to this; None: constant
-    value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
-    epochs: int = 4  # passes over the rollout
-    minibatches: int = 4  # per epoch
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss
-    normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
-    adam_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        require(self, "a whole number of at least 1", "rollout_length epochs minibatches", lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate critic_learning_rate clip_range value_clip", lambda x: x > 0)
-        require(self, "a number above 0, or None", "max_grad_norm target_kl adam_eps", lambda x: x > 0)
-        require(
-            self, "a number of at least 0", "learning_rate_end clip_range_end entropy_coef value_coef", _not_negative
-        )
+class NoSettings:
+    """For parts with nothing to choose."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CConfig:
-    rollout_length: int = 8  # steps of every environment per learning step
-    gamma: float = 0.99  # discount per step
-    gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
-    learning_rate: float = 7e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    optimizer: str = "rmsprop"  # rmsprop · adam
-    optimizer_eps: float = 1e-5
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss
-    normalize_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+class ReplayConfig:
+    """The replay buffer of every off-policy algorithm, and how often it hands out a batch."""
 
-    def __post_init__(self) -> None:
-        require(self, "a whole number of at least 1", "rollout_length", lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
-        require(self, "'rmsprop' or 'adam'", "optimizer", lambda x: x in ("rmsprop", "adam"))
-        require(self, "a number above 0", "learning_rate optimizer_eps max_grad_norm", lambda x: x > 0)
-        require(self, "a number of at least 0", "learning_rate_end entropy_coef value_coef", _not_negative)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReinforceConfig:
-    episodes_per_step: int = 8  # complete episodes per learning step
-    gamma: float = 0.99  # discount per step
-    baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
-    mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
-    learning_rate: float = 1e-3
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
-    entropy_coef: float = 0.0  # weight of the entropy bonus
-    value_coef: float = 0.5  # weight of the value loss, with baseline value
-    normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    adam_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        require(self, "a whole number of at least 1", "episodes_per_step", lambda x: x >= 1)
-        require(self, "'none', 'mean' or 'value'", "baseline", lambda x: x in ("none", "mean", "value"))
-        require(self, "a number from 0 to 1", "gamma mean_momentum", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate adam_eps max_grad_norm", lambda x: x > 0)
-        require(self, "a number of at least 0", "learning_rate_end entropy_coef value_coef", _not_negative)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DQNConfig:
-    gamma: float = 0.99  # discount per step
-    learning_rate: float = 1e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
     batch_size: int = 128  # transitions per update
     capacity: int = 100_000  # transitions the replay keeps
-    warmup: int = 1000  # environment steps before updates are owed; none is before there is a batch
+    warmup: int = 1000  # environment steps before the first update; a whole batch must be there too
     train_every: int = 1  # environment steps per round of updates, whatever the number of environments
     gradient_steps: int = 1  # updates per round
     updates_per_log: int = 100  # updates that make up one learning step, one line in the log
-    double: bool = False  # the online network chooses the action that the target network values
     n_step: int = 1  # steps looked ahead
     prioritized: bool = False  # draw transitions in proportion to their last error
     priority_alpha: float = 0.6  # 0: uniform, 1: in full proportion
     priority_beta: float = 0.4  # strength of the correction by importance weights, at first
     priority_beta_step: float = 0.001  # added at every batch, up to 1
-    priority_eps: float = 0.01  # added to every error, so that none is forgotten
-    tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
-    target_every: int = 1  # updates between two such moves
-    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    epsilon_start: float = 0.9  # share of random actions; noisy networks need none
-    epsilon_end: float = 0.05
-    epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (linear)
-    epsilon_schedule: str = "exponential"  # exponential · linear
-    optimizer: str = "adamw"  # adam · adamw
-    amsgrad: bool = True  # divide by the largest second moment so far
-    weight_decay: float = 0.01  # of adamw
-    adam_eps: float = 1e-8
-    max_grad_norm: float | None = 10.0  # global norm; None: no clipping
-    max_grad_value: float | None = None  # of each entry; None: no clipping
+    priority_eps: float = 0.01  # added to every error, so that each transition can still be drawn
 
     def __post_init__(self) -> None:
-        whole = "batch_size capacity train_every gradient_steps updates_per_log n_step target_every"
+        whole = "batch_size capacity train_every gradient_steps updates_per_log n_step"
         require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
-        shares = "gamma priority_alpha priority_beta tau epsilon_start epsilon_end"
-        require(self, "a number from 0 to 1", shares, lambda x: 0 <= x <= 1)
-        above = "learning_rate epsilon_decay priority_eps adam_eps max_grad_norm max_grad_value tau"
-        require(self, "a number above 0", above, lambda x: x > 0)
-        not_negative = "learning_rate_end warmup priority_beta_step weight_decay"
-        require(self, "a number of at least 0", not_negative, _not_negative)
-        require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
-        require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
-        schedules = ("exponential", "linear")
-        require(self, "'exponential' or 'linear'", "epsilon_schedule", lambda x: x in schedules)
+        require(self, "a number from 0 to 1", "priority_alpha priority_beta", lambda x: 0 <= x <= 1)
+        require(self, "a number above 0", "priority_eps", lambda x: x > 0)
+        require(self, "a number of at least 0", "warmup priority_beta_step", not_negative)
         if self.capacity < self.batch_size:
             raise BadInput(f"capacity is {self.capacity}, less than one batch of {self.batch_size}")
 
 
-# The one place where an algorithm's name becomes its configuration and that of its model.
-ALGORITHM_CONFIGS: dict[str, type] = {
-    "ppo": PPOConfig,
-    "a2c": A2CConfig,
-    "reinforce": ReinforceConfig,
-    "dqn": DQNConfig,
-}
-MODEL_CONFIGS: dict[str, type] = {
-    "ppo": ModelConfig,
-    "a2c": ModelConfig,
-    "reinforce": ModelConfig,
-    "dqn": QModelConfig,
-}
+@dataclass(frozen=True, kw_only=True)
+class EpsilonGreedyConfig:
+    """A random action now and then. Noisy networks explore by themselves: for these the share of random actions falls
+    from 1 to 0 until the first update."""
+
+    epsilon_start: float = 0.9  # share of random actions
+    epsilon_end: float = 0.05
+    epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (linear)
+    epsilon_schedule: str = "exponential"  # exponential · linear
+
+    def __post_init__(self) -> None:
+        require(self, "a number from 0 to 1", "epsilon_start epsilon_end", lambda x: 0 <= x <= 1)
+        require(self, "a number above 0", "epsilon_decay", lambda x: x > 0)
+        schedules = ("exponential", "linear")
+        require(self, "'exponential' or 'linear'", "epsilon_schedule", lambda x: x in schedules)
 
 
-def variant_of(algorithm: str, config: Any) -> str:
-    """Which model variant an algorithm needs."""
-    if algorithm == "dqn":
-        return "q_value"
-    return "policy_only" if algorithm == "reinforce" and config.baseline != "value" else "policy_value"
+@dataclass(frozen=True, kw_only=True)
+class RandomStartConfig:
+    """Uniformly random actions first, then what the policy samples."""
+
+    random_steps: int = 0  # environment steps with uniformly random actions
+
+    def __post_init__(self) -> None:
+        require(self, "a whole number of at least 0", "random_steps", not_negative)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionNoiseConfig(RandomStartConfig):
+    """Noise on the actions of a deterministic policy, in units in which [−1, 1] spans the bounds."""
+
+    noise: str = "gaussian"  # gaussian · ornstein_uhlenbeck (correlated in time)
+    noise_sigma: float = 0.1  # standard deviation of each draw
+    noise_sigma_end: float | None = None  # linear to this over `noise_decay`; None: constant
+    noise_decay: float = 100_000.0  # environment steps
+    noise_theta: float = 0.15  # ornstein_uhlenbeck: share of the noise that is lost per step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = ("gaussian", "ornstein_uhlenbeck")
+        require(self, "'gaussian' or 'ornstein_uhlenbeck'", "noise", lambda x: x in kinds)
+        require(self, "a number of at least 0", "noise_sigma noise_sigma_end", not_negative)
+        require(self, "a number above 0", "noise_decay", lambda x: x > 0)
+        require(self, "a number from 0 to 1", "noise_theta", lambda x: 0 <= x <= 1)

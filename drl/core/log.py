@@ -25,18 +25,6 @@ class Episode(NamedTuple):
     env_index: int  # index of the environment it ran in
 
 
-def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:
-    """Whether an episode succeeded: the environment's own `is_success`, else a return of at least its registered
-    `reward_threshold`; None where there is neither.
-
-    >>> judge_success(None, 500.0, 475.0), judge_success(False, 500.0, 475.0), judge_success(None, 500.0, None)
-    (True, False, None)
-    """
-    if reported is not None:
-        return reported
-    return None if reward_threshold is None else episode_return >= reward_threshold
-
-
 def rates(episodes: Iterable[Episode]) -> dict[str, float]:
     """The share of episodes that terminated, and of those that succeeded where that can be told."""
     ended = [(episode.terminated, episode.success) for episode in episodes]

@@ -5,11 +5,12 @@ so that every action of a rollout and every value computed from it saw the same 
 the learner sees them. Evaluation sees frozen ones.
 """
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
-from drl.core.specs import Array
+from drl.core.errors import BadInput
+from drl.core.specs import Array, ObsSpec
+from drl.core.state_files import StateDict
 
 
 class RunningStats:
@@ -41,41 +42,75 @@ class RunningStats:
         self.mean = self.mean + delta * len(batch) / total
         self.count = total
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"mean": self.mean, "squares": self.squares, "count": self.count}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.mean = np.asarray(state["mean"], np.float64)
         self.squares = np.asarray(state["squares"], np.float64)
         self.count = int(state["count"])
 
 
 class ObsNormalizer:
-    """(obs − mean) / std, clipped. Owned by the agent, saved with it."""
+    """(obs − mean) / std, clipped. Owned by the agent, saved with it.
 
-    def __init__(self, shape: tuple[int, ...], clip: float = 10.0):
-        self.running_stats = RunningStats(shape)
+    Of structured observations every field of floats is scaled by its own statistics; images and other bytes stay as
+    they are.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, clip: float = 10.0):
+        fields = np.dtype(dtype).fields
+        shapes = {"": shape}
+        if fields is not None:
+            shapes = {name: kind.shape for name, (kind, *_) in fields.items() if kind.base.kind == "f"}
+        self.running_stats = {name: RunningStats(shape) for name, shape in shapes.items()}  # by field; "": the whole
         self.clip = clip
         self._refresh()
 
     def _refresh(self) -> None:
-        self._shift = self.running_stats.mean.astype(np.float32)
-        self._scale = (1.0 / np.sqrt(self.running_stats.variance + 1e-8)).astype(np.float32)
+        self._scales = {
+            name: (stats.mean.astype(np.float32), (1.0 / np.sqrt(stats.variance + 1e-8)).astype(np.float32))
+            for name, stats in self.running_stats.items()
+        }
 
     def __call__(self, obs: Array) -> Array:
-        return np.clip((obs - self._shift) * self._scale, -self.clip, self.clip)
+        if "" in self._scales:
+            shift, scale = self._scales[""]
+            return np.clip((obs - shift) * scale, -self.clip, self.clip)
+        scaled = obs.copy()
+        for name, (shift, scale) in self._scales.items():
+            scaled[name] = np.clip((obs[name] - shift) * scale, -self.clip, self.clip)
+        return scaled
 
     def update(self, obs: Array) -> None:
-        self.running_stats.update(obs.reshape(-1, *self.running_stats.mean.shape))
+        for name, stats in self.running_stats.items():
+            stats.update((obs[name] if name else obs).reshape(-1, *stats.mean.shape))
         self._refresh()
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.running_stats.state_dict() | {"clip": self.clip}
+    @property
+    def count(self) -> int:
+        """Observations seen so far."""
+        return next((stats.count for stats in self.running_stats.values()), 0)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.running_stats.load_state_dict(state)
+    def state_dict(self) -> StateDict:
+        return {"clip": self.clip, "stats": {name: each.state_dict() for name, each in self.running_stats.items()}}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if state["stats"].keys() != self.running_stats.keys():
+            raise ValueError(
+                f"the normalizer is for {sorted(self.running_stats)}, the state for {sorted(state['stats'])}"
+            )
+        for name, stats in self.running_stats.items():
+            stats.load_state_dict(state["stats"][name])
         self.clip = float(state["clip"])
         self._refresh()
+
+
+def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
+    """A new normalizer for these observations."""
+    if obs_spec.dtype == "uint8":
+        raise BadInput("normalize_obs is for vectors; images of uint8 are divided by 255 by the model")
+    return ObsNormalizer(obs_spec.shape, obs_spec.dtype)
 
 
 class RewardScaler:
@@ -100,10 +135,10 @@ class RewardScaler:
         scaled = reward / np.sqrt(self.running_stats.variance + 1e-8)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return self.running_stats.state_dict() | {"returns": self.returns, "gamma": self.gamma, "clip": self.clip}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.running_stats.load_state_dict(state)
         self.returns = np.asarray(state["returns"], np.float64)
         self.gamma, self.clip = float(state["gamma"]), float(state["clip"])

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from drl.core.configs import DQNConfig
+from drl.core.configs import EpsilonGreedyConfig
 
 
 class Schedule(Protocol):
@@ -67,12 +67,9 @@ def schedule(start: float, end: float | None) -> Schedule:
     return Constant(start) if end is None else Linear(start, end)
 
 
-def epsilon_schedule(config: DQNConfig, noisy: bool = False) -> Schedule:
-    """The share of random actions over environment steps.
-
-    Noisy networks explore by themselves once they learn: for these it falls from 1 to 0 until there are updates.
-    """
+def epsilon_schedule(config: EpsilonGreedyConfig, noisy: bool, first_update: int) -> Schedule:
+    """The share of random actions over environment steps. Noisy networks explore by themselves once they learn."""
     if noisy:
-        return Linear(1.0, 0.0, max(config.warmup, config.batch_size))
+        return Linear(1.0, 0.0, first_update)
     shape = Exponential if config.epsilon_schedule == "exponential" else Linear
     return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)

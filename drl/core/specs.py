@@ -1,7 +1,8 @@
 """What goes into an agent and what comes out, described without Gymnasium so that it can travel with the agent.
 
 `ObsSpec.encode` turns any supported observation into one array; `ActionSpec.to_env` turns the policy's own units
-into the environment's. Both are plain data: `to_json`/`from_json` write them into the agent's card.
+into the environment's; `Distribution` is what a policy makes of an action space. All are plain data: `to_json` and
+`from_json` write them into the agent's card and read them back.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +16,17 @@ from drl.core.errors import BadInput
 Array = NDArray[Any]
 
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
-ACTION_KINDS = ("categorical", "multi_categorical", "bernoulli", "gaussian")
+ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
+LOG_STD_RANGE = (-20.0, 2.0)  # of log deviations that depend on the state
+MASK_KEY = "action_mask"  # in a Dict observation or an info: which actions are legal
 
 
 @dataclass(frozen=True)
 class ObsSpec:
-    """An observation space as a small tree; encoding flattens everything that is not a Box into a float vector, with
-    bytes divided by 255.
+    """An observation space as a small tree.
+
+    A Box stays what it is; discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. One that
+    has an image among its parts becomes a structured array with a field for each part, so that images stay bytes.
 
     >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
     array([[0., 0., 1.],
@@ -38,6 +43,28 @@ class ObsSpec:
     parts: tuple["ObsSpec", ...] = ()  # of a dict or tuple
 
     @property
+    def is_image(self) -> bool:
+        """Bytes with three axes; encoded as (channels, height, width)."""
+        return self.kind == "box" and self.box_dtype == "uint8" and len(self.box_shape) == 3
+
+    @property
+    def leaves(self) -> dict[str, "ObsSpec"]:
+        """The parts that are not Dicts or Tuples themselves, by the path to each; "" for a space that has no parts."""
+        if not self.parts:
+            return {"": self}
+        names = self.keys or tuple(str(number) for number in range(len(self.parts)))
+        return {
+            f"{name}.{path}".rstrip("."): leaf
+            for name, part in zip(names, self.parts, strict=True)
+            for path, leaf in part.leaves.items()
+        }
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether encoded observations are structured arrays, with a field for each leaf."""
+        return bool(self.parts) and any(leaf.is_image for leaf in self.leaves.values())
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one encoded observation."""
         if self.channels_last:
@@ -48,12 +75,24 @@ class ObsSpec:
             return (int(np.prod(self.box_shape)),)
         if self.kind in ("discrete", "multi_discrete"):
             return (sum(self.sizes),)
-        return (sum(int(np.prod(part.shape)) for part in self.parts),)
+        return () if self.is_structured else (sum(int(np.prod(part.shape)) for part in self.parts),)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint8 boxes stay uint8 (a model divides them by 255); everything else becomes float32."""
+        if self.is_structured:
+            return np.dtype([(name, leaf.dtype, leaf.shape) for name, leaf in self.leaves.items()])
         return np.dtype("uint8" if self.kind == "box" and self.box_dtype == "uint8" else "float32")
+
+    def columns(self, key: str) -> slice:
+        """Where the entries of a part lie in the vector that a Dict or Tuple of vectors becomes."""
+        start = 0
+        for name, leaf in self.leaves.items():
+            size = int(np.prod(leaf.shape))
+            if name == key:
+                return slice(start, start + size)
+            start += size
+        raise KeyError(key)
 
     def encode(self, obs: Any) -> Array:
         """Encode a batch: arrays with a leading batch axis, in a dict or tuple where the space is one."""
@@ -77,9 +116,22 @@ class ObsSpec:
                 )
             one_hots = [np.eye(size, dtype=np.float32)[values[:, i]] for i, size in enumerate(self.sizes)]
             return np.concatenate(one_hots, axis=1)
-        children = [obs[key] for key in self.keys] if self.kind == "dict" else list(obs)
-        encoded = [part.encode(child) for part, child in zip(self.parts, children, strict=True)]
-        return np.concatenate([_as_numbers(array) for array in encoded], axis=1)
+        encoded = self._encode_leaves(obs)
+        if not self.is_structured:
+            return np.concatenate([_as_numbers(array) for array in encoded.values()], axis=1)
+        rows = np.empty(len(next(iter(encoded.values()))), self.dtype)
+        for name, array in encoded.items():
+            rows[name] = array
+        return rows
+
+    def _encode_leaves(self, obs: Any, path: str = "") -> dict[str, Array]:
+        if not self.parts:
+            return {path: self.encode(obs)}
+        children = {key: obs[key] for key in self.keys} if self.kind == "dict" else dict(enumerate(obs))
+        encoded: dict[str, Array] = {}
+        for (name, child), part in zip(children.items(), self.parts, strict=True):
+            encoded |= part._encode_leaves(child, f"{path}.{name}".lstrip("."))
+        return encoded
 
     def encode_one(self, obs: Any) -> Array:
         """Encode one observation as the environment hands it out; no batch axis in or out."""
@@ -149,22 +201,22 @@ def _as_numbers(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """An action space and the distribution a policy needs for it.
+    """An action space: what the environment accepts.
 
-    The policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
+    A policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
     """
 
     kind: str  # of ACTION_KINDS
-    sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
+    sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)discrete
     starts: tuple[int, ...] = ()  # smallest value per entry; () means zeros
     shape: tuple[int, ...] = ()  # of one action in the environment's units
-    low: tuple[float, ...] = ()  # gaussian: bounds, flattened; ±inf where unbounded
+    low: tuple[float, ...] = ()  # box: bounds, flattened; ±inf where unbounded
     high: tuple[float, ...] = ()
     dtype: str = "int64"  # of the action in the environment's units
     _bounds: tuple[Array, Array, Array] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind == "gaussian":
+        if self.kind == "box":
             low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
             bounded = np.isfinite(low) & np.isfinite(high)
             object.__setattr__(self, "_bounds", (np.where(bounded, low, 0), np.where(bounded, high, 0), bounded))
@@ -172,35 +224,32 @@ class ActionSpec:
     @property
     def entries(self) -> int:
         """How many numbers one action has in the policy's units."""
-        return len(self.sizes) if self.kind.endswith("categorical") else int(np.prod(self.shape, dtype=int))
+        return len(self.sizes) if self.sizes else int(np.prod(self.shape, dtype=int))
 
     @property
-    def num_params(self) -> int:
-        """How many numbers a policy must give per observation: logits, or means and log standard deviations."""
-        if self.kind.endswith("categorical"):
-            return sum(self.sizes)
-        return self.entries * (2 if self.kind == "gaussian" else 1)
+    def num_choices(self) -> int:
+        """Classes of all entries together: the width of an action mask; 0 for a box, which cannot be masked."""
+        return sum(self.sizes) if self.sizes else (2 * self.entries if self.kind == "multi_binary" else 0)
 
     @property
     def policy_shape(self) -> tuple[int, ...]:
-        """Shape of one action in the policy's units: () for categorical, (entries,) otherwise."""
-        return () if self.kind == "categorical" else (self.entries,)
+        """Shape of one action in the policy's units: () for a discrete space, (entries,) otherwise."""
+        return () if self.kind == "discrete" else (self.entries,)
 
     @property
     def policy_dtype(self) -> np.dtype[Any]:
-        return np.dtype("float32" if self.kind == "gaussian" else "int64")
+        return np.dtype("float32" if self.kind == "box" else "int64")
 
     def to_env(self, action: Array) -> Array:
-        """Translate a batch from the policy's units into the environment's. Both bounds of a Box are reached
-        exactly."""
-        if self.kind == "gaussian":
+        """Translate a batch from the policy's units into the environment's. Both bounds of a box are reached."""
+        if self.kind == "box":
             assert self._bounds is not None
             low, high, bounded = self._bounds
             inside = np.clip(action, -1.0, 1.0)
             scaled = np.where(bounded, high * (inside + 1) / 2 + low * (1 - inside) / 2, action)
             limited = np.clip(scaled, self.low, self.high)  # one-sided bounds are only clipped
             return limited.astype(self.dtype).reshape(len(action), *self.shape)
-        if self.kind == "categorical":
+        if self.kind == "discrete":
             return action + self.starts[0] if self.starts else action
         moved = action + np.asarray(self.starts) if self.starts else action
         return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
@@ -222,3 +271,44 @@ class ActionSpec:
             raise ValueError(f"no action space is a {kind!r}")
         sizes, starts, shape = _whole(plain["sizes"], 1), _whole(plain["starts"]), _whole(plain["shape"], 0)
         return cls(kind=kind, sizes=sizes, starts=starts, shape=shape, low=low, high=high, dtype=dtype)
+
+
+# Distribution → the action space it is for; the first of a space is its default.
+DISTRIBUTIONS = {
+    "categorical": "discrete",
+    "multi_categorical": "multi_discrete",
+    "bernoulli": "multi_binary",
+    "gaussian": "box",  # deviations that do not depend on the state; actions beyond the bounds are clipped
+    "tanh_gaussian": "box",  # deviations that depend on the state, squashed into the bounds
+    "deterministic": "box",  # tanh of the network's answer, no randomness
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What a policy makes of an action space: a family of distributions whose parameters its head gives."""
+
+    kind: str  # of DISTRIBUTIONS
+    sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
+    entries: int = 1  # numbers of one action
+
+    @classmethod
+    def on(cls, spec: ActionSpec, kind: str = "auto") -> "Distribution":
+        """The distribution `kind` on an action space; `auto` is the space's usual one.
+
+        >>> Distribution.on(ActionSpec("discrete", sizes=(3,))).num_params
+        3
+        """
+        if kind == "auto":
+            kind = next(name for name, space in DISTRIBUTIONS.items() if space == spec.kind)
+        if DISTRIBUTIONS.get(kind) != spec.kind:
+            fitting = [name for name, space in DISTRIBUTIONS.items() if space == spec.kind]
+            raise BadInput(f"distribution is {kind!r}, actions are {spec.kind}; expected one of {', '.join(fitting)}")
+        return cls(kind, spec.sizes, spec.entries)
+
+    @property
+    def num_params(self) -> int:
+        """How many numbers a head gives per observation: logits, or means and log standard deviations."""
+        if self.sizes:
+            return sum(self.sizes)
+        return self.entries * (2 if self.kind.endswith("gaussian") else 1)

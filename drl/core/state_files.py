@@ -18,6 +18,8 @@ from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
 from drl.core.specs import Array
 
 STATE_FORMAT = 1
+StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
+PlainDict = dict[str, Any]  # what JSON and YAML can say
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -50,14 +52,14 @@ def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
         raise UnusableFile(f"{path} is not a safetensors file: {error}") from None
 
 
-def write_state(folder: Path, state: dict[str, Any]) -> None:
+def write_state(folder: Path, state: StateDict) -> None:
     arrays: dict[str, Array] = {}
     plain = _split(state, "", arrays)
     checksum = write_arrays(folder / "arrays.safetensors", arrays)
     write_json(folder / "state.json", {"format": STATE_FORMAT, "checksum": checksum, "state": plain})
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> StateDict:
     document = read_json(folder / "state.json")
     if not isinstance(document, dict) or document.get("format") != STATE_FORMAT:
         raise UnusableFile(f"{folder} has an unknown format; it was written by another version of drl")
@@ -67,6 +69,9 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _split(value: Any, name: str, arrays: dict[str, Array]) -> Any:
     """`value` with every array moved into `arrays`, a reference left in its place."""
+    if isinstance(value, np.ndarray) and value.dtype.names:  # safetensors knows no fields
+        fields = [[field, _split(value[field], f"{name}/{field}", arrays)] for field in value.dtype.names]
+        return {"$fields": fields, "$shape": list(value.shape)}
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"$array": name}
@@ -84,7 +89,17 @@ def _join(value: Any, arrays: dict[str, Array]) -> Any:
     if isinstance(value, dict):
         if "$array" in value:
             return arrays[value["$array"]]
+        if "$fields" in value:
+            return _with_fields({field: _join(part, arrays) for field, part in value["$fields"]}, value["$shape"])
         return {key: _join(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
         return [_join(item, arrays) for item in value]
     return value
+
+
+def _with_fields(parts: dict[str, Array], shape: list[int]) -> Array:
+    kinds = [(field, part.dtype, part.shape[len(shape) :]) for field, part in parts.items()]
+    whole = np.empty(shape, np.dtype(kinds))
+    for field, part in parts.items():
+        whole[field] = part
+    return whole

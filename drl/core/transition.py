@@ -1,9 +1,11 @@
 """Experience as it crosses rooms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
+from drl.core.normalize import ObsNormalizer
 from drl.core.specs import Array
 
 
@@ -23,7 +25,20 @@ class Transition:
 
 
 @dataclass(frozen=True)
-class RolloutBatch:
+class Batch:
+    """What a buffer hands out and an algorithm learns from."""
+
+    obs: Array
+    action: Array  # in the policy's units
+    reward: Array
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        """The same with observations as the agent saw them when it acted."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RolloutBatch(Batch):
     """A window of experience, time-major.
 
     Successors are stored once: the successor of row t is row t + 1 of `obs`, or `last_obs`, except where an episode
@@ -40,6 +55,11 @@ class RolloutBatch:
     final_index: Array  # [E] int
     final_obs: Array  # [E, …]
     rnn_state: Array | None = None  # [N, S] what a recurrent agent remembered as the window began
+    action_mask: Array | None = None  # [T, N, choices] bool: what was legal; None: everything
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        obs, last_obs, final_obs = (normalizer(array) for array in (self.obs, self.last_obs, self.final_obs))
+        return replace(self, obs=obs, last_obs=last_obs, final_obs=final_obs)
 
     def transition(self) -> Transition:
         """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
@@ -50,7 +70,7 @@ class RolloutBatch:
 
 
 @dataclass(frozen=True)
-class ReplayBatch:
+class ReplayBatch(Batch):
     """Transitions drawn from a replay buffer, `[B, …]`. Its arrays hold until the next batch is drawn."""
 
     obs: Array
@@ -61,3 +81,7 @@ class ReplayBatch:
     next_obs: Array
     weight: Array  # importance weights, at most 1; all 1 in uniform replay
     index: Array  # where each row lies in the buffer
+    next_action_mask: Array | None = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
+
+    def normalized(self, normalizer: ObsNormalizer) -> Self:
+        return replace(self, obs=normalizer(self.obs), next_obs=normalizer(self.next_obs))

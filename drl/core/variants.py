@@ -1,21 +1,93 @@
-"""Model variants: what a model answers with, and which algorithm needs which.
+"""Model variants: what a model answers with, who makes it and who acts with it. A plugin adds its own.
 
-Policy-value `obs → (policy parameters, value)`, policy-only `obs → policy parameters`, q-value `obs → q`.
+Policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, q-value `obs → q`.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec
+from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.network_parts import Maker, resolve
+from drl.core.specs import Array
 
 PROBES = 2  # observations in a probe: with one alone a value of shape [1] could be a batch or a column
 
-# Variant → how people say it, and the function of either engine's `models` that builds one.
-VARIANTS = {
-    "policy_value": ("policy-value", "make_policy_value_model"),
-    "policy_only": ("policy-only", "make_policy_model"),
-    "q_value": ("q-value", "make_q_value_model"),
-}
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVariant:
+    """All that the package must know of a kind of model."""
+
+    name: str
+    title: str  # how people say it
+    config: type[Any]  # its settings, a frozen dataclass: they are written on an agent's card
+    makers: Mapping[str, Maker]  # engine → (obs_spec, action_spec, config[, generator]) → model
+    agents: Mapping[str, Maker]  # engine → class of the agent that acts with it; `numpy` among them where it can
+
+
+def _policy_variant(name: str, title: str, maker: str) -> ModelVariant:
+    return ModelVariant(
+        name=name,
+        title=title,
+        config=ModelConfig,
+        makers={"torch": f"drl.engines.torch.models:{maker}", "jax": f"drl.engines.jax.models:{maker}"},
+        agents={
+            "torch": "drl.engines.torch.agents:PolicyAgent",
+            "jax": "drl.engines.jax.agents:PolicyAgent",
+            "numpy": "drl.engines.numpy.agents:NumpyPolicyAgent",
+        },
+    )
+
+
+POLICY_VALUE = _policy_variant("policy_value", "policy-value", "make_policy_value_model")
+POLICY_ONLY = _policy_variant("policy_only", "policy-only", "make_policy_model")
+Q_VALUE = ModelVariant(
+    name="q_value",
+    title="q-value",
+    config=QModelConfig,
+    makers={
+        "torch": "drl.engines.torch.models:make_q_value_model",
+        "jax": "drl.engines.jax.models:make_q_value_model",
+    },
+    agents={
+        "torch": "drl.engines.torch.agents:QAgent",
+        "jax": "drl.engines.jax.agents:QAgent",
+        "numpy": "drl.engines.numpy.agents:NumpyQAgent",
+    },
+)
+VARIANTS: dict[str, ModelVariant] = {variant.name: variant for variant in (POLICY_VALUE, POLICY_ONLY, Q_VALUE)}
+
+
+def register_variant(variant: ModelVariant) -> None:
+    """Make a kind of model of your own known, with the agent that acts with it."""
+    if VARIANTS.get(variant.name, variant) != variant:
+        raise BadInput(f"there is a model variant {variant.name!r} already; choose another name")
+    VARIANTS[variant.name] = variant
+
+
+def find_variant(name: str, source: object) -> ModelVariant:
+    """The variant that a file names."""
+    if name not in VARIANTS:
+        raise UnusableFile(
+            f"{source} is an agent of an unknown kind, {name!r}; if it is one of your own, import the module that "
+            "registers it: --plugins MODULE"
+        )
+    return VARIANTS[name]
+
+
+def maker_in(variant: ModelVariant, engine: str) -> Callable[..., Any]:
+    return _in_engine(variant, variant.makers, engine)
+
+
+def agent_in(variant: ModelVariant, engine: str) -> Any:
+    return _in_engine(variant, variant.agents, engine)
+
+
+def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -> Any:
+    if engine not in table:
+        raise BadInput(f"{variant.title} models have no form in the {engine} engine; there is {', '.join(table)}")
+    return resolve(table[engine])
 
 
 def require_variant(who: str, needed: str, found: str | None) -> None:
@@ -23,26 +95,28 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
     when it answers its agent."""
     if found is None or found == needed:
         return
-    (wanted, maker), is_one = VARIANTS[needed], VARIANTS[found][0]
+    wanted, is_one = VARIANTS[needed], VARIANTS[found].title
+    maker = next(iter(wanted.makers.values()), "")
+    name = maker.partition(":")[2] if isinstance(maker, str) else maker.__name__
     raise BadInput(
-        f"{who} needs a {wanted} model; this is a {is_one} model; build it with "
-        f"{maker}(obs_spec, action_spec, config), or with a module of your own that answers alike"
+        f"{who} needs a {wanted.title} model; this is a {is_one} model; build it with "
+        f"{name}(obs_spec, action_spec, config), or with a module of your own that answers alike"
     )
 
 
-def answered_variant(answer: Any, spec: ActionSpec, acts_by: str) -> str:
+def answered_variant(answer: Array | tuple[Array, ...], num_params: int, acts_by: str) -> str:
     """The variant that an answer to `PROBES` observations shows. `acts_by` is policy or q: an array with one number per
     action may be either, so the agent says how it reads it."""
-    expected = f"[{PROBES}, {spec.num_params}] policy parameters"
+    expected = f"[{PROBES}, {num_params}] distribution parameters"
     if acts_by == "q":
-        expected = f"[{PROBES}, {spec.num_params}] action values"
-        if not isinstance(answer, tuple | list) and tuple(answer.shape) == (PROBES, spec.num_params):
+        expected = f"[{PROBES}, {num_params}] action values"
+        if not isinstance(answer, tuple | list) and tuple(answer.shape) == (PROBES, num_params):
             return "q_value"
     elif isinstance(answer, tuple | list):
-        if [tuple(part.shape) for part in answer] == [(PROBES, spec.num_params), (PROBES,)]:
+        if [tuple(part.shape) for part in answer] == [(PROBES, num_params), (PROBES,)]:
             return "policy_value"
         expected += f" and [{PROBES}] values"
-    elif tuple(answer.shape) == (PROBES, spec.num_params):
+    elif tuple(answer.shape) == (PROBES, num_params):
         return "policy_only"
     given = [list(part.shape) for part in answer] if isinstance(answer, tuple | list) else list(answer.shape)
     raise BadInput(f"the model answers {PROBES} observations with {given}; expected {expected}")

@@ -11,9 +11,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import EnvFailed
-from drl.core.specs import Array
+from drl.core.specs import MASK_KEY, Array
+from drl.core.state_files import StateDict
+from drl.envs.action_masks import mask_reader
 from drl.envs.episode_stats import EpisodeStats, success_in_infos
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 
@@ -58,7 +60,12 @@ class AsyncVecEnv(VecEnv):
         )
         self._raise_reported(infos)
         self.stats.obs = encode_fresh(self.obs_spec, batch)
+        self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(infos), self.action_spec)
         return self.stats.obs
+
+    def _masks(self, infos: dict[str, Any]) -> list[object]:
+        """What the workers report, one per environment."""
+        return list(infos.get(MASK_KEY, [None] * self.num_envs))
 
     def step(self, action: Array) -> VecStep:
         stats = self.stats
@@ -76,8 +83,14 @@ class AsyncVecEnv(VecEnv):
             for i in ends.tolist():
                 next_obs[i] = self.obs_spec.encode_one(infos["final_obs"][i])
                 episodes.append(stats.finish(i, bool(terminated[i]), success_in_infos(final_info, i)))
-        stats.obs = obs
-        return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
+        stats.obs, next_mask, valid = obs, None, self._always_valid
+        if self.action_mask is not None:
+            masks = self._masks(infos)
+            last = [infos["final_info"][MASK_KEY][i] if i in ends else mask for i, mask in enumerate(masks)]
+            next_mask = stats.masks(last, self.action_spec, successors=True)
+            self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
+        reward = reward.astype(np.float32)
+        return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
     def _ask(self, send: Callable[[], None], wait: Callable[[float], Any]) -> Any:
         """One round trip. Whatever goes wrong, no worker is left behind."""
@@ -120,6 +133,7 @@ class AsyncVecEnv(VecEnv):
 
     def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state)
+        self.action_mask = self.stats.action_mask
 
     def close(self) -> None:
         self._close(GRACE)
@@ -175,21 +189,27 @@ class _Reporter(gym.Wrapper[Any, Any, Any, Any]):
         self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this: not into the user's class
         # Only fills the place beside a failure. A copy is sampled, so that the space's own random stream stays put.
         self._last_obs = copy.deepcopy(env.observation_space).sample()
+        self._read = mask_reader(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         try:
-            self._last_obs, _ = self.env.reset(seed=seed) if seed is not None else self.env.reset()
+            self._last_obs, info = self.env.reset(seed=seed) if seed is not None else self.env.reset()
+            return self._last_obs, self._mask(self._last_obs, info)
         except Exception as error:
             return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
-        return self._last_obs, {}
+
+    def _mask(self, obs: object, info: dict[str, Any]) -> dict[str, Any]:
+        mask = self._read(obs, info)
+        return {} if mask is None else {MASK_KEY: np.array(mask, bool).ravel()}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
             reward = float(reward)
+            reported = self._mask(obs, info)
         except Exception as error:
             return self._last_obs, 0.0, False, False, {FAILURE: f"{type(error).__name__}: {error}"}
         if terminated or truncated:
             obs = copy.deepcopy(obs)  # the reset that follows at once may write into the same buffer
-        reported = {"is_success": bool(info["is_success"])} if "is_success" in info else {}
+        reported |= {"is_success": bool(info["is_success"])} if "is_success" in info else {}
         return obs, reward, bool(terminated), bool(truncated), reported

@@ -15,9 +15,10 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 
 NATIVE_FROM = (
     2  # environments from which ale-py's own vector environment is no slower than our loop; numbers in the README

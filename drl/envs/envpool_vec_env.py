@@ -5,10 +5,11 @@ from typing import Any, final
 
 import numpy as np
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 from drl.envs.episode_stats import EpisodeStats, success_in_infos
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 

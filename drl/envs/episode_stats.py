@@ -1,16 +1,18 @@
 """What every VecEnv keeps: running returns and lengths, finished episodes, counters, seeds, failures."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from drl.core.contracts import StateDict
 from drl.core.errors import BadInput, EnvFailed, NonFinite
-from drl.core.log import Episode, judge_success
+from drl.core.log import Episode
 from drl.core.seeding import Seeds
-from drl.core.specs import Array
+from drl.core.specs import ActionSpec, Array
+from drl.core.state_files import StateDict
+from drl.envs.action_masks import check_legal, of_successors, stack_masks
 
 
 class EpisodeStats:
@@ -34,6 +36,7 @@ class EpisodeStats:
         self.env_steps = 0
         self.episodes = 0
         self.obs: Array | None = None  # what to act on next; None before the first reset
+        self.action_mask: Array | None = None  # what is legal there; None: everything
         self.seeded = False  # whether this process has seeded the simulators
 
     @property
@@ -86,6 +89,17 @@ class EpisodeStats:
         self.episodes += 1
         return episode
 
+    def masks(self, masks: Sequence[object], spec: ActionSpec, successors: bool = False) -> Array | None:
+        """The environments' masks as one array, of what to act on next or of true successors."""
+        try:
+            stacked = stack_masks(masks, spec)
+            if stacked is None or successors:
+                return None if stacked is None else of_successors(stacked, spec)
+            check_legal(stacked, spec)
+        except ValueError as error:
+            raise self.failed(str(error)) from error
+        return stacked
+
     def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
         """The error to raise: which environment, which environment, when, and what it said."""
         said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -95,7 +109,9 @@ class EpisodeStats:
     def state_dict(self) -> StateDict:
         counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
         obs = None if self.obs is None else self.obs.copy()
-        return counters | {"returns": np.array(self.returns), "lengths": self.lengths, "obs": obs}
+        mask = None if self.action_mask is None else self.action_mask.copy()
+        running = {"returns": np.array(self.returns), "lengths": self.lengths}
+        return counters | running | {"obs": obs, "action_mask": mask}
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
@@ -104,6 +120,7 @@ class EpisodeStats:
         self.returns = np.asarray(state["returns"], np.float64).tolist()
         self.tick, self.began = 0, -np.array(state["lengths"], np.int64)
         self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
 
     def _check_each(self, reward: Array) -> None:
         bad = np.flatnonzero(~np.isfinite(reward))
@@ -113,6 +130,18 @@ class EpisodeStats:
             f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
             f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in all); rewards must be finite"
         )
+
+
+def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:
+    """Whether an episode succeeded: the environment's own `is_success`, else a return of at least its registered
+    `reward_threshold`; None where there is neither.
+
+    >>> judge_success(None, 500.0, 475.0), judge_success(False, 500.0, 475.0), judge_success(None, 500.0, None)
+    (True, False, None)
+    """
+    if reported is not None:
+        return reported
+    return None if reward_threshold is None else episode_return >= reward_threshold
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -14,8 +14,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.specs import Array, ObsSpec
+from drl.core.state_files import StateDict
 from drl.envs.spaces import obs_spec
 
 
@@ -51,6 +52,7 @@ class StackedVecEnv(VecEnv):
 
     def reset(self) -> Array:
         self._stack = self.stacker.first(self.envs.reset())
+        self.action_mask = self.envs.action_mask
         return self._stack
 
     def step(self, action: Array) -> VecStep:
@@ -63,7 +65,7 @@ class StackedVecEnv(VecEnv):
             next_obs[phantom] = self.stacker.first(step.next_obs[phantom])
             obs = next_obs.copy()
             obs[begins] = self.stacker.first(step.obs[begins])
-        self._stack = obs
+        self._stack, self.action_mask = obs, step.action_mask
         return step._replace(next_obs=next_obs, obs=obs)
 
     def state_dict(self) -> StateDict:
@@ -71,6 +73,7 @@ class StackedVecEnv(VecEnv):
 
     def load_state_dict(self, state: StateDict) -> None:
         self.envs.load_state_dict(state["envs"])
+        self.action_mask = self.envs.action_mask
         self._stack = np.array(state["stack"])
 
     def close(self) -> None:

@@ -6,9 +6,11 @@ from typing import Any, final
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput
-from drl.core.specs import Array
+from drl.core.specs import MASK_KEY, Array
+from drl.core.state_files import StateDict
+from drl.envs.action_masks import read_mask
 from drl.envs.episode_stats import EpisodeStats, success_in, success_in_infos
 from drl.envs.spaces import action_spec, encode_fresh, obs_spec
 
@@ -42,11 +44,18 @@ class NativeVecEnv(VecEnv):
         self._resetting = np.zeros(self.num_envs, bool)
         try:
             # One integer for all: how the environments derive theirs is the vector environment's own affair.
-            batch, _ = self.vector_env.reset(seed=seeds[0]) if seeds else self.vector_env.reset()
+            batch, infos = self.vector_env.reset(seed=seeds[0]) if seeds else self.vector_env.reset()
         except Exception as error:
             raise self.stats.failed(error) from error
         self.stats.obs = encode_fresh(self.obs_spec, batch)
+        self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(batch, infos), self.action_spec)
         return self.stats.obs
+
+    def _masks(self, batch: Any, infos: Any) -> list[Any]:
+        """One mask per environment, or None for each."""
+        method = getattr(self.vector_env, "action_masks", None)
+        masks = read_mask(batch, infos) if method is None else method()
+        return [None] * self.num_envs if masks is None else list(masks)  # type: ignore[call-overload,arg-type]
 
     def step(self, action: Array) -> VecStep:
         stats = self.stats
@@ -65,19 +74,33 @@ class NativeVecEnv(VecEnv):
         stats.add(reward, valid)
         ended = terminated | truncated
         next_obs, episodes = obs, []
+        masks = [] if self.action_mask is None else self._masks(batch, infos)
+        last_masks = list(masks)
         if ended.any():
             last_infos = infos
             if self.mode is AutoresetMode.SAME_STEP:
                 next_obs = self._with_final_obs(obs, ended, infos)
                 last_infos = infos.get("final_info", {})
+                for i in np.flatnonzero(ended).tolist() if masks else ():
+                    last_masks[i] = _final_mask(last_infos, infos, i)
             elif self.mode is AutoresetMode.DISABLED:
-                obs = self._reset_ended(obs, ended)
+                obs, fresh_masks = self._reset_ended(obs, ended)
+                masks = [fresh if over else mask for mask, fresh, over in zip(masks, fresh_masks, ended, strict=False)]
             for i in np.flatnonzero(ended).tolist():
                 episodes.append(stats.finish(i, bool(terminated[i]), _success(last_infos, i)))
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
-        stats.obs = obs
-        return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, valid, episodes)
+        stats.obs, next_mask = obs, None
+        if masks:
+            if self.mode is AutoresetMode.NEXT_STEP:  # the action after an end is ignored: anything will do
+                masks = [
+                    np.ones(self.action_spec.num_choices) if over else mask
+                    for mask, over in zip(masks, ended, strict=True)
+                ]
+            next_mask = stats.masks(last_masks, self.action_spec, successors=True)
+            self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
+        reward = reward.astype(np.float32)
+        return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
     def _with_final_obs(self, obs: Array, ended: Array, infos: dict[str, Any]) -> Array:
         # Gymnasium's own layout is an object array of single observations; native environments also hand out one
@@ -93,20 +116,21 @@ class NativeVecEnv(VecEnv):
             next_obs[ended] = self.obs_spec.encode(final_obs)[ended]
         return next_obs
 
-    def _reset_ended(self, obs: Array, ended: Array) -> Array:
+    def _reset_ended(self, obs: Array, ended: Array) -> tuple[Array, list[Any]]:
         try:
-            batch, _ = self.vector_env.reset(options={"reset_mask": ended.copy()})
+            batch, infos = self.vector_env.reset(options={"reset_mask": ended.copy()})
         except Exception as error:
             raise self.stats.failed(error) from error
         fresh = obs.copy()
         fresh[ended] = self.obs_spec.encode(batch)[ended]
-        return fresh
+        return fresh, self._masks(batch, infos)
 
     def state_dict(self) -> StateDict:
         return self.stats.state_dict() | {"resetting": self._resetting.copy()}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state)
+        self.action_mask = self.stats.action_mask
         self._resetting = np.array(state["resetting"], bool)
 
     def close(self) -> None:
@@ -135,6 +159,17 @@ def _mode(vector_env: VectorEnv[Any, Any, Any], env_id: str) -> AutoresetMode:
             f"the vector environment {env_id!r} has metadata['autoreset_mode'] = {mode!r}; expected one of "
             f"{', '.join(str(m) for m in AutoresetMode)}: without it nobody knows which rows are resets"
         ) from None
+
+
+def _final_mask(last_infos: Any, infos: dict[str, Any], index: int) -> Any:
+    """The mask of an ended episode's last state: in its last info, or in its last observation."""
+    info = last_infos if isinstance(last_infos, dict) else last_infos[index]
+    if MASK_KEY in info:
+        return info[MASK_KEY][index] if isinstance(last_infos, dict) else info[MASK_KEY]
+    final_obs = infos.get("final_obs")
+    if isinstance(final_obs, dict):
+        return final_obs.get(MASK_KEY, [None] * (index + 1))[index]
+    return final_obs[index].get(MASK_KEY) if final_obs is not None and isinstance(final_obs[index], dict) else None
 
 
 def _success(infos: Any, index: int) -> bool | None:

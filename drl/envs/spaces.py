@@ -1,5 +1,6 @@
 """From Gymnasium's spaces to the plain specs that travel with an agent."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 
 
 def obs_spec(space: gym.Space[Any]) -> ObsSpec:
@@ -30,8 +31,8 @@ def obs_spec(space: gym.Space[Any]) -> ObsSpec:
     if isinstance(space, spaces.MultiBinary):
         return ObsSpec("multi_binary", box_shape=space.shape)
     if isinstance(space, spaces.Dict):
-        parts = tuple(obs_spec(part) for part in space.spaces.values())
-        return ObsSpec("dict", keys=tuple(space.spaces), parts=parts)
+        used = {key: part for key, part in space.spaces.items() if key != MASK_KEY and not _is_text(key, part)}
+        return ObsSpec("dict", keys=tuple(used), parts=tuple(obs_spec(part) for part in used.values()))
     if isinstance(space, spaces.Tuple):
         return ObsSpec("tuple", parts=tuple(obs_spec(part) for part in space.spaces))
     raise BadInput(
@@ -40,24 +41,36 @@ def obs_spec(space: gym.Space[Any]) -> ObsSpec:
     )
 
 
+def _is_text(key: str, space: gym.Space[Any]) -> bool:
+    """Whether a part of a Dict is text, which is left out: MiniGrid's mission, for one, is nearly always the same."""
+    if not isinstance(space, spaces.Text) and type(space).__name__ != "MissionSpace":
+        return False
+    warnings.warn(
+        f"the part {key!r} of the observation is text and is left out; to use it, wrap the environment with "
+        "gymnasium.wrappers.TransformObservation and give it as numbers",
+        stacklevel=2,
+    )
+    return True
+
+
 def action_spec(space: gym.Space[Any]) -> ActionSpec:
     """Describe an action space.
 
-    >>> action_spec(spaces.Box(-2.0, 2.0, (3,))).num_params
-    6
+    >>> action_spec(spaces.Box(-2.0, 2.0, (3,))).entries
+    3
     """
     if isinstance(space, spaces.Discrete):
-        return ActionSpec("categorical", sizes=(int(space.n),), starts=_starts(space.start))
+        return ActionSpec("discrete", sizes=(int(space.n),), starts=_starts(space.start))
     if isinstance(space, spaces.MultiDiscrete):
         dtype = np.dtype(space.dtype).name
         return ActionSpec(
-            "multi_categorical", sizes=_ints(space.nvec), starts=_starts(space.start), shape=space.shape, dtype=dtype
+            "multi_discrete", sizes=_ints(space.nvec), starts=_starts(space.start), shape=space.shape, dtype=dtype
         )
     if isinstance(space, spaces.MultiBinary):
-        return ActionSpec("bernoulli", shape=space.shape, dtype=np.dtype(space.dtype).name)
+        return ActionSpec("multi_binary", shape=space.shape, dtype=np.dtype(space.dtype).name)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ActionSpec(
-            "gaussian",
+            "box",
             shape=space.shape,
             low=tuple(space.low.ravel().tolist()),
             high=tuple(space.high.ravel().tolist()),

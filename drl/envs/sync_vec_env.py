@@ -7,9 +7,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.log import Episode
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
+from drl.envs.action_masks import mask_reader
 from drl.envs.episode_stats import EpisodeStats, success_in
 from drl.envs.spaces import action_spec, collate, obs_spec
 
@@ -49,12 +51,15 @@ class SyncVecEnv(VecEnv):
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._raw_shape = self.obs_spec.box_shape
         self._always_valid = np.ones(self.num_envs, bool)
+        self._mask_readers = [mask_reader(env) for env in self.envs]
         self._closed = False
 
     def reset(self) -> Array:
         seeds = self.stats.begin()
-        first = [self._first_obs(i, seeds[i] if seeds else None) for i in range(self.num_envs)]
-        self.stats.obs = self._encode(first)
+        first = [self._begin(i, seeds[i] if seeds else None) for i in range(self.num_envs)]
+        self.stats.obs = self._encode([obs for obs, _ in first])
+        masks = [read(*each) for read, each in zip(self._mask_readers, first, strict=True)]
+        self.action_mask = self.stats.action_mask = self.stats.masks(masks, self.action_spec)
         self._until_clock = 0
         return self.stats.obs
 
@@ -68,6 +73,7 @@ class SyncVecEnv(VecEnv):
         raw: list[Any] = []  # observations that need encoding
         reward64 = np.empty(count)
         infos: list[dict[str, Any]] = []
+        masks: list[object] | None = None if self.action_mask is None else []  # of the successors
         ends: dict[int, bool] = {}  # environment that ended → whether it terminated
         actions = action.tolist() if action.ndim == 1 else action  # plain ints: environments check these much faster
         i = 0
@@ -82,6 +88,8 @@ class SyncVecEnv(VecEnv):
                     next_obs[i] = obs  # copies and casts, so an environment may reuse its own buffer
                 reward64[i] = reward
                 infos.append(info)
+                if masks is not None:
+                    masks.append(self._mask_readers[i](obs, info))
                 if terminated or truncated:
                     ends[i] = bool(terminated)
         except Exception as error:
@@ -102,31 +110,40 @@ class SyncVecEnv(VecEnv):
         if ends:
             for index, terminated in ends.items():
                 (died if terminated else cut)[index] = True
-            stats.obs, episodes = self._restart(next_obs, ends, infos)
+        next_mask = None if masks is None else stats.masks(masks, self.action_spec, successors=True)
+        if ends:
+            stats.obs, episodes = self._restart(next_obs, ends, infos, masks)
+        if masks is not None:
+            self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
         if self._until_clock <= 0:
             self._until_clock = int((self._limits - stats.lengths).min())
-        return VecStep(reward64.astype(np.float32), died, cut, next_obs, stats.obs, self._always_valid, episodes)
+        reward32, valid = reward64.astype(np.float32), self._always_valid
+        return VecStep(reward32, died, cut, next_obs, stats.obs, valid, episodes, self.action_mask, next_mask)
 
     def _restart(
-        self, next_obs: Array, ends: dict[int, bool], infos: list[dict[str, Any]]
+        self, next_obs: Array, ends: dict[int, bool], infos: list[dict[str, Any]], masks: list[object] | None
     ) -> tuple[Array, list[Episode]]:
+        """New episodes where some ended; their masks replace those of the successors in `masks`."""
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
             episodes.append(self.stats.finish(index, terminated, success_in(infos[index])))
-            first = self._first_obs(index, None)
+            first, info = self._begin(index, None)
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
+            if masks is not None:
+                masks[index] = self._mask_readers[index](first, info)
         return obs, episodes
 
-    def _first_obs(self, index: int, seed: int | None) -> Any:
+    def _begin(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """A new episode's first observation, and its info."""
         try:
-            obs, _ = self._inner[index].reset(seed=seed) if seed is not None else self._inner[index].reset()
+            obs, info = self._inner[index].reset(seed=seed) if seed is not None else self._inner[index].reset()
         except Exception as error:
             raise self.stats.failed(error, index) from error
         if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
             # Assigning into a row would broadcast a wrong shape without a word.
             message = f"reset gave an observation of shape {np.shape(obs)}, its space says {self.obs_spec.box_shape}"
             raise self.stats.failed(message, index)
-        return obs
+        return obs, info
 
     def _encode(self, observations: list[Any]) -> Array:
         return self.obs_spec.encode(collate(self.obs_spec, observations))
@@ -136,6 +153,7 @@ class SyncVecEnv(VecEnv):
 
     def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state)
+        self.action_mask = self.stats.action_mask
         self._until_clock = 0
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
-"""Which part helps? Every switch of DQN added alone to the plain one and left out of the full one, several seeds."""
+"""Which part helps? Every switch of an algorithm added alone to the plain one and left out of the full one, several seeds."""
 
 import concurrent.futures
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.state_files import write_json
 from drl.experiment.config import Experiment
@@ -14,30 +16,22 @@ from drl.experiment.evaluation import evaluate
 from drl.tracking.curves import t_975
 from drl.tracking.plots import plot_compare
 
-# Each switch as the settings that turn it on, and those that turn it off.
-SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "double": ({"double": True}, {"double": False}),
-    "dueling": ({"dueling": True}, {"dueling": False}),
-    "prioritized": ({"prioritized": True}, {"prioritized": False}),
-    "n-step": ({"n_step": 3}, {"n_step": 1}),
-    "distributional": ({"distributional": "c51"}, {"distributional": "none"}),
-    "noisy": ({"noisy": True}, {"noisy": False}),
-}
+Switches = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]  # as an algorithm's record has them
 
 
-def variants() -> dict[str, dict[str, Any]]:
+def variants(switches: Switches) -> dict[str, dict[str, Any]]:
     """Name → settings: plain, plain + one, full, full − one."""
 
     def settings(on: set[str]) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        for name, (yes, no) in SWITCHES.items():
+        for name, (yes, no) in switches.items():
             merged |= yes if name in on else no
         return merged
 
-    everything = set(SWITCHES)
-    named = {"plain": settings(set())} | {f"plain + {name}": settings({name}) for name in SWITCHES}
+    everything = set(switches)
+    named = {"plain": settings(set())} | {f"plain + {name}": settings({name}) for name in switches}
     named |= {"full": settings(everything)}
-    return named | {f"full - {name}": settings(everything - {name}) for name in SWITCHES}
+    return named | {f"full - {name}": settings(everything - {name}) for name in switches}
 
 
 def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[dict[str, Any]]]:
@@ -46,18 +40,20 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
     The folder is `results/<name>/`; a variant's runs lie in a folder of their own below it. What is there already is
     not run again, so a stopped ablation goes on where it was.
     """
-    if base.algorithm != "dqn":
-        raise BadInput(f"ablate is for dqn, whose parts are switches; {base.algorithm} has none")
+    switches = find_algorithm(base.algorithm).switches
+    if not switches:
+        able = ", ".join(record.name for record in ALGORITHMS.values() if record.switches)
+        raise BadInput(f"ablate is for {able}, whose parts are switches; {base.algorithm} has none")
     folder = Path(base.run.results_dir) / (base.run.name or f"{base.run.env.replace('/', '_')}_ablation")
-    jobs = [(name, seed) for seed in range(seeds) for name in variants()]
+    jobs = [(name, seed) for seed in range(seeds) for name in variants(switches)]
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         futures = {pool.submit(_run, base, folder, name, seed, episodes): (name, seed) for name, seed in jobs}
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             name, seed = futures[future]
             print(f"{number:4d} of {len(jobs)}  {name:24} seed {seed}  {future.result():8.2f}", flush=True)
-    table = _table(folder, seeds)
+    table = _table(folder, list(variants(switches)), seeds)
     write_json(folder / "ablation.json", table)
-    runs = [run.parent for name in variants() for run in sorted((folder / name).glob("*/run.json"))]
+    runs = [run.parent for name in variants(switches) for run in sorted((folder / name).glob("*/run.json"))]
     plot_compare(runs, folder / "ablation.png")
     return folder, table
 
@@ -73,7 +69,7 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
     lean |= {"evaluate_every": 0, "keep_checkpoints": 0, "num_checkpoints": 0}
     run = base.run
     place = {"seed": seed, "name": name, "results_dir": str(folder)}
-    flat = base.to_flat() | variants()[name] | lean | place
+    flat = base.to_flat() | variants(find_algorithm(base.algorithm).switches)[name] | lean | place
     experiment = Experiment.from_flat(flat, name)
     finished = train(experiment, console=False)
     options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
@@ -82,9 +78,9 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
     return float(summary["mean_return"])
 
 
-def _table(folder: Path, seeds: int) -> list[dict[str, Any]]:
+def _table(folder: Path, names: list[str], seeds: int) -> list[dict[str, Any]]:
     rows = []
-    for name in variants():
+    for name in names:
         files = [folder / name / f"seed_{seed}.json" for seed in range(seeds)]
         returns = np.array([json.loads(file.read_text())["mean_return"] for file in files])
         half = None

@@ -1,34 +1,30 @@
-"""From an `Experiment` to a trainer: engine, environments, agent, algorithm and memory, by their names."""
+"""From an `Experiment` to the trainer that runs it."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from drl.buffers.episode_buffer import EpisodeBuffer
-from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.core.algorithms import find_algorithm
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra
+from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
-from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
-from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
+from drl.engines.numpy.exploration import make_exploration
 from drl.envs.episode_stats import reward_threshold
 from drl.experiment.config import Experiment
 from drl.experiment.open_envs import open_vec_env
-from drl.trainer.trainer import Trainer, TrainerConfig
+from drl.trainer.trainer import Trainer, TrainerConfig, TrainerLoop
 
 if TYPE_CHECKING:
     from drl.engines.jax.fused.fused_trainer import SeedBatch
 
 
 @contextlib.contextmanager
-def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[Trainer | FusedTrainer]:
+def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[TrainerLoop]:
     """The trainer of a run; its environments are closed at the end. `sync_points`: see `SeedBatch`."""
     run = experiment.run
-    if run.num_seeds > 1:
-        raise BadInput(f"num_seeds is {run.num_seeds}; `train` is for one seed, `train_seeds` for several")
     if in_one_program(experiment):
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
@@ -60,7 +56,8 @@ def in_one_program(experiment: Experiment) -> bool:
                 f"num_seeds is {run.num_seeds} with vectorization {run.vectorization!r}; use --vectorization jax"
             )
         return True
-    return run.vectorization == "auto" and run.frame_stack == 1 and has_jax_env(run.env)
+    fused = find_algorithm(experiment.algorithm).fused is not None
+    return run.vectorization == "auto" and run.frame_stack == 1 and fused and has_jax_env(run.env)
 
 
 def start_engine(experiment: Experiment) -> None:
@@ -78,38 +75,40 @@ def start_engine(experiment: Experiment) -> None:
 
 
 def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer:
-    """The four roles and their memory, from names and configs."""
-    run, config = experiment.run, experiment.learner
-    build_learner: Any
-    if run.engine == "jax":
-        from drl.engines.jax.build import build_learner
-    else:
-        from drl.engines.torch.build import build_learner
+    """All roles of a run, from names and configs."""
+    run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
+    build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
+    specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
     agent, learner = build_learner(
         experiment.algorithm,
-        (envs.obs_spec, envs.action_spec),
+        specs,
         (experiment.model, config),
-        Seeds(run.seed),
+        seeds,
         normalize_obs=run.normalize_obs,
         device=run.device,
         compile_update=run.compile,
     )
-    shapes = (envs.num_envs, envs.obs_spec, envs.action_spec)
-    columns = envs.num_envs
-    if experiment.algorithm == "dqn":
-        if run.normalize_reward:
-            raise BadInput("normalize_reward is for on-policy algorithms; dqn replays rewards as they were")
-        buffer: Any = ReplayBuffer(
-            config, *shapes, rng=Seeds(run.seed).generator("replay"), frame_stack=run.frame_stack
-        )
-    elif experiment.algorithm == "reinforce":
-        buffer = EpisodeBuffer(config.episodes_per_step, *shapes)
-        columns = 1  # whole episodes come one after another
-    else:
-        _check_minibatches(config, columns, agent.recurrent)
-        buffer = RolloutBuffer(config.rollout_length, *shapes)
-    scaler = RewardScaler(columns, config.gamma) if run.normalize_reward else None
+    set_exploration(experiment, agent)
+    if agent.recurrent and not record.recurrent:
+        raise BadInput(f"{record.name} takes no recurrent model; use recurrent none, or ppo or a2c")
+    _check_minibatches(config, envs.num_envs, agent.recurrent)
+    make_buffer = resolve(record.buffer.make)
+    options = {"rng": seeds.generator("replay"), "frame_stack": run.frame_stack}
+    buffer = make_buffer(config, experiment.buffer, envs.num_envs, specs, **options)
+    scaler = None
+    if run.normalize_reward:
+        if not record.buffer.scales_reward:
+            raise BadInput(f"normalize_reward is for on-policy algorithms; {record.name} replays rewards as they were")
+        scaler = RewardScaler(1 if record.buffer.whole_episodes else envs.num_envs, config.gamma)
     return Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
+
+
+def set_exploration(experiment: Experiment, agent: Any) -> None:
+    """Give an agent the exploration that its experiment describes."""
+    replay = experiment.buffer
+    first_update = max(getattr(replay, "warmup", 0), getattr(replay, "batch_size", 1))
+    noisy = getattr(experiment.model, "noisy", False)
+    agent.exploration = make_exploration(experiment.exploration, agent.action_spec, noisy, first_update)
 
 
 def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> "SeedBatch":
@@ -120,34 +119,35 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
     from drl.engines.jax.fused.fused_trainer import SeedBatch
 
     run, config = experiment.run, experiment.learner
-    if hasattr(config, "rollout_length"):
-        _check_minibatches(config, run.num_envs)
-    envs = make_jax_env(run.env, run.env_arguments)
+    _check_minibatches(config, run.num_envs)
+    env = make_jax_env(run.env, run.env_arguments)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
     seeds = [run.seed + i for i in range(run.num_seeds)]
+    configs = (experiment.model, config, experiment.buffer, experiment.exploration)
     options = {"normalize_obs": run.normalize_obs, "normalize_reward": run.normalize_reward}
-    configs = (experiment.model, config)
-    learner, agents = build_fused(experiment.algorithm, envs, configs, seeds, run.num_envs, budget, **options)
+    learner, agents = build_fused(experiment.algorithm, env, configs, seeds, run.num_envs, budget, **options)
+    for agent in agents:
+        set_exploration(experiment, agent)
     return SeedBatch(learner, agents, _trainer_config(experiment), sync_points, reward_threshold(run.env))
 
 
 def _trainer_config(experiment: Experiment) -> TrainerConfig:
-    run, config, extra = experiment.run, experiment.learner, {}
-    if experiment.algorithm == "dqn":
-        extra = {
-            "updates_per_log": config.updates_per_log,
-            "exploration": epsilon_schedule(config, experiment.model.noisy),
-        }
-    total = None if run.num_episodes else run.budget
-    return TrainerConfig(total_timesteps=total, num_episodes=run.num_episodes, window=run.window, **extra)
+    run = experiment.run
+    return TrainerConfig(
+        total_timesteps=None if run.num_episodes else run.budget,
+        num_episodes=run.num_episodes,
+        window=run.window,
+        updates_per_log=getattr(experiment.buffer, "updates_per_log", 1),
+    )
 
 
 def _check_minibatches(config: Any, envs: int, recurrent: bool = False) -> None:
-    parts, rows = getattr(config, "minibatches", 1), config.rollout_length * envs
+    parts = getattr(config, "minibatches", 1)
+    rows = getattr(config, "rollout_length", parts) * envs
     if parts > rows:
         raise BadInput(f"minibatches is {parts}, but a rollout has only {rows} rows")
     if recurrent and parts > envs:
-        why = f"a recurrent rollout is split into whole environments and there are {envs}"
+        why = f"a recurrent rollout is split by environment and there are {envs}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")
 
 
@@ -155,5 +155,5 @@ def _set_threads(threads: int | None, envs: VecEnv) -> None:
     """Tiny networks lose time to a second thread; networks for images gain from it."""
     import torch
 
-    images = len(envs.obs_spec.shape) == 3
+    images = len(envs.obs_spec.shape) == 3 or envs.obs_spec.is_structured
     torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))

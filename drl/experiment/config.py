@@ -4,12 +4,14 @@ import dataclasses
 import re
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drl.core.configs import ALGORITHM_CONFIGS, MODEL_CONFIGS, require
+from drl.core.algorithms import find_algorithm
+from drl.core.configs import plain_pairs, require
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
-from drl.core.yaml_files import parse_yaml, read_yaml_file
+from drl.core.yaml_files import read_yaml_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class RunConfig:
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream
     num_seeds: int = 1  # seeds trained in one program, from `seed` on; engine jax only
+    plugins: tuple[str, ...] = ()  # modules of your own to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
     window: int = 100  # recent episodes that running statistics cover
@@ -63,18 +66,11 @@ class RunConfig:
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
             )
-        for pair in self.env_kwargs:
-            if "=" not in pair[1:]:
-                raise BadInput(f"env_kwargs has {pair!r}; expected NAME=VALUE, such as gravity=-5")
-        try:
-            self.env_arguments  # noqa: B018 (reads every value once)
-        except ValueError as error:
-            raise BadInput(f"env_kwargs has a value that is not YAML: {error}") from None
+        self.env_arguments  # noqa: B018 (reads every value once)
 
     @property
     def env_arguments(self) -> dict[str, Any]:
-        pairs = (pair.split("=", 1) for pair in self.env_kwargs)
-        return {name: parse_yaml(value) for name, value in pairs}
+        return plain_pairs("env_kwargs", self.env_kwargs)
 
     @property
     def budget(self) -> int:
@@ -82,30 +78,35 @@ class RunConfig:
         return self.num_episodes or self.total_timesteps or 100_000
 
 
+PARTS = ("run", "model", "learner", "buffer", "exploration")  # of an Experiment, in the order of a config.yaml
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run: which algorithm, on what, with which numbers."""
+    """One run: which algorithm, on what, with which numbers. The algorithm's record says which configs it has."""
 
     algorithm: str = "ppo"
     run: RunConfig = field(default_factory=RunConfig)
     model: Any = None  # the config of the algorithm's model
     learner: Any = None  # the algorithm's own config
+    buffer: Any = None  # that of its buffer
+    exploration: Any = None  # that of its exploration
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHM_CONFIGS:
-            raise BadInput(f"unknown algorithm {self.algorithm!r}; {did_you_mean(self.algorithm, ALGORITHM_CONFIGS)}")
-        for part, kinds in (("model", MODEL_CONFIGS), ("learner", ALGORITHM_CONFIGS)):
+        for part, kind in find_algorithm(self.algorithm).parts.items():
             if getattr(self, part) is None:
-                object.__setattr__(self, part, kinds[self.algorithm]())
+                object.__setattr__(self, part, kind())
 
     @classmethod
-    def from_flat(cls, flat: dict[str, Any], source: str) -> "Experiment":
-        """Sort flat names into the three configs. Unknown names are errors that say where they stand."""
+    def from_flat(cls, flat: Mapping[str, Any], source: str) -> "Experiment":
+        """Sort flat names into the configs. Unknown names are errors that say where they stand."""
         flat = dict(flat)
         algorithm = flat.pop("algorithm", "ppo")
-        if algorithm not in ALGORITHM_CONFIGS:
-            raise BadInput(f"{source}: unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHM_CONFIGS)}")
-        parts = {"run": RunConfig, "model": MODEL_CONFIGS[algorithm], "learner": ALGORITHM_CONFIGS[algorithm]}
+        try:
+            record = find_algorithm(algorithm)
+        except BadInput as error:
+            raise BadInput(f"{source}: {error}") from None
+        parts = {"run": RunConfig} | record.parts
         names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
         sorted_values: dict[str, dict[str, Any]] = {part: {} for part in parts}
         for name, value in flat.items():
@@ -122,8 +123,9 @@ class Experiment:
     def to_flat(self) -> dict[str, Any]:
         """Plain data for YAML; `from_flat` reads it back."""
         flat: dict[str, Any] = {"algorithm": self.algorithm}
-        for part in (self.run, self.model, self.learner):
-            flat |= {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(part).items()}
+        for part in PARTS:
+            settings = dataclasses.asdict(getattr(self, part))
+            flat |= {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
         return flat
 
 

@@ -53,7 +53,7 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
     obs, quiet_steps = envs.reset(), 0
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
-        step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore)))
+        step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
         obs = step.obs
         if agent.recurrent:
             agent.begin(step.over)
@@ -71,9 +71,12 @@ def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str
     if (obs_spec, action_spec) != (agent.obs_spec, agent.action_spec):
         raise BadInput(
             f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
-            f"{agent.action_spec.kind} actions of {agent.action_spec.num_params} parameters, {env} has "
-            f"{obs_spec.shape} and {action_spec.kind} of {action_spec.num_params}"
+            f"{_actions(agent.action_spec)}, {env} has {obs_spec.shape} and {_actions(action_spec)}"
         )
+
+
+def _actions(spec: ActionSpec) -> str:
+    return f"{spec.kind} actions of {', '.join(map(str, spec.sizes)) or spec.entries}"
 
 
 @contextlib.contextmanager

@@ -1,15 +1,14 @@
 """Loading an agent without knowing what trained it."""
 
-import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
+from drl.core.variants import agent_in, find_variant
 
-# The one place where an engine's name becomes the module with its table of agents.
-ENGINES = {"torch": "drl.engines.torch.build", "jax": "drl.engines.jax.build"}
+ENGINES = ("torch", "jax")  # that load what either wrote
 
 
 def load_agent(path: str | Path, model: Any = None, device: str = "cpu", engine: str | None = None) -> Any:
@@ -31,10 +30,7 @@ def load_agent(path: str | Path, model: Any = None, device: str = "cpu", engine:
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
-    agents = importlib.import_module(ENGINES[engine]).AGENTS
-    if card["variant"] not in agents:
-        raise UnusableFile(f"{path} is an agent of an unknown kind, {card['variant']!r}")
-    return agents[card["variant"]].load(path, model, device)
+    return agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
 
 
 def _first_installed(written_by: str, path: str | Path) -> str:

@@ -24,8 +24,8 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     """
     import torch
 
+    from drl.engines.torch.agents import QAgent
     from drl.engines.torch.models import load_parameters, make_q_value_model
-    from drl.engines.torch.q_agent import QAgent
 
     if not path.is_file():
         raise BadInput(f"{path} does not exist; training prints where the best model was saved")

@@ -11,10 +11,11 @@ import numpy as np
 
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput
-from drl.core.log import Episode, judge_success
+from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
-from drl.envs.episode_stats import reward_threshold, success_in
+from drl.envs.action_masks import mask_reader, stack_masks
+from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
@@ -39,11 +40,13 @@ class Step(NamedTuple):
 
 def play(agent: Any, env: Any, seed: int, explore: bool = False, ask: bool = False) -> Iterator[Step]:
     """One episode, step by step. With `ask` the agent explains itself before it acts."""
-    obs, _ = env.reset(seed=seed)
+    obs, info = env.reset(seed=seed)
     agent.begin()
+    read = mask_reader(env)
     while True:
-        thoughts = agent.explain(agent.obs_spec.encode_one(obs)[None]) if ask else {}
-        action = agent.act(obs, explore)
+        masks = stack_masks([read(obs, info)], agent.action_spec)
+        thoughts = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if ask else {}
+        action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
         yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info, thoughts)
         if terminated or truncated:

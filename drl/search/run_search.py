@@ -15,13 +15,14 @@ from typing import Any
 
 from drl.core.configs import require
 from drl.core.errors import BadInput, EnvFailed
+from drl.core.search_dimensions import Choice
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.launch import StopSignals
 from drl.experiment.presets import load_preset
 from drl.search.search_report import Display, write_report
-from drl.search.search_space import MODES, Choice, as_settings, space_for, starting_point
+from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import Ledger, claim, open_study, optuna, release
 

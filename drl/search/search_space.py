@@ -1,107 +1,16 @@
-"""What a search may change, for every algorithm: plain tables, read by `search.py`.
+"""What a search may change: the dimensions of an algorithm's record, from settings and back to them.
 
 A dimension's name is the setting's flat name; `width` stands for every hidden layer of the network at once.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.algorithms import find_algorithm
+from drl.core.errors import BadInput
+from drl.core.search_dimensions import Choice, Space
 
-
-@dataclass(frozen=True)
-class Real:
-    """A number between two bounds, drawn on a logarithmic scale."""
-
-    low: float
-    high: float
-
-    def suggest(self, trial: Any, name: str) -> float:
-        return float(trial.suggest_float(name, self.low, self.high, log=True))
-
-    def nearest(self, value: Any) -> float:
-        return min(max(float(value), self.low), self.high)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of a few values."""
-
-    options: tuple[Any, ...]
-
-    def suggest(self, trial: Any, name: str) -> Any:
-        return trial.suggest_categorical(name, self.options)
-
-    def nearest(self, value: Any) -> Any:
-        if value in self.options or isinstance(value, str):
-            return value if value in self.options else self.options[0]
-        return min(self.options, key=lambda option: abs(option - value))
-
-
-Dimension = Real | Choice
-Space = dict[str, Dimension]
-
-SWITCH = Choice((False, True))
-GAMMA = Choice((0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999))
-WIDTH = Choice((32, 64, 128, 256))
-GRAD_NORM = Choice((0.3, 0.5, 1.0, 2.0, 5.0))
-ENTROPY = Real(1e-6, 0.1)
-ACTIVATION = Choice(("tanh", "relu"))
-
-# The one place where an algorithm's name becomes what is searched: (base, what `all` adds).
-SPACES: dict[str, tuple[Space, Space]] = {
-    "dqn": (
-        {"learning_rate": Real(1e-5, 1e-2), "gamma": GAMMA, "tau": Real(1e-3, 1.0)},
-        {
-            "double": SWITCH,
-            "dueling": SWITCH,
-            "prioritized": SWITCH,
-            "noisy": SWITCH,
-            "distributional": Choice(("none", "c51", "qr")),
-            "n_step": Choice((1, 2, 3, 5)),
-            "batch_size": Choice((32, 64, 128, 256)),
-            "width": WIDTH,
-        },
-    ),
-    "ppo": (
-        {"learning_rate": Real(1e-5, 1e-2), "gamma": GAMMA, "entropy_coef": ENTROPY},
-        {
-            "rollout_length": Choice((32, 64, 128, 256, 512, 1024, 2048)),
-            "epochs": Choice((1, 4, 10, 20)),
-            "minibatches": Choice((1, 4, 8, 32)),
-            "gae_lambda": Choice((0.8, 0.9, 0.95, 0.98, 1.0)),
-            "clip_range": Choice((0.1, 0.2, 0.3)),
-            "max_grad_norm": GRAD_NORM,
-            "activation": ACTIVATION,
-            "width": WIDTH,
-        },
-    ),
-    "a2c": (
-        {"learning_rate": Real(1e-5, 1e-2), "gamma": GAMMA, "entropy_coef": ENTROPY},
-        {
-            "rollout_length": Choice((5, 8, 16, 32, 64, 128)),
-            "gae_lambda": Choice((0.8, 0.9, 0.95, 0.98, 1.0)),
-            "optimizer": Choice(("rmsprop", "adam")),
-            "normalize_advantage": SWITCH,
-            "max_grad_norm": GRAD_NORM,
-            "activation": ACTIVATION,
-            "width": WIDTH,
-        },
-    ),
-    "reinforce": (
-        {"learning_rate": Real(1e-5, 3e-2), "gamma": GAMMA, "entropy_coef": ENTROPY},
-        {
-            "episodes_per_step": Choice((1, 2, 4, 8, 16)),
-            "baseline": Choice(("none", "mean", "value")),
-            "normalize_advantage": SWITCH,
-            "max_grad_norm": GRAD_NORM,
-            "activation": ACTIVATION,
-            "width": WIDTH,
-        },
-    ),
-}
 MODES = ("base", "all")
 
 
@@ -113,12 +22,12 @@ def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None =
     >>> space_for("ppo", "all", num_envs=8, budget=10_000)["rollout_length"].options
     (32, 64, 128)
     """
-    if algorithm not in SPACES:
-        raise BadInput(f"there is no search space for {algorithm!r}; {did_you_mean(algorithm, SPACES)}")
+    record = find_algorithm(algorithm)
+    if not record.search_base:
+        raise BadInput(f"the record of {algorithm!r} has no search space; give it search_base")
     if mode not in MODES:
         raise BadInput(f"mode is {mode!r}; expected 'base' or 'all'")
-    base, more = SPACES[algorithm]
-    space = base | (more if mode == "all" else {})
+    space = dict(record.search_base) | (dict(record.search_all) if mode == "all" else {})
     rollouts = space.get("rollout_length")
     if isinstance(rollouts, Choice):
         longest = max((budget or 40_960) // (8 * num_envs), rollouts.options[0])  # at least eight in a trial

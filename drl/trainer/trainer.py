@@ -1,19 +1,26 @@
-"""The trainer. Each `next()` is one learning step: collect, then learn, then one `Log`."""
+"""The trainer: a generator of learning steps. Each `next()` collects, then learns, then gives one `Log`."""
 
+import math
 import time
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
 from drl.core.contracts import Agent, Algorithm, Buffer, VecEnv
-from drl.core.errors import BadInput
-from drl.core.log import Log
+from drl.core.errors import BadInput, NonFinite
+from drl.core.log import GROUPS, Episode, Log, rates
 from drl.core.normalize import RewardScaler
-from drl.core.schedules import Schedule
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
+from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
-from drl.trainer.training_stats import TrainerLoop, TrainingStats
+
+SETTINGS = ("learning_rate", "clip_range", "gradient_steps")  # logged beside the counters, not as results
+MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +29,6 @@ class TrainerConfig:
     num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
     updates_per_log: int = 1  # rounds of collecting and learning that make up one learning step
-    exploration: Schedule | None = None  # of the agent's epsilon, over environment steps
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "num_episodes", "window", "updates_per_log"):
@@ -30,26 +36,138 @@ class TrainerConfig:
                 raise BadInput(f"{name} is {value}; expected at least 1")
 
 
+class TrainingStats:
+    """What every trainer keeps of a run, however its learning steps come about."""
+
+    def __init__(self, window: int, total_timesteps: int | None = None, num_episodes: int | None = None):
+        self.total_timesteps, self.num_episodes = total_timesteps, num_episodes  # the budget: one of them, or none
+        self.env_steps = 0
+        self.learning_steps = 0
+        self.episodes = 0
+        self.recent: deque[Episode] = deque(maxlen=window)
+        self.finished: list[Episode] = []  # since the last learning step
+        self.new_steps = 0  # environment steps since then
+        self.reward_sum = 0.0  # of all environments since then
+        self.seconds = 0.0  # of work so far
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget used so far, in [0, 1]; 0 where none is given."""
+        if self.total_timesteps:
+            return min(self.env_steps / self.total_timesteps, 1.0)
+        return min(self.episodes / self.num_episodes, 1.0) if self.num_episodes else 0.0
+
+    def add(self, steps: int, reward: float, episodes: Iterable[Episode]) -> None:
+        """What happened in the environments."""
+        self.env_steps += steps
+        self.new_steps += steps
+        self.reward_sum += reward
+        for episode in episodes:
+            self.episodes += 1
+            self.recent.append(episode)
+            self.finished.append(episode)
+
+    def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
+        """Close a learning step that took `elapsed` seconds; `learned` is what the algorithm reports."""
+        self.learning_steps += 1
+        self.seconds += elapsed
+        steps = self.new_steps
+        rollout = {"rollout_len": float(steps), "mean_reward": self.reward_sum / steps if steps else 0.0}
+        trainer: dict[str, float] = {
+            "episodes_count": self.episodes,
+            "timesteps_count": self.env_steps,
+            "rollouts_count": self.learning_steps,
+        }
+        if self.total_timesteps:
+            trainer["total_timesteps"] = self.total_timesteps
+        trainer |= counters or {}
+        trainer |= {name: learned.pop(name) for name in SETTINGS if name in learned}
+        log = Log(
+            env_steps=self.env_steps,
+            episodes=self.episodes,
+            learning_steps=self.learning_steps,
+            rollout=_episode_means(self.finished) | rollout,
+            recent=_recent_means(self.recent),
+            trainer=trainer,
+            learn={name: value for name, value in learned.items() if not math.isnan(value) or name not in MAY_BE_NAN},
+            time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / max(self.seconds, 1e-9)},
+            finished=self.finished,
+        )
+        self.finished, self.new_steps, self.reward_sum = [], 0, 0.0
+        _check_finite(log)
+        return log
+
+    def state_dict(self) -> StateDict:
+        return {
+            "counters": [self.env_steps, self.learning_steps, self.episodes, self.new_steps],
+            "numbers": [self.reward_sum, self.seconds],
+            "recent": [list(episode) for episode in self.recent],
+            "finished": [list(episode) for episode in self.finished],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.env_steps, self.learning_steps, self.episodes, self.new_steps = (int(n) for n in state["counters"])
+        self.reward_sum, self.seconds = (float(number) for number in state["numbers"])
+        self.recent = deque((Episode(*e) for e in state["recent"]), maxlen=self.recent.maxlen)
+        self.finished = [Episode(*e) for e in state["finished"]]
+
+
+class TrainerLoop(ABC):
+    """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
+
+    stats: TrainingStats
+
+    def __call__(self) -> Iterator[Log]:
+        while not self.over:
+            yield self.step()
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up."""
+        return self.stats.progress >= 1.0
+
+    @abstractmethod
+    def step(self) -> Log:
+        """One learning step."""
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the agent is as the last log left it, not already ahead."""
+        return True
+
+    @property
+    def env_steps(self) -> int:
+        return self.stats.env_steps
+
+    @property
+    def episodes(self) -> int:
+        return self.stats.episodes
+
+    @property
+    def learning_steps(self) -> int:
+        return self.stats.learning_steps
+
+
 class Trainer(TrainerLoop):
     """Yields one Log per learning step. Iterating resumes; it never resets.
 
     A buffer that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
     out whole rollouts or episodes fills the last of them first. All state is on this object and its collaborators,
-    none in the generator: break out of the loop, look around, save, and iterate again.
+    none in the generator: break out of the loop, look at everything, save, and iterate again.
     """
 
     def __init__(
         self,
         envs: VecEnv,
         agent: Agent,
-        algorithm: Algorithm,
-        buffer: Buffer,
+        algorithm: Algorithm[Batch],
+        buffer: Buffer[Batch],
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
         if buffer.num_envs != envs.num_envs:
             raise BadInput(f"the buffer is for {buffer.num_envs} environments, but there are {envs.num_envs}")
-        if agent.recurrent and not hasattr(buffer, "remember"):
+        if agent.recurrent and not buffer.takes_sequences:
             raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
         if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
@@ -62,49 +180,44 @@ class Trainer(TrainerLoop):
 
     def step(self) -> Log:
         started, progress = time.perf_counter(), self.stats.progress  # scheduled by where the learning step begins
-        rounds: list[dict[str, float]] = []
-        while len(rounds) < self.config.updates_per_log and (learned := self._round(progress)) is not None:
-            rounds.append(learned)
+        logs: list[dict[str, float]] = []
+        ends_anywhere = self.buffer.stops_anywhere
+        while len(logs) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
+            if not self.buffer.ready:
+                self._collect()
+                continue
+            batch = self.buffer.take()
+            learned = self.algorithm.learn(self._prepared(batch), progress)
+            if learned.priority is not None:
+                self.buffer.update_priorities(batch.index, learned.priority)  # type: ignore[attr-defined]
+            logs.append(learned.log)
         if self.agent.normalizer is not None and self.seen:
             self.agent.normalizer.update(np.concatenate(self.seen))
         self.seen = []
-        counters = {}
-        if self.config.exploration is not None:
-            counters["epsilon"] = self.config.exploration(self.env_steps)
-        return self.stats.log(_means(rounds), time.perf_counter() - started, counters)
-
-    def _round(self, progress: float) -> dict[str, float] | None:
-        """Collect until the buffer is ready, learn once, and give what the algorithm reports; None where the budget
-        was used up before."""
-        while not self.buffer.ready:
-            if self.buffer.stops_anywhere and self.over:
-                return None
-            self._collect()
-        batch = self.buffer.take()
-        logged = self.algorithm.learn(self._prepared(batch), progress)
-        priority: Any = logged.pop("priority", None)
-        if priority is not None and hasattr(self.buffer, "update_priorities"):
-            self.buffer.update_priorities(batch.index, priority)
-        return logged
+        exploration = self.agent.exploration
+        settings = {} if exploration is None else exploration.at(self.stats.env_steps)
+        return self.stats.log(_means(logs), time.perf_counter() - started, settings)
 
     def _collect(self) -> None:
         """One step of every environment."""
+        envs, agent = self.envs, self.agent
         if self.obs is None:
-            self.obs = self.envs.reset()
-            self.agent.begin()
-        if self.config.exploration is not None:
-            self.agent.epsilon = self.config.exploration(self.env_steps)  # type: ignore[attr-defined]
-        if self.agent.recurrent:
-            self.buffer.remember(self.agent.recall(self.envs.num_envs))  # type: ignore[attr-defined]
-        action = self.agent.decide(self.obs, explore=True)
-        step = self.envs.step(self.agent.action_spec.to_env(action))
-        self.buffer.add(self.obs, action, step)
-        if self.agent.normalizer is not None:
+            self.obs = envs.reset()
+            agent.begin()
+        if agent.exploration is not None:
+            agent.exploration.at(self.stats.env_steps)
+        if agent.recurrent:
+            self.buffer.remember(agent.recall(envs.num_envs))
+        mask = envs.action_mask
+        action = agent.decide(self.obs, True, mask)
+        step = envs.step(agent.action_spec.to_env(action))
+        self.buffer.add(self.obs, action, step, mask)
+        if agent.normalizer is not None:
             self.seen.append(self.obs[step.valid])
-        if self.agent.recurrent:
-            self.agent.begin(step.over)
+        if agent.recurrent or (agent.exploration is not None and agent.exploration.carries):
+            agent.begin(step.over)
         self.obs = step.obs
-        self.stats.note(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
+        self.stats.add(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
 
     @property
     def vectorization(self) -> str:
@@ -113,19 +226,21 @@ class Trainer(TrainerLoop):
     @property
     def over(self) -> bool:
         """Whether the budget is used up, and every update made that a replay owes for it."""
-        return super().over and not (self.buffer.stops_anywhere and self.buffer.ready)
+        if self.stats.progress < 1.0:
+            return False
+        return not (self.buffer.stops_anywhere and self.buffer.ready)
 
-    def _prepared(self, batch: Any) -> Any:
+    def _prepared(self, batch: Batch) -> Batch:
         """The batch as the learner sees it: observations normalized as they were when acting, rewards scaled."""
         if self.agent.normalizer is not None:
-            names = {"obs", "next_obs", "last_obs", "final_obs"} & {field.name for field in fields(batch)}
-            batch = replace(batch, **{name: self.agent.normalizer(getattr(batch, name)) for name in names})
+            batch = batch.normalized(self.agent.normalizer)
         if self.reward_scaler is not None:
+            assert isinstance(batch, RolloutBatch)
             self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
             batch = replace(batch, reward=self.reward_scaler(batch.reward))
         return batch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         scaler = self.reward_scaler
         return {
             "obs": None if self.obs is None else self.obs.copy(),
@@ -138,7 +253,7 @@ class Trainer(TrainerLoop):
             "reward_scaler": None if scaler is None else scaler.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.stats.load_state_dict(state["stats"])
         self.seen = [np.array(array) for array in state["seen"]]
@@ -150,7 +265,37 @@ class Trainer(TrainerLoop):
             self.reward_scaler.load_state_dict(state["reward_scaler"])
 
 
-def _means(rounds: list[dict[str, float]]) -> dict[str, float]:
-    if len(rounds) == 1:
-        return rounds[0]
-    return {name: float(np.mean([numbers[name] for numbers in rounds])) for name in (rounds[0] if rounds else ())}
+def _means(logs: list[dict[str, float]]) -> dict[str, float]:
+    """Of every name, the mean over the updates that report it, in the order in which names first appear."""
+    if len(logs) == 1:
+        return logs[0]
+    values: dict[str, list[float]] = {}
+    for log in logs:
+        for name, value in log.items():
+            values.setdefault(name, []).append(value)
+    return {name: float(np.mean(reported)) for name, reported in values.items()}
+
+
+def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    return {
+        "mean_ep_len": fmean([e.length for e in episodes]),
+        "mean_ep_return": fmean([e.episode_return for e in episodes]),
+    }
+
+
+def _recent_means(episodes: deque[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    return _episode_means(episodes) | rates(episodes) | {"window": len(episodes)}
+
+
+def _check_finite(log: Log) -> None:
+    """Raise if a number of this learning step is not finite."""
+    numbers = {f"{group}/{name}": value for group in GROUPS for name, value in getattr(log, group).items()}
+    if bad := [name for name, value in numbers.items() if not math.isfinite(value)]:
+        raise NonFinite(
+            f"{', '.join(bad)} became non-finite at environment step {log.env_steps}; "
+            f"try a smaller learning rate, gradient clipping (--max-grad-norm) or reward normalization"
+        )

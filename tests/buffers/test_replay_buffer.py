@@ -5,7 +5,7 @@ import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.transition_store import FrameStore
-from drl.core.configs import DQNConfig
+from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec, ObsSpec

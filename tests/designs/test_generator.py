@@ -8,7 +8,9 @@ import torch
 
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import DQNConfig, ModelConfig, PPOConfig, QModelConfig
+from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.engines.jax import build as jax_build

@@ -10,7 +10,7 @@ import torch
 
 import drl
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import PPOConfig
+from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
 from drl.experiment.config import Experiment

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.configs import DQNConfig
+from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.experiment.config import Experiment

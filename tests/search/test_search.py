@@ -9,7 +9,7 @@ import textwrap
 import optuna
 import pytest
 
-from drl.core.configs import ALGORITHM_CONFIGS
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
 from drl.core.log import Episode
 from drl.envs.make_vec_env import make_vec_env
@@ -260,7 +260,7 @@ def test_two_workers_share_a_study_and_a_killed_one_is_replaced(tmp_path, monkey
 
 
 @pytest.mark.parametrize("mode", ["base", "all"])
-@pytest.mark.parametrize("algorithm", ALGORITHM_CONFIGS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_point_of_every_space_builds(algorithm, mode):
     space = space_for(algorithm, mode, num_envs=2, budget=4000)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import ModelConfig, PPOConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.errors import NonFinite
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds

@@ -1,28 +1,49 @@
-"""The agent: an observation in, an action out. It acts with the model state it shares with its algorithm."""
+"""Agents: an observation in, an action out. They act with the model state that they share with their algorithm."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, final
 
 import jax
 import numpy as np
 
-from drl.core.agent_files import StoredAgent, open_agent, save_agent
+from drl.core.agent_files import open_agent, save_agent
+from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, ObsSpec
-from drl.core.variants import PROBES
-from drl.engines.jax.backbones import MLP, Pixels
-from drl.engines.jax.heads import QHead
-from drl.engines.jax.layers import Params, part
-from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, architecture_of, check_parameters
-from drl.engines.numpy.acting import Actor
+from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
+from drl.core.state_files import StateDict
+from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
+from drl.engines.jax.backbones import MLP, Obs, Pixels
+from drl.engines.jax.layers import Tree, noise_for, part
+from drl.engines.jax.model_state import ModelState, by_name, from_names
+from drl.engines.jax.models import (
+    AnyModel,
+    GaussianHead,
+    LogitsHead,
+    Model,
+    PolicyValueModel,
+    QHead,
+    SquashedGaussianHead,
+    ValueHead,
+    architecture_of,
+    check_parameters,
+    critic_params,
+    distribution_of,
+    known_variant,
+    policy_of,
+    value_of,
+)
+from drl.engines.jax.on_policy import fields
+from drl.engines.numpy.acting import Actor, PolicyActor, QActor
+from drl.engines.numpy.distributions import choose, masked_argmax
+from drl.engines.numpy.networks import Layer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
 
 
 class JaxAgent(Actor):
-    """What all agents of this engine share: a model state, and files."""
+    """What both agents share: a model state, and files."""
 
     variant: str  # of the model it acts with
 
@@ -39,20 +60,20 @@ class JaxAgent(Actor):
 
     def probe(self) -> Any:
         """What the model's answer to a few observations looks like: what kind of model is it?"""
-        probe = jax.ShapeDtypeStruct((PROBES, *self.obs_spec.shape), self.obs_spec.dtype)
-        return jax.eval_shape(self.model_state.model.apply, self.model_state.params, probe)
+        zeros = fields(np.zeros((PROBES, *self.obs_spec.shape), self.obs_spec.dtype))
+        return jax.eval_shape(self.model_state.model.apply, self.model_state.params, zeros)
 
     @property
-    def model(self) -> Any:
+    def model(self) -> AnyModel:
         return self.model_state.model
 
-    def save(self, folder: str | Path, **notes: Any) -> None:
+    def save(self, folder: str | Path, **notes: object) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
-        architecture = architecture_of(self.model, self.obs_spec, self.action_spec)
-        save_agent(folder, "jax", self.variant, architecture, self, self.model_state.host, notes)
+        architecture = architecture_of(self.model, self.variant, self.obs_spec, self.action_spec)
+        save_agent(folder, "jax", architecture, self, self.model_state.host, notes)
 
     @classmethod
-    def load(cls, path: str | Path, model: Any = None, device: str = "cpu") -> Self:
+    def load(cls, path: str | Path, model: AnyModel | None = None, device: str = "cpu") -> Self:
         """Read what any engine's `save` wrote: an agent folder or the run folder around it. A custom model has to be
         given."""
         stored = open_agent(path)
@@ -60,59 +81,167 @@ class JaxAgent(Actor):
         if model is None:
             if stored.config is None:
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
-            if stored.variant not in MODEL_VARIANTS:
-                raise UnusableFile(f"{path} is an agent of an unknown kind, {stored.variant!r}")
-            model = _rebuild(stored, path)
-        check_parameters(model.init(np.random.default_rng(0)), stored.params, str(path))
-        return cls(ModelState(model, stored.params, device), *specs, stored.normalizer)
+            make = maker_in(find_variant(stored.variant, path), "jax")
+            try:
+                model = make(*specs, stored.config)
+            except Exception as error:  # the card may come from anybody
+                raise UnusableFile(f"{path} describes a model that this drl cannot build ({error!r:.200})") from None
+        assert model is not None
+        fresh = model.init(np.random.default_rng(0))
+        check_parameters(by_name(fresh), stored.params, str(path))
+        return cls(ModelState(model, from_names(fresh, stored.params), device), *specs, stored.normalizer)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Everything that training changes about the agent, as plain data."""
         return {
             "model": {name: array.copy() for name, array in self.model_state.host.items()},
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
             "rng": generator_state(self.rng),
-            "hidden_sizes": None,
+            "rnn_state": None,
+            "exploration": None if self.exploration is None else self.exploration.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.model_state.load(state["model"], "the checkpoint")
         if self.normalizer is not None:
             self.normalizer.load_state_dict(state["normalizer"])
         restore_generator(self.rng, state["rng"])
+        if self.exploration is not None:
+            self.exploration.load_state_dict(state["exploration"])
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
-        arrays = part(self.model_state.host, "actor") if type(self.model) is PolicyValueModel else self.model_state.host
+        arrays = self.model_state.host
+        if type(self.model) is PolicyValueModel:
+            arrays = part(arrays, "actor")
         head = getattr(self.model, "head", None)
         if isinstance(head, QHead) and head.kind == "c51":
             arrays = arrays | {"head.support": np.asarray(head.support)}
         write_pth(path, arrays)
 
 
-def _rebuild(stored: StoredAgent, path: str | Path) -> Any:
-    """The model that a card describes, without its weights."""
-    try:
-        return MODEL_VARIANTS[stored.variant](stored.obs_spec, stored.action_spec, stored.config)
-    except Exception as error:  # the card may come from anybody
-        raise UnusableFile(f"{path} describes a model that this drl cannot build ({error!r:.200})") from None
+@final
+class PolicyAgent(PolicyActor, JaxAgent):
+    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not."""
+
+    def __init__(
+        self,
+        model_state: ModelState,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        normalizer: ObsNormalizer | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        super().__init__(model_state, obs_spec, action_spec, normalizer, rng)
+        if known_variant(model_state.model) == "q_value":
+            require_variant("PolicyAgent", "policy_value", "q_value")
+        self.distribution: Distribution = distribution_of(model_state.model, action_spec)
+        self.variant = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
+        self.has_value = self.variant == "policy_value"
+        self._policy = model_state.derived(_numpy_policy)
+        self._critic = model_state.derived(_numpy_critic)
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        action = choose(self, self.dist_params(obs), explore, action_mask)
+        return self.exploration(action, self.rng, action_mask) if explore and self.exploration else action
+
+    def dist_params(self, obs: Array) -> Array:
+        net, seen = self._policy(), self.normalize(obs)
+        return net(seen) if net else np.asarray(_policy(self.model, self.model_state.params, fields(seen)))
+
+    def critic(self, obs: Array) -> Array:
+        layers, seen = self._critic(), self.normalize(obs)
+        if layers:
+            return mlp_forward(layers, as_rows(seen))[:, 0]
+        return np.asarray(_value(self.model, self.model_state.params, fields(seen)))
+
+    def save_value_net(self, path: str | Path) -> None:
+        """The critic as a plain state dict."""
+        if not self.has_value:
+            raise BadInput("this agent has a policy-only model; there is no value net to save")
+        model, arrays = self.model, self.model_state.host
+        write_pth(path, critic_params(model, arrays) if isinstance(model, PolicyValueModel) else arrays)
 
 
-def is_mlp(model: Any) -> bool:
-    """Whether `drl.engines.numpy.networks` can run this part of a model; never one with code of the user's own."""
-    if type(model) is not Model:
-        return False
-    backbone = model.backbone.backbone if type(model.backbone) is Pixels else model.backbone
-    return type(backbone) is MLP
+@final
+class QAgent(QActor, JaxAgent):
+    """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
+
+    variant = "q_value"
+
+    def __init__(
+        self,
+        model_state: ModelState,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        normalizer: ObsNormalizer | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        super().__init__(model_state, obs_spec, action_spec, normalizer, rng)
+        require_variant("QAgent", "q_value", known_variant(model_state.model))
+        if not isinstance(getattr(model_state.model, "head", None), QHead):
+            answered_variant(self.probe(), action_spec.num_choices, acts_by="q")
+        self._config = _numpy_config(model_state.model)
+        self._mean = model_state.derived(lambda state: q_net(state.host, self._config) if self._config else None)
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        best = masked_argmax(self.q_values(obs, noisy=explore), action_mask)
+        return self.exploration(best, self.rng, action_mask) if explore and self.exploration else best
+
+    def q_values(self, obs: Array, noisy: bool = False) -> Array:
+        params = self.model_state.params
+        noise = noise_for(params, partial(self.rng.standard_normal, dtype=np.float32)) if noisy else {}
+        seen, net = self.normalize(obs), self._mean()
+        if self._config is None or net is None:
+            return np.asarray(_q_values(self.model, params | noise if noise else params, fields(seen)))
+        return q_net(self.model_state.host | noise, self._config)(seen) if noise else net(seen)
 
 
-def activation_of(model: Model) -> str:
-    backbone = model.backbone.backbone if type(model.backbone) is Pixels else model.backbone
-    return str(backbone.activation)
+def _is_mlp(model: object) -> bool:
+    """Whether `drl.engines.numpy` can run this part of a model; never one with code of the user's own."""
+    return type(model) is Model and type(_bare(model.backbone)) is MLP
 
 
-def _answer(model: Any, method: str, params: Params, obs: Any) -> Any:
-    return getattr(model, method)(params, obs)
+def _bare(backbone: object) -> object:
+    return backbone.backbone if type(backbone) is Pixels else backbone
 
 
-forward = jax.jit(_answer, static_argnums=(0, 1))  # one program per model, method and number of observations
+def _activation(model: Model) -> str:
+    backbone = _bare(model.backbone)
+    assert isinstance(backbone, MLP)
+    return backbone.activation
+
+
+def _numpy_policy(state: ModelState) -> PolicyNet | None:
+    actor = state.model.actor if type(state.model) is PolicyValueModel else state.model
+    heads = (LogitsHead, GaussianHead, SquashedGaussianHead)
+    if not isinstance(actor, Model) or not _is_mlp(actor) or type(actor.head) not in heads:
+        return None
+    return policy_net(state.host, _activation(actor))
+
+
+def _numpy_critic(state: ModelState) -> list[Layer] | None:
+    if type(state.model) is not PolicyValueModel:
+        return None
+    critic = state.model.critic
+    known = _is_mlp(critic) and type(critic.head) is ValueHead
+    return value_layers(state.host, _activation(critic)) if known else None
+
+
+def _numpy_config(model: object) -> QModelConfig | None:
+    """What `q_net` wants to know of an MLP's head; None for other models."""
+    if not isinstance(model, Model) or not _is_mlp(model) or not isinstance(model.head, QHead):
+        return None
+    return QModelConfig(activation=_activation(model), **model.head.shape) if type(model.head) is QHead else None
+
+
+# One program per model and number of observations.
+_policy = jax.jit(policy_of, static_argnums=0)
+_value = jax.jit(value_of, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _q_values(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
+    answer: jax.Array = model.apply(params, obs)
+    head = getattr(model, "head", None)
+    return head.q_values(answer) if isinstance(head, QHead) else answer

@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, backbone_name, plain_pairs
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import ObsSpec
 from drl.engines.jax.layers import Convolution, Linear, Params, named, part
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
 Layers = dict[str, Linear | Convolution]  # by the name that its parameters have in an agent file
 
 
@@ -28,7 +30,7 @@ class Backbone(Protocol):
     @property
     def features(self) -> int: ...
     def init(self, rng: np.random.Generator) -> Params: ...
-    def apply(self, params: Params, obs: Any) -> jax.Array: ...
+    def apply(self, params: Params, obs: Obs) -> jax.Array: ...
 
 
 def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
@@ -73,7 +75,7 @@ class MLP:
     def init(self, rng: np.random.Generator) -> Params:
         return init_layers(self.layers, rng)
 
-    def apply(self, params: Params, obs: Any) -> jax.Array:
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
         x = jnp.reshape(obs, (len(obs), -1))
         for name, layer in self.layers.items():
             x = ACTIVATIONS[self.activation](layer.apply(part(params, name), x))
@@ -109,7 +111,7 @@ class NatureCNN:
     def init(self, rng: np.random.Generator) -> Params:
         return init_layers(self.layers, rng)
 
-    def apply(self, params: Params, obs: Any) -> jax.Array:
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
         return _convolve(self.layers, params, obs)
 
 
@@ -145,7 +147,7 @@ class Conv1d:
     def init(self, rng: np.random.Generator) -> Params:
         return init_layers(self.layers, rng)
 
-    def apply(self, params: Params, obs: Any) -> jax.Array:
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
         return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2))
 
 
@@ -153,7 +155,7 @@ class Conv1d:
 class Pixels:
     """uint8 → [0, 1], in front of a backbone."""
 
-    backbone: Any  # a Backbone
+    backbone: Backbone
 
     @property
     def features(self) -> int:
@@ -162,7 +164,7 @@ class Pixels:
     def init(self, rng: np.random.Generator) -> Params:
         return named("backbone", self.backbone.init(rng))
 
-    def apply(self, params: Params, obs: Any) -> jax.Array:
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
         features: jax.Array = self.backbone.apply(part(params, "backbone"), jnp.asarray(obs, jnp.float32) / 255.0)
         return features
 
@@ -175,17 +177,105 @@ def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
-def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Any:
-    """The backbone a config names; `auto` looks at the observation: images → cnn, everything else → mlp."""
-    shape, name = obs_spec.shape, config.backbone
-    sigma, gain = (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
-    if name == "auto":
-        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
-    backbone: Any
-    if name == "mlp":
-        backbone = MLP(shape, tuple(config.hidden_sizes), config.activation, sigma, gain)
-    elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, sigma, gain)
-    else:
-        backbone = Conv1d(shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
+@dataclass(frozen=True)
+class SmallCNN:
+    """Two small convolutions, for channel-first images of at least 5 × 5 that are too small for the Nature CNN."""
+
+    obs_shape: tuple[int, ...]
+    features: int = 512
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
+
+    @property
+    def layers(self) -> Layers:
+        seen = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
+        return {
+            "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
+            "2": Convolution(16, 32, (3, 3), 1, self.gain),
+            "5": Linear(seen, self.features, self.gain),
+        }
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return init_layers(self.layers, rng)
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        return _convolve(self.layers, params, obs)
+
+
+@dataclass(frozen=True)
+class KeyedBackbone:
+    """For observations with several parts: each image has a CNN, everything else comes as it is (vectors normalized, if
+    the agent does that, discrete values one-hot); joined, they go through an MLP."""
+
+    encoders: tuple[tuple[str, Backbone | None], ...]  # by the path to each part; None: as it is
+    mlp: MLP
+
+    @property
+    def features(self) -> int:
+        return self.mlp.features
+
+    def init(self, rng: np.random.Generator) -> Params:
+        drawn: Params = {}
+        for name, encoder in self.encoders:
+            drawn |= {} if encoder is None else named(f"encoders.{_module_name(name)}", encoder.init(rng))
+        return drawn | named("mlp", self.mlp.init(rng))
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        parts = []
+        for name, encoder in self.encoders:
+            seen = obs[name]
+            if encoder is not None:
+                seen = encoder.apply(part(params, f"encoders.{_module_name(name)}"), seen)
+            parts.append(jnp.reshape(seen, (len(seen), -1)))
+        return self.mlp.apply(part(params, "mlp"), jnp.concatenate(parts, axis=1))
+
+
+def _module_name(path: str) -> str:
+    return path.replace(".", "/")  # as in the PyTorch engine, where a module's name has no dots
+
+
+def _keyed(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> KeyedBackbone:
+    sigma, gain = first_weights(config)
+    encoders = {name: _image_encoder(leaf, config) if leaf.is_image else None for name, leaf in obs_spec.leaves.items()}
+    width = sum(
+        math.prod(leaf.shape) if (encoder := encoders[name]) is None else encoder.features
+        for name, leaf in obs_spec.leaves.items()
+    )
+    mlp = MLP((width,), tuple(config.hidden_sizes), config.activation, sigma, gain)
+    return KeyedBackbone(tuple(encoders.items()), mlp)
+
+
+def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+    gain, side = first_weights(config)[1], min(leaf.shape[1:])
+    if side < 5:
+        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", 0.0, gain))
+    if side < 36:
+        return Pixels(SmallCNN(leaf.shape, config.cnn_features, gain))
+    return Pixels(NatureCNN(leaf.shape, config.cnn_features, 0.0, gain))
+
+
+def first_weights(config: ModelConfig | QModelConfig) -> tuple[float, float | None]:
+    """`sigma` and `gain` of the layers that a config describes."""
+    return (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
+
+
+def make_mlp(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+    return MLP(obs_spec.shape, tuple(config.hidden_sizes), config.activation, *first_weights(config))
+
+
+def make_cnn(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+    return NatureCNN(obs_spec.shape, config.cnn_features, *first_weights(config))
+
+
+def make_conv1d(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+    sigma, gain = first_weights(config)
+    return Conv1d(obs_spec.shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
+
+
+def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Backbone:
+    """The backbone a config names. `auto` looks at the observation: images → cnn, several parts with an image among
+    them → an encoder for each, everything else → mlp."""
+    if config.backbone == "auto" and obs_spec.is_structured:
+        return _keyed(obs_spec, config)
+    options = plain_pairs("backbone_kwargs", config.backbone_kwargs)
+    backbone: Backbone = part_maker(BACKBONES, backbone_name(config, obs_spec), "jax")(obs_spec, config, **options)
     return Pixels(backbone) if obs_spec.dtype == "uint8" else backbone

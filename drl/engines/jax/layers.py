@@ -5,7 +5,7 @@ whichever engine wrote it. They are drawn in NumPy: a compiled initialization co
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.specs import Array
+from drl.engines.numpy.networks import noise_of
 
-Params = dict[str, Any]  # name → array: NumPy when fresh, JAX after the first step
+Tree = Any  # parameters of any model: whatever tree of arrays its `init` gives
+Params = dict[str, Any]  # those of our own, name → array: NumPy when fresh, JAX after the first step
 
 
 def part(params: Params, name: str) -> Params:
@@ -50,8 +52,11 @@ def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None
     return {name: rng.uniform(-bound, bound, size).astype(np.float32) for name, size in sizes.items()}
 
 
-def transposed(params: Params) -> Params:
-    """Weights `[out, in]` of plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on these."""
+def transposed(params: Tree) -> Tree:
+    """Weights `[out, in]` of our own plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on
+    these. Other trees stay as they are."""
+    if not is_flat(params):
+        return params
 
     def plain(name: str) -> bool:
         return name.endswith("weight") and np.ndim(params[name]) == 2 and f"{name}_sigma" not in params
@@ -60,12 +65,24 @@ def transposed(params: Params) -> Params:
     return kept | {name.removesuffix("weight") + "kernel": np.asarray(params[name]).T for name in params if plain(name)}
 
 
-def untransposed(params: Params) -> Params:
+def untransposed(params: Tree) -> Tree:
     """What `transposed` changed as it was."""
+    if not is_flat(params):
+        return params
     kept = {name: array for name, array in params.items() if not name.endswith("kernel")}
     return kept | {
         name.removesuffix("kernel") + "weight": array.T for name, array in params.items() if name not in kept
     }
+
+
+def is_flat(params: Tree) -> bool:
+    """Whether parameters are those of our own models: arrays by name, in one dict."""
+    return isinstance(params, dict) and not any(isinstance(value, dict) for value in params.values())
+
+
+def noise_for(params: Tree, draw: Callable[[int], Any]) -> dict[str, Any]:
+    """New noise for every noisy layer of one of our own models, by name."""
+    return noise_of(params, draw) if is_flat(params) else {}
 
 
 @dataclass(frozen=True)

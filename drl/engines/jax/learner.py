@@ -6,6 +6,7 @@ from drl.core.specs import Array
 from drl.core.variants import require_variant
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import known_variant
+from drl.engines.jax.on_policy import fields
 
 
 class Learner:
@@ -16,10 +17,10 @@ class Learner:
         self.model_state, self.needs = model_state, needs
 
     def predict(self, obs: Array) -> Array:
-        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: the policy's
-        parameters, or the action values. `agent.act` is this with an encoder and a normalizer before it and the choice
+        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
+        parameters, or action values. `agent.act` is this with an encoder and a normalizer before it and the choice
         after it."""
-        answer = self.model_state.model.apply(self.model_state.params, obs)
+        answer = self.model_state.model.apply(self.model_state.params, fields(obs))
         return np.asarray(answer[0] if isinstance(answer, tuple) else answer)
 
     def sync_target(self) -> None:

@@ -5,46 +5,48 @@ puts new ones in after every learning step; the agent acts with what is there.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.engines.jax.layers import Params
-from drl.engines.jax.models import check_parameters
+from drl.engines.jax.layers import Tree
+from drl.engines.jax.models import AnyModel, check_parameters
+
+T = TypeVar("T")
 
 
 class ModelState:
     """`params` is replaced as a whole, never changed; `host` gives it as NumPy arrays, without a copy on a CPU."""
 
-    def __init__(self, model: Any, params: Params, device: str = "auto"):
+    def __init__(self, model: AnyModel, params: Tree, device: str = "auto"):
         self.model, self.device = model, device
         self._params = place(params, device)
         self._host: dict[str, Array] | None = None
         self._version = 0  # counts replacements
 
     @property
-    def params(self) -> Params:
+    def params(self) -> Tree:
         return self._params
 
     @params.setter
-    def params(self, params: Params) -> None:
+    def params(self, params: Tree) -> None:
         self._params, self._host = params, None
         self._version += 1
 
     @property
     def host(self) -> dict[str, Array]:
         if self._host is None:
-            self._host = {name: np.asarray(value) for name, value in self._params.items()}
+            self._host = {name: np.asarray(value) for name, value in by_name(self._params).items()}
         return self._host
 
-    def derived(self, make: Callable[["ModelState"], Any]) -> Callable[[], Any]:
+    def derived(self, make: Callable[["ModelState"], T]) -> Callable[[], T | None]:
         """A function that gives `make(model_state)`, made again only when the parameters have changed."""
-        made_at, made = -1, None
+        made_at, made = -1, cast("T | None", None)
 
-        def newest() -> Any:
+        def newest() -> T | None:
             nonlocal made_at, made
             if made_at != self._version:
                 made_at, made = self._version, make(self)
@@ -54,11 +56,11 @@ class ModelState:
 
     def load(self, arrays: dict[str, Array], source: str) -> None:
         """Take over `arrays`; every name and shape must match."""
-        check_parameters(self._params, arrays, source)
-        self.params = place({name: np.array(arrays[name], np.float32) for name in self._params}, self.device)
+        check_parameters(by_name(self._params), arrays, source)
+        self.params = place(from_names(self._params, arrays), self.device)
 
 
-def place(params: Params, device: str) -> Params:
+def place(params: Tree, device: str) -> Tree:
     """`params` where a device's name says. `auto` is JAX's own choice: a GPU when there is one."""
     if device not in ("auto", "cpu", "cuda"):
         raise BadInput(f"device {device!r} is not one of the JAX engine's: auto, cpu or cuda")
@@ -70,13 +72,26 @@ def place(params: Params, device: str) -> Params:
         raise BadInput(f"device {device!r} is not available on this machine; use --device auto or cpu") from None
 
 
-def state_arrays(state: Any) -> dict[str, Array]:
+def by_name(params: Tree) -> dict[str, Any]:
+    """The leaves of a tree, by the path to each. Parameters of our own models keep their names."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def from_names(like: Tree, arrays: dict[str, Array]) -> Tree:
+    """The tree whose leaves `by_name` names; `like` has its shape."""
+    leaves, shape = jax.tree_util.tree_flatten_with_path(like)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    return jax.tree_util.tree_unflatten(shape, [np.array(arrays[name], np.float32) for name in names])
+
+
+def state_arrays(state: Tree) -> dict[str, Array]:
     """A tree of arrays as one flat dict, by the path to each."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in leaves}
 
 
-def restore_state(like: Any, arrays: dict[str, Array]) -> Any:
+def restore_state(like: Tree, arrays: dict[str, Array]) -> Tree:
     """The tree that `state_arrays` made flat; `like` has its shape."""
     leaves, shape = jax.tree_util.tree_flatten_with_path(like)
     read = [np.array(arrays[jax.tree_util.keystr(path)], leaf.dtype).reshape(leaf.shape) for path, leaf in leaves]

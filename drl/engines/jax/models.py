@@ -1,22 +1,193 @@
 """Models: a backbone that sees and a head that answers. They neither sample nor learn.
 
-A model is configuration: a frozen dataclass with `init(rng) -> params` and the pure `apply(params, obs)`, hashable and
-so a constant to the compiler. Three variants: policy-value `obs → (policy parameters, value)`, policy-only
-`obs → policy parameters`, and q-value `obs → q`. Any hashable object with the same methods will do in their place.
+A model is configuration: `init(rng)` gives parameters, `apply(params, obs)` is pure. Three variants: policy-value
+`obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and q-value `obs → q`. Anything
+hashable with these two methods will do in their place, whatever tree its parameters are; see `FlaxModel`.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.jax.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
-from drl.engines.jax.heads import GaussianHead, LogitsHead, QHead, ValueHead, make_policy_head, make_q_head
-from drl.engines.jax.layers import Params, named, part
+from drl.core.network_parts import HEADS, part_maker
+from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
+from drl.core.state_files import PlainDict
+from drl.core.variants import VARIANTS, maker_in
+from drl.engines.jax.backbones import Backbone, Obs, make_backbone
+from drl.engines.jax.layers import Linear, Params, Tree, named, part
+
+# ── heads: features → distribution parameters, or values. Configuration only, as backbones are ────────────────────
+
+
+class Head(Protocol):
+    @property
+    def features(self) -> int: ...
+    def init(self, rng: np.random.Generator) -> Params: ...
+    def apply(self, params: Params, features: jax.Array) -> jax.Array: ...
+
+
+@dataclass(frozen=True)
+class LogitsHead:
+    """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
+
+    features: int
+    num_params: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return self._layer.init(rng)
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        return self._layer.apply(params, features)
+
+    @property
+    def _layer(self) -> Linear:
+        return Linear(self.features, self.num_params, 0.01)  # nearly uniform at first: every action gets its chance
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """Means from the features, log standard deviations that do not depend on the state; concatenated."""
+
+    features: int
+    entries: int
+    log_std_init: float = 0.0
+
+    def init(self, rng: np.random.Generator) -> Params:
+        log_std = np.full(self.entries, self.log_std_init, np.float32)
+        return named("mean", self._layer.init(rng)) | {"log_std": log_std}
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        mean = self._layer.apply(part(params, "mean"), features)
+        return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], axis=-1)
+
+    @property
+    def _layer(self) -> Linear:
+        return Linear(self.features, self.entries, 0.01)
+
+
+@dataclass(frozen=True)
+class SquashedGaussianHead:
+    """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
+
+    features: int
+    entries: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return named("mean", self._layer.init(rng)) | named("log_std", self._layer.init(rng))
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        mean, log_std = (self._layer.apply(part(params, name), features) for name in ("mean", "log_std"))
+        return jnp.concatenate([mean, jnp.clip(log_std, *LOG_STD_RANGE)], axis=-1)
+
+    @property
+    def _layer(self) -> Linear:
+        return Linear(self.features, self.entries, 0.01)
+
+
+@dataclass(frozen=True)
+class ValueHead:
+    """One number per state."""
+
+    features: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return Linear(self.features, 1).init(rng)
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        return Linear(self.features, 1).apply(params, features).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class QHead:
+    """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
+
+    `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
+    either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    """
+
+    features: int
+    num_actions: int
+    dueling: bool = False
+    sigma: float = 0.0  # of noisy layers; 0: plain ones
+    kind: str = "none"  # none · c51 · qr
+    num_atoms: int = 51
+    v_min: float = -10.0
+    v_max: float = 10.0
+
+    @property
+    def atoms(self) -> int:
+        return 1 if self.kind == "none" else self.num_atoms
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What a QModelConfig says of it."""
+        noise = {"noisy": True, "noisy_sigma": self.sigma} if self.sigma else {}
+        same = {name: getattr(self, name) for name in ("dueling", "num_atoms", "v_min", "v_max")}
+        return same | noise | {"distributional": self.kind}
+
+    @property
+    def support(self) -> Array:
+        return np.linspace(self.v_min, self.v_max, self.atoms, dtype=np.float32)
+
+    @property
+    def layers(self) -> dict[str, Linear]:
+        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, None, self.sigma)}
+        return layers | ({"state_value": Linear(self.features, self.atoms, None, self.sigma)} if self.dueling else {})
+
+    def init(self, rng: np.random.Generator) -> Params:
+        drawn: Params = {}
+        for name, layer in self.layers.items():
+            drawn |= named(name, layer.init(rng))
+        return drawn
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        answers = {name: layer.apply(part(params, name), features) for name, layer in self.layers.items()}
+        answer = answers["advantage"]
+        if self.kind != "none":
+            answer = answer.reshape(-1, self.num_actions, self.atoms)
+        if self.dueling:
+            value = answers["state_value"].reshape(-1, 1, *answer.shape[2:])
+            answer = answer - answer.mean(axis=1, keepdims=True) + value
+        return answer
+
+    def q_values(self, answer: jax.Array) -> jax.Array:
+        """Expected returns from what `apply` gave, of all actions `[B, A]` or of one each `[B]`."""
+        if self.kind == "c51":
+            return (jax.nn.softmax(answer, axis=-1) * self.support).sum(axis=-1)
+        return answer.mean(axis=-1) if self.kind == "qr" else answer
+
+
+def make_policy_head(distribution: Distribution, features: int, config: ModelConfig) -> Head:
+    """The head whose answers are the parameters of a distribution."""
+    if config.head != "auto":
+        head: Head = part_maker(HEADS, config.head, "jax")(features, distribution, config)
+        return head
+    if distribution.kind == "gaussian":
+        return GaussianHead(features, distribution.entries, config.log_std_init)
+    if distribution.kind == "tanh_gaussian":
+        return SquashedGaussianHead(features, distribution.entries)
+    return LogitsHead(features, distribution.num_params)
+
+
+def make_q_head(features: int, num_actions: int, config: QModelConfig) -> QHead:
+    switches = (config.dueling, config.sigma, config.distributional)
+    return QHead(features, num_actions, *switches, config.num_atoms, config.v_min, config.v_max)
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class AnyModel(Protocol):
+    """What every algorithm can train. It must be hashable: it is a constant to the compiler."""
+
+    def init(self, rng: np.random.Generator) -> Tree: ...
+    def apply(self, params: Tree, obs: Obs) -> Any: ...  # an array, or (distribution parameters, values)
 
 
 @dataclass(frozen=True)
@@ -31,8 +202,9 @@ class Model:
     (3,)
     """
 
-    backbone: Any  # a Backbone
-    head: Any  # a Head
+    backbone: Backbone
+    head: Head
+    config: ModelConfig | QModelConfig | None = field(default=None, compare=False)  # what it was built from
 
     def __post_init__(self) -> None:
         if self.backbone.features != self.head.features:
@@ -44,12 +216,12 @@ class Model:
     def init(self, rng: np.random.Generator) -> Params:
         return named("backbone", self.backbone.init(rng)) | named("head", self.head.init(rng))
 
-    def apply(self, params: Params, obs: Any) -> jax.Array:
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
         features = self.backbone.apply(part(params, "backbone"), obs)
         answer: jax.Array = self.head.apply(part(params, "head"), features)
         return answer
 
-    def policy(self, params: Params, obs: Any) -> jax.Array:
+    def policy(self, params: Params, obs: Obs) -> jax.Array:
         """Of a policy-only model: the parameters of the policy."""
         return self.apply(params, obs)
 
@@ -61,6 +233,7 @@ class PolicyValueModel:
     actor: Model
     critic: Model
     shared: bool = False
+    config: ModelConfig | None = field(default=None, compare=False)  # what it was built from
 
     def __post_init__(self) -> None:
         if self.shared and self.actor.backbone != self.critic.backbone:
@@ -71,18 +244,18 @@ class PolicyValueModel:
         critic = named("head", self.critic.head.init(rng)) if self.shared else self.critic.init(rng)
         return actor | named("critic", critic)
 
-    def apply(self, params: Params, obs: Any) -> tuple[jax.Array, jax.Array]:
+    def apply(self, params: Params, obs: Obs) -> tuple[jax.Array, jax.Array]:
         if not self.shared:
             return self.policy(params, obs), self.value(params, obs)
         features = self.actor.backbone.apply(part(params, "actor.backbone"), obs)
         policy = self.actor.head.apply(part(params, "actor.head"), features)
         return policy, self.critic.head.apply(part(params, "critic.head"), features)
 
-    def policy(self, params: Params, obs: Any) -> jax.Array:
+    def policy(self, params: Params, obs: Obs) -> jax.Array:
         """The parameters of the policy alone, as acting needs them."""
         return self.actor.apply(part(params, "actor"), obs)
 
-    def value(self, params: Params, obs: Any) -> jax.Array:
+    def value(self, params: Params, obs: Obs) -> jax.Array:
         """The critic's word alone, as a bootstrap needs it."""
         return self.critic.apply(critic_params(self, params), obs)
 
@@ -93,50 +266,104 @@ def critic_params(model: PolicyValueModel, params: Params) -> Params:
     return own | named("backbone", part(params, "actor.backbone")) if model.shared else own
 
 
+@dataclass(frozen=True)
+class FlaxModel:
+    """A Flax module as a model: `module.apply(variables, obs)` answers as a variant does. Its parameters stay the tree
+    that Flax makes of them."""
+
+    module: Any  # a flax.linen.Module
+    obs_spec: ObsSpec
+    distribution: str = "auto"  # of a policy; see `Distribution.on`
+
+    def init(self, rng: np.random.Generator) -> Tree:
+        seen = jnp.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype)
+        return self.module.init(jax.random.key(int(rng.integers(2**31))), seen)
+
+    def apply(self, params: Tree, obs: Obs) -> Any:
+        return self.module.apply(params, obs)
+
+
+def policy_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
+    """Distribution parameters alone, as acting needs them."""
+    if isinstance(model, Model | PolicyValueModel):
+        return model.policy(params, obs)
+    answer = model.apply(params, obs)
+    policy: jax.Array = answer[0] if isinstance(answer, tuple) else answer
+    return policy
+
+
+def value_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
+    """The critic's estimate alone, as a bootstrap needs it."""
+    if isinstance(model, PolicyValueModel):
+        return model.value(params, obs)
+    value: jax.Array = model.apply(params, obs)[1]
+    return value
+
+
 def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config)
-    return PolicyValueModel(actor, Model(actor.backbone, ValueHead(actor.backbone.features)), config.shared)
+    critic = Model(actor.backbone, ValueHead(actor.backbone.features))
+    return PolicyValueModel(actor, critic, config.shared, config)
 
 
 def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> Model:
     _refuse_recurrence(config)
     backbone = make_backbone(config, obs_spec)
-    return Model(backbone, make_policy_head(action_spec, backbone.features, config.log_std_init))
+    distribution = Distribution.on(action_spec, config.distribution)
+    return Model(backbone, make_policy_head(distribution, backbone.features, config), config)
 
 
 def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig) -> Model:
-    if action_spec.kind != "categorical":
+    if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone = make_backbone(config, obs_spec)
-    return Model(backbone, make_q_head(backbone.features, action_spec.sizes[0], config))
+    make: Callable[..., Head] = make_q_head if config.head == "auto" else part_maker(HEADS, config.head, "jax")
+    return Model(backbone, make(backbone.features, action_spec.sizes[0], config), config)
 
 
-# The one place where a variant's name becomes a model.
-MODEL_VARIANTS: dict[str, Any] = {
-    "policy_value": make_policy_value_model,
-    "policy_only": make_policy_model,
-    "q_value": make_q_value_model,
-}
-
-
-def known_variant(model: Any) -> str | None:
+def known_variant(model: object) -> str | None:
     """Which variant one of our own models is; None for a model of the user's own, which only its answer can tell."""
     if isinstance(model, PolicyValueModel):
         return "policy_value"
     if not isinstance(model, Model):
         return None
-    if isinstance(model.head, LogitsHead | GaussianHead):
+    if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
         return "policy_only"
     return "q_value" if isinstance(model.head, QHead) else None
 
 
+def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
+    """What a policy model's answers are the parameters of: its head's kind, or the `distribution` that a model or head
+    of the user's own names, or the usual one of the action space."""
+    actor = model.actor if isinstance(model, PolicyValueModel) else model
+    head = getattr(actor, "head", actor)
+    kind = getattr(head, "distribution", "auto")
+    config = getattr(actor, "config", None)
+    if isinstance(config, ModelConfig) and config.head != "auto":
+        kind = config.distribution
+    if isinstance(head, SquashedGaussianHead):
+        kind = "tanh_gaussian"
+    elif isinstance(head, LogitsHead) and action_spec.kind == "box":
+        kind = "deterministic"
+    return Distribution.on(action_spec, kind)
+
+
+def architecture_of(model: Any, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
+    """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
+    becomes when a part of it is replaced."""
+    config = getattr(model, "config", None)
+    if config is None or type(config) is not VARIANTS[variant].config:
+        return None
+    rebuilt = maker_in(VARIANTS[variant], "jax")(obs_spec, action_spec, config)
+    return asdict(config) if rebuilt == model else None
+
+
 def _refuse_recurrence(config: ModelConfig) -> None:
-    recurrent = getattr(config, "recurrent", "none")
-    if recurrent != "none":
-        raise BadInput(f"recurrent is {recurrent!r}, which the JAX engine does not have; use --engine torch")
+    if config.recurrent != "none":
+        raise BadInput(f"recurrent is {config.recurrent!r}, which the JAX engine does not have; use --engine torch")
 
 
-def check_parameters(expected: Params, given: Params, source: str) -> None:
+def check_parameters(expected: dict[str, Array], given: dict[str, Array], source: str) -> None:
     """Every name and shape must match."""
     if differing := sorted(expected.keys() ^ given.keys()):
         raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
@@ -144,31 +371,3 @@ def check_parameters(expected: Params, given: Params, source: str) -> None:
         if array.shape != given[name].shape:
             shapes = f"{given[name].shape} in the file, {array.shape} in the model"
             raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
-
-
-def architecture_of(model: Any, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, Any] | None:
-    """The `ModelConfig` that rebuilds this model, as plain data; None for a model of the user's own."""
-    actor = model.actor if type(model) is PolicyValueModel else model
-    if type(actor) is not Model:
-        return None
-    backbone = actor.backbone.backbone if type(actor.backbone) is Pixels else actor.backbone
-    shape: dict[str, Any]
-    if type(backbone) is MLP:
-        shape = {"backbone": "mlp", "hidden_sizes": backbone.hidden_sizes, "activation": backbone.activation}
-    elif type(backbone) is NatureCNN:
-        shape = {"backbone": "cnn", "cnn_features": backbone.features}
-    elif type(backbone) is Conv1d:
-        shape = {"backbone": "conv1d", "hidden_sizes": (backbone.features,)}
-    else:
-        return None
-    kind: type[ModelConfig | QModelConfig] = ModelConfig
-    variant, head = "policy_only", actor.head
-    if type(head) is QHead:
-        variant, kind = "q_value", QModelConfig
-        shape |= head.shape
-    elif type(model) is PolicyValueModel:
-        variant, shape["shared"] = "policy_value", model.shared
-    if type(head) is GaussianHead:
-        shape["log_std_init"] = head.log_std_init
-    config = kind(**shape)
-    return asdict(config) if MODEL_VARIANTS[variant](obs_spec, action_spec, config) == model else None

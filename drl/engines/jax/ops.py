@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from drl.core.specs import ActionSpec
+from drl.core.errors import BadInput
+from drl.core.specs import Distribution
+from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 
 # ── rollout math, time-major [T, N] ───────────────────────────────────────────────────────────────────────────────
 
@@ -90,21 +92,119 @@ def explained_variance(prediction: jax.Array, target: jax.Array, weight: jax.Arr
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def log_prob_and_entropy(spec: ActionSpec, params: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log π(a|s) and H[π(·|s)] per sample, from a policy head's parameters `[B, P]`."""
-    if spec.kind == "categorical":
-        return _categorical(params, action)
-    if spec.kind == "multi_categorical":
-        ends = [sum(spec.sizes[: i + 1]) for i in range(len(spec.sizes) - 1)]
-        parts = [_categorical(piece, action[:, i]) for i, piece in enumerate(jnp.split(params, ends, axis=-1))]
+def log_prob_and_entropy(
+    dist: Distribution, dist_params: jax.Array, action: jax.Array, action_mask: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """log π(a|s) and H[π(·|s)] per sample, from a policy head's answers `[B, P]`."""
+    dist_params = masked(dist, dist_params, action_mask)
+    if dist.kind == "categorical":
+        return _categorical(dist_params, action)
+    if dist.kind == "multi_categorical":
+        parts = [_categorical(piece, action[:, i]) for i, piece in enumerate(split(dist, dist_params))]
         return sum(part[0] for part in parts), sum(part[1] for part in parts)  # type: ignore[return-value]
-    if spec.kind == "bernoulli":
-        log_prob = -_binary_cross_entropy(params, action.astype(params.dtype))
-        return log_prob.sum(-1), _binary_cross_entropy(params, jax.nn.sigmoid(params)).sum(-1)
-    mean, log_std = jnp.split(params, 2, axis=-1)
-    standard = (action - mean) * jnp.exp(-log_std)
+    if dist.kind == "bernoulli":
+        log_prob = -_binary_cross_entropy(dist_params, action.astype(dist_params.dtype))
+        return log_prob.sum(-1), _binary_cross_entropy(dist_params, jax.nn.sigmoid(dist_params)).sum(-1)
+    if dist.kind == "deterministic":
+        raise BadInput("a deterministic policy has no log-probabilities; use distribution gaussian or tanh_gaussian")
+    mean, log_std = jnp.split(dist_params, 2, axis=-1)
+    squashed = dist.kind == "tanh_gaussian"
+    value = jnp.arctanh(jnp.clip(action, -INSIDE, INSIDE)) if squashed else action
+    standard = (value - mean) * jnp.exp(-log_std)
     log_prob = -0.5 * jnp.square(standard) - log_std - 0.5 * math.log(2 * math.pi)
-    return log_prob.sum(-1), (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    entropy = log_std + 0.5 * math.log(2 * math.pi * math.e)
+    if squashed:
+        log_prob, entropy = log_prob - log_slope_of_tanh(value), entropy + _mean_log_slope(mean, log_std)
+    return log_prob.sum(-1), entropy.sum(-1)
+
+
+def split(dist: Distribution, dist_params: jax.Array) -> list[jax.Array]:
+    """Logits of each entry of a multi-categorical."""
+    ends = [sum(dist.sizes[: i + 1]) for i in range(len(dist.sizes) - 1)]
+    return jnp.split(dist_params, ends, axis=-1)
+
+
+def masked(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | None) -> jax.Array:
+    """Logits with those of illegal actions out of reach; `action_mask` `[B, choices]` is True where one is legal."""
+    if action_mask is None:
+        return dist_params
+    if dist.kind == "bernoulli":
+        pairs = action_mask.reshape(len(action_mask), -1, 2)
+        return jnp.where(pairs[..., 1], jnp.where(pairs[..., 0], dist_params, -ILLEGAL), ILLEGAL)
+    if not dist.sizes:
+        raise BadInput(f"there is an action mask, but a {dist.kind} distribution has no choices to mask")
+    return jnp.where(action_mask, dist_params, ILLEGAL)
+
+
+def sample_with_log_prob(dist: Distribution, dist_params: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A draw from a Gaussian or squashed Gaussian that gradients flow through, and its log-probability.
+
+    `noise` `[B, entries]` is standard normal; zeros give the mode.
+    """
+    mean, log_std = jnp.split(dist_params, 2, axis=-1)
+    value = mean + jnp.exp(log_std) * noise
+    log_prob = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
+    if dist.kind == "tanh_gaussian":
+        return jnp.tanh(value), (log_prob - log_slope_of_tanh(value)).sum(-1)
+    return value, log_prob.sum(-1)
+
+
+def random_draws(dist: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Random numbers for `shape` decisions, `[*shape, entries]`: normal for a Gaussian policy, else uniform. A rollout
+    draws all of its own at once."""
+    draw = jax.random.normal if dist.kind.endswith("gaussian") else jax.random.uniform
+    return draw(key, (*shape, max(dist.entries, 1)))
+
+
+def sample(
+    dist: Distribution, dist_params: jax.Array, draws: jax.Array, action_mask: jax.Array | None = None
+) -> jax.Array:
+    """Actions in the policy's units, from distribution parameters `[N, P]` and random draws `[N, entries]`."""
+    if dist.kind.endswith("gaussian"):
+        return sample_with_log_prob(dist, dist_params, draws)[0]
+    if dist.kind == "deterministic":
+        return jnp.tanh(dist_params)
+    logits, some = masked(dist, dist_params, action_mask), action_mask is not None
+    if dist.kind == "bernoulli":
+        return (draws < jax.nn.sigmoid(logits)).astype(jnp.int32)
+    if dist.kind == "categorical":
+        return _category(logits, draws[:, 0], some)
+    return jnp.stack([_category(piece, draws[:, i], some) for i, piece in enumerate(split(dist, logits))], axis=1)
+
+
+def mode(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | None = None) -> jax.Array:
+    """The most likely action; of a squashed Gaussian the squashed mean."""
+    logits = masked(dist, dist_params, action_mask)
+    if dist.kind == "categorical":
+        return logits.argmax(axis=-1)
+    if dist.kind == "multi_categorical":
+        return jnp.stack([piece.argmax(axis=-1) for piece in split(dist, logits)], axis=-1)
+    if dist.kind == "bernoulli":
+        return (logits > 0).astype(jnp.int32)
+    mean = dist_params[:, : dist.entries]
+    return mean if dist.kind == "gaussian" else jnp.tanh(mean)
+
+
+def log_slope_of_tanh(value: jax.Array) -> jax.Array:
+    """log(1 − tanh(x)²), without the cancellation near ±1."""
+    return 2.0 * (math.log(2.0) - value - jax.nn.softplus(-2.0 * value))
+
+
+def _mean_log_slope(mean: jax.Array, log_std: jax.Array) -> jax.Array:
+    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: what squashing takes from its entropy."""
+    nodes, weights = QUADRATURE
+    values = mean[..., None] + jnp.exp(log_std)[..., None] * nodes
+    return (log_slope_of_tanh(values) * weights).sum(axis=-1)
+
+
+def _category(logits: jax.Array, uniform: jax.Array, some_illegal: bool) -> jax.Array:
+    """Where the running sum of probabilities passes `uniform`: one draw for each decision, whatever its choices."""
+    probability = jax.nn.softmax(logits, axis=-1)
+    passed = jnp.cumsum(probability, axis=-1)
+    if some_illegal:  # rounding may leave the whole sum below 1: nothing behind the last legal choice is taken
+        last = logits.shape[-1] - 1 - jnp.argmax(probability[:, ::-1] > 0, axis=-1)
+        passed = jnp.where(jnp.arange(logits.shape[-1]) >= last[:, None], 1.0, passed)
+    return (uniform[:, None] >= passed[:, :-1]).sum(axis=-1, dtype=jnp.int32)
 
 
 def _categorical(logits: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,29 +1,26 @@
-"""Acting, whatever computes the answer: raw observations in, actions out, by a policy or by action values.
-
-An engine's agent adds where the numbers come from: `policy_params` or `q_values` of encoded observations.
-"""
+"""What agents of every engine share: raw observations in, actions out, and what they say when they are asked."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec
 from drl.engines.numpy import distributions
+from drl.engines.numpy.exploration import AnyExploration
 
 
 class Actor(ABC):
-    """What all agents share.
-
-    `act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
+    """`act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
     `decide` is its inner half, for training: encoded observations in, actions in the policy's own units out.
     """
 
     has_value = False  # whether there is a critic
     recurrent = False  # whether it remembers
     rnn_state: Array | None = None
+    exploration: AnyExploration | None = None  # None: explore by sampling alone
 
     def __init__(
         self,
@@ -36,61 +33,60 @@ class Actor(ABC):
         self.rng = rng or np.random.default_rng()
 
     @abstractmethod
-    def decide(self, obs: Array, explore: bool = False) -> Array:
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
         """Actions for encoded observations `[N, …]`, in the policy's units."""
 
     @abstractmethod
-    def explain(self, obs: Array) -> dict[str, Array]:
+    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         """What the agent thinks of encoded observations, by name, for people who watch."""
 
-    def act(self, obs: Any, explore: bool = False) -> Array:
-        """`explore=False` is evaluation and deployment: the best action the agent knows."""
+    def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
+        """`explore=False` is evaluation and deployment: the best action the agent knows. A mask of legal actions is
+        given beside the observation, or lies in it under `action_mask`."""
+        if action_mask is None and isinstance(obs, Mapping):
+            action_mask = obs.get(MASK_KEY)
         single = self.obs_spec.is_single(obs)
         encoded = self.obs_spec.encode_one(obs)[None] if single else self.obs_spec.encode(obs)
-        action = self.action_spec.to_env(self.decide(encoded, explore))
+        mask = None if action_mask is None else np.asarray(action_mask, bool).reshape(len(encoded), -1)
+        action = self.action_spec.to_env(self.decide(encoded, explore, mask))
         return action[0] if single else action
 
-    def predict(self, obs: Any) -> Array:
+    def predict(self, obs: object) -> Array:
         """`act(obs)`: the action for evaluation and deployment."""
         return self.act(obs)
 
-    def sample(self, obs: Any) -> Array:
+    def sample(self, obs: object) -> Array:
         """`act(obs, explore=True)`: the action for training."""
         return self.act(obs, explore=True)
 
     def normalize(self, obs: Array) -> Array:
         return obs if self.normalizer is None else self.normalizer(obs)
 
-    def begin(self, envs: Array | None = None) -> None:  # noqa: B027 (there is nothing to do)
-        """Episodes begin. Nothing to forget: these agents do not remember."""
+    def begin(self, envs: Array | None = None) -> None:
+        """Episodes begin: everywhere, or where the mask `[N]` says so."""
+        if self.exploration is not None:
+            self.exploration.begin(envs)
 
     def recall(self, num_envs: int) -> Array:
         return np.zeros((num_envs, 0), np.float32)
 
 
 class PolicyActor(Actor):
-    """Samples from its policy when it explores, takes the most likely action when it does not."""
+    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not."""
 
     temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
+    distribution: Distribution
 
     @abstractmethod
-    def policy_params(self, obs: Array) -> Array:
-        """Logits, or means and log deviations `[N, P]`, of encoded observations."""
+    def dist_params(self, obs: Array) -> Array:
+        """Parameters of the policy's distribution `[N, P]` for encoded observations."""
 
     @abstractmethod
     def critic(self, obs: Array) -> Array:
         """The critic's estimate for encoded observations `[N]`; asked only if `has_value`."""
 
-    def decide(self, obs: Array, explore: bool = False) -> Array:
-        return self.choose(self.policy_params(obs), explore)
-
-    def choose(self, params: Array, explore: bool) -> Array:
-        if explore:
-            return distributions.sample(self.action_spec, params, self.rng, self.temperature)
-        return distributions.mode(self.action_spec, params)
-
-    def explain(self, obs: Array) -> dict[str, Array]:
-        parts = distributions.probabilities(self.action_spec, self.policy_params(obs))
+    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+        parts = distributions.probabilities(self.distribution, self.dist_params(obs), action_mask)
         thoughts = {"policy": np.concatenate([part.reshape(len(obs), -1) for part in parts], axis=1)}
         return thoughts | ({"value": self.value(obs)} if self.has_value else {})
 
@@ -102,25 +98,13 @@ class PolicyActor(Actor):
 
 
 class QActor(Actor):
-    """Takes the action of the highest value. When it explores, each environment tosses a coin of `epsilon` for a random
-    one.
-
-    Noisy networks explore with new noise at every step and decide with their mean.
-    """
-
-    epsilon = 0.0  # share of random actions while exploring
+    """Acts by action values: the legal action of the highest value, and what its exploration makes of it. Noisy networks
+    explore with new noise at every step and decide with their mean."""
 
     @abstractmethod
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise where there are noisy layers."""
 
-    def decide(self, obs: Array, explore: bool = False) -> Array:
-        best = self.q_values(obs, noisy=explore).argmax(axis=-1)
-        if not explore or self.epsilon <= 0.0:
-            return best
-        coin = self.rng.random(len(best)) < self.epsilon
-        random_action = self.rng.integers(self.action_spec.sizes[0], size=len(best))
-        return np.where(coin, random_action, best)
-
-    def explain(self, obs: Array) -> dict[str, Array]:
-        return {"q": self.q_values(obs)}
+    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+        q_values = self.q_values(obs)
+        return {"q": q_values if action_mask is None else np.where(action_mask, q_values, -np.inf)}

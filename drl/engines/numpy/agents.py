@@ -5,7 +5,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from drl.core.agent_files import StoredAgent, open_agent
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import Array
-from drl.engines.numpy.acting import PolicyActor, QActor
+from drl.core.variants import agent_in, find_variant
+from drl.engines.numpy.acting import Actor, PolicyActor, QActor
+from drl.engines.numpy.distributions import choose, masked_argmax
 from drl.engines.numpy.networks import as_rows, mlp_forward, noise_of, policy_net, q_net, value_layers
 
 
@@ -23,11 +25,15 @@ class NumpyPolicyAgent(PolicyActor):
 
     def __init__(self, stored: StoredAgent, config: ModelConfig):
         super().__init__(stored.obs_spec, stored.action_spec, stored.normalizer)
-        self.has_value = stored.variant == "policy_value"
+        self.variant, self.has_value = stored.variant, stored.variant == "policy_value"
+        self.distribution = stored.distribution
         self._policy = policy_net(stored.params, config.activation)
         self._critic = value_layers(stored.params, config.activation) if self.has_value else []
 
-    def policy_params(self, obs: Array) -> Array:
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        return choose(self, self.dist_params(obs), explore, action_mask)
+
+    def dist_params(self, obs: Array) -> Array:
         return self._policy(self.normalize(obs))
 
     def critic(self, obs: Array) -> Array:
@@ -38,10 +44,16 @@ class NumpyPolicyAgent(PolicyActor):
 class NumpyQAgent(QActor):
     """Acts by action values."""
 
+    variant = "q_value"
+
     def __init__(self, stored: StoredAgent, config: QModelConfig):
         super().__init__(stored.obs_spec, stored.action_spec, stored.normalizer)
         self._params, self._config = stored.params, config
         self._mean = q_net(stored.params, config)
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        best = masked_argmax(self.q_values(obs, noisy=explore), action_mask)
+        return self.exploration(best, self.rng, action_mask) if explore and self.exploration else best
 
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         if not noisy or not self._config.noisy:
@@ -50,21 +62,23 @@ class NumpyQAgent(QActor):
         return q_net(self._params | noise, self._config)(self.normalize(obs))
 
 
-def load_numpy_agent(path: str | Path) -> Any:
+def load_numpy_agent(path: str | Path) -> Actor:
     """The agent in a run folder or agent folder, if its model is an MLP."""
     stored = open_agent(path)
     config = stored.config
-    if stored.variant not in ("policy_value", "policy_only", "q_value"):
-        raise UnusableFile(f"{path} is an agent of a kind that NumPy cannot run, {stored.variant!r}")
     if config is None:
         raise BadInput(f"{path} was saved with a model of its own, which only its engine can run; leave out engine")
+    agent = agent_in(find_variant(stored.variant, path), "numpy")
     if (recurrent := getattr(config, "recurrent", "none")) != "none":
         raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy agent has no memory: use engine='torch'")
     if any(array.ndim > 2 for array in stored.params.values()):
         raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
+    if getattr(config, "backbone", "mlp") not in ("auto", "mlp") or getattr(config, "head", "auto") != "auto":
+        raise BadInput(
+            f"{path} has a backbone or head of your own, which NumPy cannot run; use engine='torch' or 'jax'"
+        )
     try:
-        if isinstance(config, QModelConfig):
-            return NumpyQAgent(stored, config)
-        return NumpyPolicyAgent(stored, config)
+        made: Actor = agent(stored, config)
     except KeyError as error:
         raise UnusableFile(f"{path} does not fit the model its card describes: {error} is missing") from None
+    return made

@@ -1,50 +1,164 @@
-"""Drawing actions from a policy's parameters, in NumPy, for every engine.
+"""Distributions over actions in NumPy: acting draws from them, whatever engine computed their parameters.
 
-`params` is what a policy head gives: `[N, num_params]` logits, or means followed by log standard deviations.
-The differentiable log-probability and entropy live in each engine's `ops`.
+`dist_params` is what a policy head gives: `[N, num_params]` logits, or means followed by log standard deviations. Actions
+are in the policy's units. An `action_mask` `[N, choices]` is True where an action is legal; an illegal one is never
+drawn and has probability 0. The differentiable twins are in each engine's `ops`.
 """
+
+from typing import Protocol
 
 import numpy as np
 
-from drl.core.specs import ActionSpec, Array
+from drl.core.errors import BadInput
+from drl.core.specs import Array, Distribution
+
+ILLEGAL = np.float32(-1e8)  # logit of an illegal action: exp of it is 0, and 0 times it is still a number
+INSIDE = 1.0 - 1e-6  # how near a squashed action may come to a bound before its logarithm is taken
+LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
-def _split(spec: ActionSpec, params: Array) -> list[Array]:
-    return np.split(params, np.cumsum(spec.sizes)[:-1], axis=-1)
+class Chooser(Protocol):
+    """What `choose` must know of an agent."""
+
+    distribution: Distribution
+    temperature: float
+    rng: np.random.Generator
 
 
-def sample(spec: ActionSpec, params: Array, rng: np.random.Generator, temperature: float = 1.0) -> Array:
-    """Draw one action per row, in the policy's units. `temperature` divides logits and multiplies deviations."""
-    if spec.kind == "gaussian":
-        mean, log_std = params[:, : spec.entries], params[:, spec.entries :]
+def choose(agent: Chooser, dist_params: Array, explore: bool, action_mask: Array | None = None) -> Array:
+    """The agent's action: a draw when it explores, the mode when it does not."""
+    if explore:
+        return sample(agent.distribution, dist_params, agent.rng, agent.temperature, action_mask)
+    return mode(agent.distribution, dist_params, action_mask)
+
+
+def masked(dist: Distribution, dist_params: Array, action_mask: Array | None) -> Array:
+    """Logits with those of illegal actions out of reach."""
+    if action_mask is None:
+        return dist_params
+    if dist.kind == "bernoulli":
+        off, on = np.moveaxis(action_mask.reshape(len(action_mask), -1, 2), -1, 0)
+        return np.where(on, np.where(off, dist_params, -ILLEGAL), ILLEGAL).astype(dist_params.dtype)
+    if not dist.sizes:
+        raise BadInput(f"there is an action mask, but a {dist.kind} distribution has no choices to mask")
+    return np.where(action_mask, dist_params, ILLEGAL)
+
+
+def sample(
+    dist: Distribution,
+    dist_params: Array,
+    rng: np.random.Generator,
+    temperature: float = 1.0,
+    action_mask: Array | None = None,
+) -> Array:
+    """Draw one action per row. `temperature` divides logits and multiplies deviations."""
+    if not dist.sizes and dist.kind != "bernoulli":
+        if dist.kind == "deterministic":
+            return np.tanh(dist_params)
+        mean, log_std = dist_params[:, : dist.entries], dist_params[:, dist.entries :]
         noise = rng.standard_normal(mean.shape, np.float32)
-        return mean + temperature * np.exp(log_std) * noise
-    scaled = params if temperature == 1.0 else params / temperature
-    if spec.kind == "bernoulli":
+        drawn: Array = mean + temperature * np.exp(log_std) * noise
+        return np.tanh(drawn) if dist.kind == "tanh_gaussian" else drawn
+    scaled = dist_params if temperature == 1.0 else dist_params / temperature
+    if action_mask is not None:
+        scaled = masked(dist, scaled, action_mask)
+    if dist.kind == "bernoulli":
         odds = 1.0 + np.exp(np.minimum(-scaled, 80.0))  # 1 / probability; float32 ends at exp(88)
         return (rng.random(scaled.shape, np.float32) * odds < 1.0).astype(np.int64)
     # argmax(logit − log E) with E ~ Exp(1) is an exact draw from softmax(logits): the Gumbel trick.
     exponential = np.maximum(rng.standard_exponential(scaled.shape, np.float32), 1e-30)  # float32 may draw a plain 0
-    noisy = scaled - np.log(exponential)
-    return mode(spec, noisy)
+    return mode(dist, scaled - np.log(exponential))
 
 
-def mode(spec: ActionSpec, params: Array) -> Array:
-    """The most likely action per row, in the policy's units."""
-    if spec.kind == "categorical":
-        return params.argmax(axis=-1)
-    if spec.kind == "multi_categorical":
-        return np.stack([part.argmax(axis=-1) for part in _split(spec, params)], axis=-1)
-    if spec.kind == "bernoulli":
-        return (params > 0).astype(np.int64)
-    return params[:, : spec.entries]
+def mode(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> Array:
+    """The most likely action per row; of a squashed Gaussian the squashed mean."""
+    if action_mask is not None:
+        dist_params = masked(dist, dist_params, action_mask)
+    if dist.kind == "categorical":
+        return dist_params.argmax(axis=-1)
+    if dist.kind == "multi_categorical":
+        return np.stack([part.argmax(axis=-1) for part in _split(dist, dist_params)], axis=-1)
+    if dist.kind == "bernoulli":
+        return (dist_params > 0).astype(np.int64)
+    mean = dist_params[:, : dist.entries]
+    return mean if dist.kind == "gaussian" else np.tanh(mean)
 
 
-def probabilities(spec: ActionSpec, params: Array) -> list[Array]:
-    """Per entry of the action, what a viewer wants to see: class probabilities, or (mean, std) of a Gaussian."""
-    if spec.kind == "gaussian":
-        return [np.stack([params[:, : spec.entries], np.exp(params[:, spec.entries :])], axis=-1)]
-    if spec.kind == "bernoulli":
-        return [1.0 / (1.0 + np.exp(np.minimum(-params, 80.0)))]
-    shifted = [part - part.max(axis=-1, keepdims=True) for part in _split(spec, params)]
-    return [np.exp(part) / np.exp(part).sum(axis=-1, keepdims=True) for part in shifted]
+def masked_argmax(values: Array, action_mask: Array | None) -> Array:
+    """The legal action of the highest value, per row."""
+    return (values if action_mask is None else np.where(action_mask, values, -np.inf)).argmax(axis=-1)
+
+
+def probabilities(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> list[Array]:
+    """Per entry of the action, what a viewer wants to see: class probabilities, or (mean, deviation) of a Gaussian
+    before it is squashed, or the action of a deterministic policy."""
+    if dist.kind.endswith("gaussian"):
+        return [np.stack([dist_params[:, : dist.entries], np.exp(dist_params[:, dist.entries :])], axis=-1)]
+    if dist.kind == "deterministic":
+        return [np.tanh(dist_params)]
+    logits = masked(dist, dist_params, action_mask)
+    if dist.kind == "bernoulli":
+        return [1.0 / (1.0 + np.exp(np.minimum(-logits, 80.0)))]
+    return [np.exp(part) for part in _log_softmax(dist, logits)]
+
+
+def log_prob(dist: Distribution, dist_params: Array, action: Array, action_mask: Array | None = None) -> Array:
+    """log π(a|s) per row."""
+    if dist.kind == "deterministic":
+        raise BadInput("a deterministic policy has no log-probabilities; use distribution gaussian or tanh_gaussian")
+    if dist.kind.endswith("gaussian"):
+        mean, log_std = dist_params[:, : dist.entries], dist_params[:, dist.entries :]
+        value = np.arctanh(np.clip(action, -INSIDE, INSIDE)) if dist.kind == "tanh_gaussian" else action
+        parts = -0.5 * np.square((value - mean) * np.exp(-log_std)) - log_std - 0.5 * LOG_TWO_PI
+        if dist.kind == "tanh_gaussian":
+            parts = parts - log_slope_of_tanh(value)
+        return parts.sum(axis=-1)
+    logits = masked(dist, dist_params, action_mask)
+    if dist.kind == "bernoulli":
+        return -np.logaddexp(0.0, np.where(action == 1, -logits, logits)).sum(axis=-1)
+    chosen = action[:, None] if dist.kind == "categorical" else action
+    parts = [np.take_along_axis(p, chosen[:, i : i + 1], 1) for i, p in enumerate(_log_softmax(dist, logits))]
+    return np.concatenate(parts, axis=1).sum(axis=1)
+
+
+def entropy(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> Array:
+    """H[π(·|s)] per row. That of a squashed Gaussian has no closed form: see `QUADRATURE`."""
+    if dist.kind == "deterministic":
+        raise BadInput("a deterministic policy has no entropy; use distribution gaussian or tanh_gaussian")
+    if dist.kind.endswith("gaussian"):
+        mean, log_std = dist_params[:, : dist.entries], dist_params[:, dist.entries :]
+        total = log_std + 0.5 * (LOG_TWO_PI + 1.0)
+        if dist.kind == "tanh_gaussian":
+            nodes, weights = QUADRATURE
+            values = mean[..., None] + np.exp(log_std)[..., None] * nodes
+            total = total + (log_slope_of_tanh(values) * weights).sum(axis=-1)
+        return total.sum(axis=-1)
+    logits = masked(dist, dist_params, action_mask)
+    if dist.kind == "bernoulli":
+        chance = 1.0 / (1.0 + np.exp(np.minimum(-logits, 80.0)))
+        return (np.logaddexp(0.0, logits) - chance * logits).sum(axis=-1)
+    return -sum((np.exp(part) * part).sum(axis=-1) for part in _log_softmax(dist, logits))
+
+
+def log_slope_of_tanh(value: Array) -> Array:
+    """log(1 − tanh(x)²), without the cancellation near ±1."""
+    slope: Array = 2.0 * (np.log(2.0) - value - np.logaddexp(0.0, -2.0 * value))
+    return slope
+
+
+def _quadrature(count: int) -> tuple[Array, Array]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    return nodes.astype(np.float32), (weights / np.sqrt(2 * np.pi)).astype(np.float32)
+
+
+# Gauss-Hermite nodes and weights: E[f(Z)] ≈ Σ w f(z) for a standard normal Z.
+QUADRATURE = _quadrature(32)
+
+
+def _split(dist: Distribution, dist_params: Array) -> list[Array]:
+    return np.split(dist_params, np.cumsum(dist.sizes)[:-1], axis=-1)
+
+
+def _log_softmax(dist: Distribution, logits: Array) -> list[Array]:
+    shifted = [part - part.max(axis=-1, keepdims=True) for part in _split(dist, logits)]
+    return [part - np.log(np.exp(part).sum(axis=-1, keepdims=True)) for part in shifted]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl.core.configs import QModelConfig
-from drl.core.specs import Array
+from drl.core.specs import LOG_STD_RANGE, Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
@@ -78,15 +78,22 @@ Params = Mapping[str, Array]  # weights are [out, in]
 
 
 class PolicyNet(NamedTuple):
-    """Observations → policy parameters."""
+    """Observations → parameters of the policy's distribution."""
 
     layers: Sequence[Layer]
-    log_std: Array | None  # of a Gaussian policy
+    head: Layer
+    # Log deviations of a Gaussian: one array for all states, or a layer that gives each state its own.
+    log_std: "Array | Layer | None"
 
     def __call__(self, obs: Array) -> Array:
-        answer = mlp_forward(self.layers, as_rows(obs))
+        return self.of_features(mlp_forward(self.layers, as_rows(obs)))
+
+    def of_features(self, features: Array) -> Array:
+        answer = mlp_forward([self.head], features)
         if self.log_std is None:
             return answer
+        if isinstance(self.log_std, tuple):
+            return np.concatenate([answer, np.clip(mlp_forward([self.log_std], features), *LOG_STD_RANGE)], axis=1)
         return np.concatenate([answer, np.broadcast_to(self.log_std, answer.shape)], axis=1)
 
 
@@ -123,9 +130,11 @@ def policy_net(params: Params, activation: str) -> PolicyNet:
     """The acting part of a policy-value or policy-only model."""
     actor = "actor." if "actor.head.bias" in params or "actor.head.mean.bias" in params else ""
     layers = backbone_layers(params, f"{actor}backbone", activation)
-    if f"{actor}head.log_std" in params:
-        return PolicyNet([*layers, linear(params, f"{actor}head.mean")], params[f"{actor}head.log_std"])
-    return PolicyNet([*layers, linear(params, f"{actor}head")], None)
+    if f"{actor}head.mean.bias" not in params:
+        return PolicyNet(layers, linear(params, f"{actor}head"), None)
+    by_state = f"{actor}head.log_std.bias" in params
+    log_std = linear(params, f"{actor}head.log_std") if by_state else params[f"{actor}head.log_std"]
+    return PolicyNet(layers, linear(params, f"{actor}head.mean"), log_std)
 
 
 def value_layers(params: Params, activation: str) -> list[Layer]:

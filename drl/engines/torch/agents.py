@@ -1,31 +1,45 @@
-"""The agent: an observation in, an action out. It owns its model and its normalizer, no optimizer, no algorithm."""
+"""Agents: an observation in, an action out. They own their model and their normalizer, no optimizer, no algorithm."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.agent_files import StoredAgent, open_agent, save_agent
+from drl.core.agent_files import open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.core.variants import PROBES
-from drl.engines.numpy.acting import Actor
-from drl.engines.torch.models import MODEL_VARIANTS, architecture_of, load_parameters, parameters_by_name
+from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
+from drl.core.state_files import StateDict
+from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
+from drl.engines.numpy.acting import Actor, PolicyActor, QActor
+from drl.engines.numpy.distributions import choose, masked_argmax
+from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.models import (
+    PolicyValueModel,
+    QHead,
+    architecture_of,
+    distribution_of,
+    known_variant,
+    load_parameters,
+    parameters_by_name,
+)
+from drl.engines.torch.numpy_views import policy_views, q_views, recurrent_views
+from drl.engines.torch.ops import to_tensors
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
 
+Views = TypeVar("Views")
+
 
 class TorchAgent(Actor):
-    """What all agents share: acting on raw observations, and files.
+    """What both agents share: the model's answers, and files.
 
-    `act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
-    `decide` is its inner half, for training: encoded observations in, actions in the policy's own units out.
     A recurrent agent remembers from one `act` to the next; call `begin` at the start of every episode.
     """
 
@@ -57,13 +71,14 @@ class TorchAgent(Actor):
         `after` is filled with what a recurrent model then remembers.
         """
         with torch.no_grad():
-            rows: Any = torch.from_numpy(np.ascontiguousarray(self.normalize(obs))).to(self.device)
+            rows: Any = to_tensors(self.normalize(obs), self.device)
             if self.recurrent:
                 rows = one_step(rows, torch.from_numpy(self.recall(len(obs))).to(self.device), after)
             return (part or self.model)(rows)
 
     def begin(self, envs: Array | None = None) -> None:
         """Episodes begin: everywhere, or where the mask `[N]` says so. A recurrent agent forgets what came before."""
+        super().begin(envs)
         if envs is None:
             self.rnn_state = None
         elif self.rnn_state is not None and envs.any():
@@ -84,11 +99,10 @@ class TorchAgent(Actor):
     def device(self) -> torch.device:
         return self._first_parameter.device
 
-    def save(self, folder: str | Path, **notes: Any) -> None:
+    def save(self, folder: str | Path, **notes: object) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
         params = {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
-        architecture = architecture_of(self.model, self.obs_spec, self.action_spec)
-        save_agent(folder, "torch", self.variant, architecture, self, params, notes)
+        save_agent(folder, "torch", architecture_of(self.model), self, params, notes)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None, device: str = "cpu") -> Self:
@@ -97,29 +111,173 @@ class TorchAgent(Actor):
         if model is None:
             if stored.config is None:
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
-            model = _rebuild(stored, path)
+            make = maker_in(find_variant(stored.variant, path), "torch")
+            try:
+                model = make(stored.obs_spec, stored.action_spec, stored.config)
+            except Exception as error:  # the card may come from anybody
+                said = f"{error!r:.200}"
+                raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({said})") from None
+        assert model is not None
         load_parameters(model, stored.params, str(path))
         return cls(model.to(device), stored.obs_spec, stored.action_spec, stored.normalizer)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Everything that training changes about the agent, as plain data."""
         return {
             "model": {name: t.detach().cpu().numpy().copy() for name, t in parameters_by_name(self.model).items()},
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
             "rng": generator_state(self.rng),
             "rnn_state": None if self.rnn_state is None else self.rnn_state.copy(),
+            "exploration": None if self.exploration is None else self.exploration.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         load_parameters(self.model, state["model"], "the checkpoint")
         if self.normalizer is not None:
             self.normalizer.load_state_dict(state["normalizer"])
         restore_generator(self.rng, state["rng"])
         self.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"], np.float32)
+        if self.exploration is not None:
+            self.exploration.load_state_dict(state["exploration"])
 
     def save_policy_net(self, path: str | Path) -> None:
         """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
         write_state_dict(getattr(self.model, "actor", self.model), path)
+
+
+@final
+class PolicyAgent(PolicyActor, TorchAgent):
+    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not.
+
+    With a recurrent model `decide` and `act` move its memory on; `explain` and `value` only look, as if the observation
+    came next.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        normalizer: ObsNormalizer | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        super().__init__(model, obs_spec, action_spec, normalizer, rng)
+        if known_variant(model) == "q_value":
+            require_variant("PolicyAgent", "policy_value", "q_value")
+        self.distribution: Distribution = distribution_of(model, action_spec)
+        self.variant = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
+        self.has_value = self.variant == "policy_value"
+        self._policy = NumpyViews(model, policy_views)
+        self._memory = NumpyViews(model, recurrent_views)
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        if self.recurrent:
+            dist_params, self.rnn_state = self._step(obs)
+        else:
+            dist_params = self.dist_params(obs)
+        action = choose(self, dist_params, explore, action_mask)
+        return self.exploration(action, self.rng, action_mask) if explore and self.exploration else action
+
+    def dist_params(self, obs: Array) -> Array:
+        if self.recurrent:
+            return self._step(obs)[0]
+        net = self._policy.newest()
+        if net is not None:
+            return net(obs if self.normalizer is None else self.normalizer(obs))
+        policy = self.model.actor if type(self.model) is PolicyValueModel else self.model
+        answer = self.forward(obs, policy)
+        params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
+        return params
+
+    def _step(self, obs: Array) -> tuple[Array, Array]:
+        """Distribution parameters of a recurrent model, and what it remembers after these observations."""
+        rnn_state, net = self.recall(len(obs)), self._memory.newest()
+        if net is not None:
+            return net.step(self.normalize(obs), rnn_state)
+        after = torch.empty(rnn_state.shape, device=self.device)
+        answer = self.forward(obs, after=after)
+        return (answer[0] if self.has_value else answer).cpu().numpy(), after.cpu().numpy()
+
+    def critic(self, obs: Array) -> Array:
+        answer: Array = self.forward(obs)[1].cpu().numpy()
+        return answer
+
+    def save_value_net(self, path: str | Path) -> None:
+        """The critic as a plain state dict."""
+        if not self.has_value:
+            raise BadInput("this agent has a policy-only model; there is no value net to save")
+        write_state_dict(getattr(self.model, "critic", self.model), path)
+
+
+@final
+class QAgent(QActor, TorchAgent):
+    """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
+
+    variant = "q_value"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        normalizer: ObsNormalizer | None = None,
+        rng: np.random.Generator | None = None,
+    ):
+        super().__init__(model, obs_spec, action_spec, normalizer, rng)
+        require_variant("QAgent", "q_value", known_variant(model))
+        if not isinstance(getattr(model, "head", None), QHead):
+            answered_variant(self._probe(), action_spec.num_choices, acts_by="q")
+        self._noisy = noisy_layers(model)
+        self._net = NumpyViews(model, q_views)
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        q_values = self.q_values(obs, noisy=explore)
+        best = q_values.argmax(axis=-1) if action_mask is None else masked_argmax(q_values, action_mask)
+        return self.exploration(best, self.rng, action_mask) if explore and self.exploration else best
+
+    def q_values(self, obs: Array, noisy: bool = False) -> Array:
+        if noisy and self._noisy:
+            resample(self._noisy, self.rng)  # new noise at every step, also before the first update
+        net = None if noisy and self._noisy else self._net.newest()
+        if net is not None:
+            return net(obs if self.normalizer is None else self.normalizer(obs))
+        for layer in self._noisy:
+            layer.quiet = not noisy
+        answer = self.forward(obs)
+        for layer in self._noisy:
+            layer.quiet = False
+        head = getattr(self.model, "head", None)
+        values: Array = (head.q_values(answer) if isinstance(head, QHead) else answer).cpu().numpy()
+        return values
+
+
+class NumpyViews(Generic[Views]):
+    """A model as NumPy arrays that share memory with torch: acting without the framework's overhead.
+
+    Training changes parameters in place, so the views follow it. They are made again whenever a part was replaced or
+    parameters have moved (into a flat tensor, to another device).
+    """
+
+    def __init__(self, model: nn.Module, make: Callable[[nn.Module], Views | None]):
+        self.model, self.make = model, make
+        self._parts: list[tuple[dict[str, Any], str, object]] = []  # (where a part is registered, its name, the part)
+        self._place = -1  # of the first parameter
+        self._views: Views | None = None
+
+    def newest(self) -> Views | None:
+        """What `make` gave, or None where the model has no NumPy form."""
+        if not self._parts or not self._unchanged():
+            modules = list(self.model.modules())
+            tables: list[dict[str, Any]] = [m._modules for m in modules] + [m._parameters for m in modules]
+            self._parts = [(table, name, part) for table in tables for name, part in table.items()]
+            self._first = next(self.model.parameters())
+            self._place = self._first.data_ptr()
+            on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
+            self._views = self.make(self.model) if on_cpu else None
+        return self._views
+
+    def _unchanged(self) -> bool:
+        return self._first.data_ptr() == self._place and all(table[name] is part for table, name, part in self._parts)
 
 
 def write_state_dict(module: nn.Module, path: str | Path) -> None:
@@ -127,15 +285,6 @@ def write_state_dict(module: nn.Module, path: str | Path) -> None:
     buffer = io.BytesIO()
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}, buffer)
     write_atomically(Path(path), buffer.getvalue())
-
-
-def _rebuild(stored: StoredAgent, path: str | Path) -> nn.Module:
-    """The model that a card describes, without its weights."""
-    try:
-        model: nn.Module = MODEL_VARIANTS[stored.variant](stored.obs_spec, stored.action_spec, stored.config)
-    except Exception as error:  # the card may come from anybody
-        raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({error!r:.200})") from None
-    return model
 
 
 def _refuse_modes(model: nn.Module) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, backbone_name, plain_pairs
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import ObsSpec
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import Recurrent
@@ -127,26 +128,94 @@ class Pixels(nn.Module):
         return features
 
 
+class SmallCNN(nn.Sequential):
+    """Two small convolutions, for channel-first images of at least 5 × 5 that are too small for the Nature CNN."""
+
+    def __init__(
+        self, obs_shape: tuple[int, ...], features: int = 512, generator: torch.Generator | None = None,
+        gain: float | None = math.sqrt(2),
+    ):  # fmt: skip
+        convolutions = [
+            initialize(nn.Conv2d(obs_shape[0], 16, 3), gain, generator),
+            nn.ReLU(),
+            initialize(nn.Conv2d(16, 32, 3), gain, generator),
+            nn.ReLU(),
+            nn.Flatten(),
+        ]
+        seen = 32 * (obs_shape[1] - 4) * (obs_shape[2] - 4)
+        super().__init__(*convolutions, make_linear(seen, features, gain, 0.0, generator), nn.ReLU())
+        self.features = features
+
+
+class KeyedBackbone(nn.Module):
+    """For observations with several parts: each image has a CNN, everything else comes as it is (vectors normalized, if
+    the agent does that, discrete values one-hot); joined, they go through an MLP."""
+
+    def __init__(self, obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        sigma, gain = first_weights(config)
+        self.encoders, width = nn.ModuleDict(), 0
+        for name, leaf in obs_spec.leaves.items():
+            encoder = _image_encoder(leaf, config, generator) if leaf.is_image else nn.Flatten()
+            self.encoders[name.replace(".", "/")] = encoder  # a module's name has no dots
+            width += int(getattr(encoder, "features", math.prod(leaf.shape)))
+        self.mlp = MLP((width,), config.hidden_sizes, config.activation, generator, sigma, gain)
+        self.features = self.mlp.features
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        parts = [encoder(obs[name.replace("/", ".")]) for name, encoder in self.encoders.items()]
+        joined: Tensor = self.mlp(torch.cat(parts, dim=1))
+        return joined
+
+
+def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None) -> nn.Module:
+    gain, side = first_weights(config)[1], min(leaf.shape[1:])
+    if side < 5:
+        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", generator, 0.0, gain))
+    kind = NatureCNN if side >= 36 else SmallCNN
+    return Pixels(kind(leaf.shape, config.cnn_features, generator, gain=gain))
+
+
+def first_weights(config: ModelConfig | QModelConfig) -> tuple[float, float | None]:
+    """`sigma` and `gain` of the layers that a config describes."""
+    return (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
+
+
+def make_mlp(
+    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
+) -> nn.Module:
+    return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *first_weights(config))
+
+
+def make_cnn(
+    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
+) -> nn.Module:
+    return NatureCNN(obs_spec.shape, config.cnn_features, generator, *first_weights(config))
+
+
+def make_conv1d(
+    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
+) -> nn.Module:
+    sigma, gain = first_weights(config)
+    features = (config.hidden_sizes or (64,))[-1]
+    return Conv1d(obs_spec.shape, features=features, generator=generator, sigma=sigma, gain=gain)
+
+
 def make_backbone(
     config: ModelConfig | QModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None
 ) -> nn.Module:
     """The backbone a config names, with a memory behind it if it is to be recurrent.
 
-    `auto` looks at the observation: images → cnn, everything else → mlp.
+    `auto` looks at the observation: images → cnn, several parts with an image among them → an encoder for each,
+    everything else → mlp.
     """
-    shape, name = obs_spec.shape, config.backbone
-    sigma, gain = (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
-    if name == "auto":
-        name = "cnn" if len(shape) == 3 and min(shape[1:]) >= 36 else "mlp"
     backbone: nn.Module
-    if name == "mlp":
-        backbone = MLP(shape, config.hidden_sizes, config.activation, generator, sigma, gain)
-    elif name == "cnn":
-        backbone = NatureCNN(shape, config.cnn_features, generator, sigma, gain)
+    if config.backbone == "auto" and obs_spec.is_structured:
+        backbone = KeyedBackbone(obs_spec, config, generator)
     else:
-        backbone = Conv1d(
-            shape, features=(config.hidden_sizes or (64,))[-1], generator=generator, sigma=sigma, gain=gain
-        )
+        options = plain_pairs("backbone_kwargs", config.backbone_kwargs)
+        make = part_maker(BACKBONES, backbone_name(config, obs_spec), "torch")
+        backbone = make(obs_spec, config, generator, **options)
     if obs_spec.dtype == "uint8":
         backbone = Pixels(backbone)
     if isinstance(config, ModelConfig) and config.recurrent != "none":

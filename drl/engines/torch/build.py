@@ -4,24 +4,15 @@ from typing import Any
 
 import torch
 
-from drl.core.configs import ModelConfig, QModelConfig, variant_of
-from drl.core.errors import BadInput, did_you_mean
-from drl.core.normalize import ObsNormalizer
+from drl.core.algorithms import class_in, find_algorithm
+from drl.core.contracts import Algorithm
+from drl.core.errors import BadInput
+from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.transition import Batch
+from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.engines.torch.agents import TorchAgent
-from drl.engines.torch.algorithms.a2c import A2C
-from drl.engines.torch.algorithms.dqn import DQN
-from drl.engines.torch.algorithms.ppo import PPO
-from drl.engines.torch.algorithms.reinforce import Reinforce
-from drl.engines.torch.models import MODEL_VARIANTS
-from drl.engines.torch.policy_agent import PolicyAgent
-from drl.engines.torch.q_agent import QAgent
-
-# The one place where an algorithm's name becomes its class.
-ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce, "dqn": DQN}
-# … and a model variant's name the agent that acts with it.
-AGENTS: dict[str, type[TorchAgent]] = {"policy_value": PolicyAgent, "policy_only": PolicyAgent, "q_value": QAgent}
 
 
 def pick_device(name: str) -> torch.device:
@@ -39,23 +30,19 @@ def pick_device(name: str) -> torch.device:
 def build_learner(
     algorithm: str,
     specs: tuple[ObsSpec, ActionSpec],
-    configs: tuple[ModelConfig | QModelConfig, Any],
+    configs: tuple[Any, Any],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",
     compile_update: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[TorchAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
-    if algorithm not in ALGORITHMS:
-        raise BadInput(f"unknown algorithm {algorithm!r}; {did_you_mean(algorithm, ALGORITHMS)}")
-    if normalize_obs and obs_spec.dtype == "uint8":
-        raise BadInput("normalize_obs is for vectors; images of uint8 are divided by 255 by the model")
+    record = find_algorithm(algorithm)
+    learner = class_in(record, "torch", action_spec)
+    variant = VARIANTS[record.variant(config)]
+    normalizer = obs_normalizer(obs_spec) if normalize_obs else None
     generator = torch.Generator().manual_seed(seeds.integer("init"))
-    variant = variant_of(algorithm, config)
-    model = MODEL_VARIANTS[variant](obs_spec, action_spec, model_config, generator)
-    model = model.to(pick_device(device))
-    normalizer = ObsNormalizer(obs_spec.shape) if normalize_obs else None
-    agent = AGENTS[variant](model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
-    learner = ALGORITHMS[algorithm](model, action_spec, config, seeds.generator("learner"), compile_update)
-    return agent, learner
+    model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator).to(pick_device(device))
+    agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
+    return agent, learner(model, action_spec, config, seeds.generator("learner"), compile_update)

@@ -1,14 +1,12 @@
 """What every algorithm of this engine offers besides `learn`."""
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drl.core.specs import Array
 from drl.core.variants import require_variant
 from drl.engines.torch.models import known_variant
+from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
 
@@ -21,20 +19,20 @@ class Learner:
         self.model, self.needs = model, needs
 
     def predict(self, obs: Array) -> Array:
-        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: the policy's
-        parameters, or the action values. `agent.act` is this with an encoder and a normalizer before it and the choice
+        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
+        parameters, or action values. `agent.act` is this with an encoder and a normalizer before it and the choice
         after it. A recurrent model answers as at an episode's begin."""
         answer = self._forward(obs)
         numbers: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
         return numbers
 
-    def _forward(self, obs: Array) -> Any:
+    def _forward(self, obs: Array) -> Tensor | tuple[Tensor, Tensor]:
         device = next(self.model.parameters()).device
         with torch.no_grad():
-            rows: Any = torch.from_numpy(np.ascontiguousarray(obs)).to(device)
-            if size := arrange(self.model):
-                rows = one_step(rows, torch.zeros(len(obs), size, device=device))
-            answer: Tensor | tuple[Tensor, Tensor] = self.model(rows)
+            rows: Obs = to_tensors(obs, device)
+            size = arrange(self.model)
+            seen = one_step(rows, torch.zeros(len(obs), size, device=device)) if size else rows
+            answer: Tensor | tuple[Tensor, Tensor] = self.model(seen)
             return answer
 
     def sync_target(self) -> None:

@@ -1,22 +1,130 @@
 """Models: a backbone that sees and a head that answers. They neither sample nor learn.
 
-Three variants: policy-value `obs → (policy parameters, value)`, policy-only `obs → policy parameters`, and q-value
-`obs → q`. Any `nn.Module` with the same forward will do in their place.
+Three variants: policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and
+q-value `obs → q`. Any `nn.Module` with the same forward will do in their place.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import ActionSpec, Array, ObsSpec
-from drl.engines.torch.backbones import MLP, Conv1d, NatureCNN, Pixels, make_backbone
-from drl.engines.torch.heads import GaussianHead, LogitsHead, QHead, ValueHead, make_policy_head
-from drl.engines.torch.layers import NoisyLinear
-from drl.engines.torch.recurrent import Recurrent, arrange
+from drl.core.network_parts import HEADS, part_maker
+from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
+from drl.core.state_files import PlainDict
+from drl.engines.torch.backbones import make_backbone
+from drl.engines.torch.layers import initialize, make_linear
+from drl.engines.torch.recurrent import arrange
+
+# ── heads: features → distribution parameters, or values ──────────────────────────────────────────────────────────
+
+
+class LogitsHead(nn.Linear):
+    """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
+
+    def __init__(self, features: int, num_params: int, generator: torch.Generator | None = None):
+        super().__init__(features, num_params)
+        initialize(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
+        self.features = features
+
+
+class GaussianHead(nn.Module):
+    """Means from the features, log standard deviations that do not depend on the state; concatenated."""
+
+    def __init__(
+        self, features: int, entries: int, log_std_init: float = 0.0, generator: torch.Generator | None = None
+    ):
+        super().__init__()
+        self.mean = nn.Linear(features, entries)
+        initialize(self.mean, 0.01, generator)
+        self.log_std = nn.Parameter(torch.full((entries,), log_std_init))
+        self.features = features
+
+    def forward(self, features: Tensor) -> Tensor:
+        mean = self.mean(features)
+        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+
+
+class SquashedGaussianHead(nn.Module):
+    """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
+
+    def __init__(self, features: int, entries: int, generator: torch.Generator | None = None):
+        super().__init__()
+        self.mean, self.log_std = nn.Linear(features, entries), nn.Linear(features, entries)
+        initialize(self.mean, 0.01, generator)
+        initialize(self.log_std, 0.01, generator)
+        self.features = features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.cat([self.mean(features), self.log_std(features).clamp(*LOG_STD_RANGE)], dim=-1)
+
+
+class ValueHead(nn.Linear):
+    """One number per state."""
+
+    def __init__(self, features: int, generator: torch.Generator | None = None):
+        super().__init__(features, 1)
+        initialize(self, 1.0, generator)
+        self.features = features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features).squeeze(-1)
+
+
+class QHead(nn.Module):
+    """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
+
+    `forward` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
+    either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    """
+
+    def __init__(self, features: int, num_actions: int, config: QModelConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        self.features, self.num_actions, self.kind = features, num_actions, config.distributional
+        self.atoms = 1 if self.kind == "none" else config.num_atoms
+        self.advantage = make_linear(features, num_actions * self.atoms, None, config.sigma, generator)
+        self.state_value = make_linear(features, self.atoms, None, config.sigma, generator) if config.dueling else None
+        self.support: Tensor
+        # Part of a plain state dict, so that a file of weights says which returns its atoms stand for.
+        support = torch.linspace(config.v_min, config.v_max, self.atoms)
+        self.register_buffer("support", support, persistent=self.kind == "c51")
+
+    def forward(self, features: Tensor) -> Tensor:
+        answer: Tensor = self.advantage(features)
+        if self.kind != "none":
+            answer = answer.view(-1, self.num_actions, self.atoms)
+        if self.state_value is not None:
+            value = self.state_value(features).view(-1, 1, *answer.shape[2:])
+            answer = answer - answer.mean(dim=1, keepdim=True) + value
+        return answer
+
+    def q_values(self, answer: Tensor) -> Tensor:
+        """Expected returns from what `forward` gave, of all actions `[B, A]` or of one each `[B]`."""
+        if self.kind == "c51":
+            return (answer.softmax(dim=-1) * self.support).sum(dim=-1)
+        return answer.mean(dim=-1) if self.kind == "qr" else answer
+
+
+def make_policy_head(
+    distribution: Distribution, features: int, config: ModelConfig, generator: torch.Generator | None = None
+) -> nn.Module:
+    """The head whose answers are the parameters of a distribution."""
+    if config.head != "auto":
+        head: nn.Module = part_maker(HEADS, config.head, "torch")(features, distribution, config, generator)
+        head.distribution = distribution.kind  # type: ignore[assignment]
+        return head
+    if distribution.kind == "gaussian":
+        return GaussianHead(features, distribution.entries, config.log_std_init, generator)
+    if distribution.kind == "tanh_gaussian":
+        return SquashedGaussianHead(features, distribution.entries, generator)
+    return LogitsHead(features, distribution.num_params, generator)
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Model(nn.Module):
@@ -57,46 +165,75 @@ class PolicyValueModel(nn.Module):
         return self.actor(obs), self.critic(obs)
 
 
+class BuiltFrom(NamedTuple):
+    """How a model was built: what its agent's card says."""
+
+    config: ModelConfig | QModelConfig
+    description: str  # of the module then; a module that was changed since is the user's own
+
+
 def make_policy_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config, generator)
     backbone = actor.backbone if config.shared else make_backbone(config, obs_spec, generator)
-    return PolicyValueModel(actor, Model(backbone, ValueHead(backbone.features, generator)))  # type: ignore[arg-type]
+    critic = Model(backbone, ValueHead(backbone.features, generator))  # type: ignore[arg-type]
+    return _noted(PolicyValueModel(actor, critic), config)
 
 
 def make_policy_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> Model:
     backbone = make_backbone(config, obs_spec, generator)
-    head = make_policy_head(action_spec, backbone.features, config.log_std_init, generator)  # type: ignore[arg-type]
-    return Model(backbone, head)
+    distribution = Distribution.on(action_spec, config.distribution)
+    return _noted(Model(backbone, make_policy_head(distribution, backbone.features, config, generator)), config)  # type: ignore[arg-type]
 
 
 def make_q_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig, generator: torch.Generator | None = None
 ) -> Model:
-    if action_spec.kind != "categorical":
+    if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
-    backbone = make_backbone(config, obs_spec, generator)
-    return Model(backbone, QHead(backbone.features, action_spec.sizes[0], config, generator))  # type: ignore[arg-type]
+    backbone, actions = make_backbone(config, obs_spec, generator), action_spec.sizes[0]
+    make: Callable[..., nn.Module] = QHead if config.head == "auto" else part_maker(HEADS, config.head, "torch")
+    return _noted(Model(backbone, make(backbone.features, actions, config, generator)), config)
 
 
-# The one place where a variant's name becomes a model.
-MODEL_VARIANTS: dict[str, Any] = {
-    "policy_value": make_policy_value_model,
-    "policy_only": make_policy_model,
-    "q_value": make_q_value_model,
-}
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
-def known_variant(model: Any) -> str | None:
+def _noted(model: ModelT, config: ModelConfig | QModelConfig) -> ModelT:
+    model.built_from = BuiltFrom(config, str(model))  # type: ignore[assignment]
+    return model
+
+
+def architecture_of(model: nn.Module) -> PlainDict | None:
+    """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
+    becomes when a part of it is replaced."""
+    built: BuiltFrom | None = getattr(model, "built_from", None)
+    return asdict(built.config) if built is not None and built.description == str(model) else None
+
+
+def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:
+    """What a policy model's answers are the parameters of: its head's kind, or the `distribution` that a module of the
+    user's own names, or the usual one of the action space."""
+    actor = model.actor if isinstance(model, PolicyValueModel) else model
+    head = getattr(actor, "head", actor)
+    kind = getattr(head, "distribution", getattr(model, "distribution", "auto"))
+    if isinstance(head, SquashedGaussianHead):
+        kind = "tanh_gaussian"
+    elif isinstance(head, LogitsHead) and action_spec.kind == "box":
+        kind = "deterministic"
+    return Distribution.on(action_spec, kind)
+
+
+def known_variant(model: object) -> str | None:
     """Which variant one of our own models is; None for a module of the user's own, which only its answer can tell."""
     if isinstance(model, PolicyValueModel):
         return "policy_value"
     if not isinstance(model, Model):
         return None
-    if isinstance(model.head, LogitsHead | GaussianHead):
+    if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
         return "policy_only"
     return "q_value" if isinstance(model.head, QHead) else None
 
@@ -119,36 +256,3 @@ def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> 
             shapes = f"{arrays[name].shape} in the file, {tuple(parameter.shape)} in the model"
             raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
         parameter.data.copy_(torch.from_numpy(arrays[name].copy()))
-
-
-def architecture_of(model: nn.Module, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, Any] | None:
-    """The `ModelConfig` that rebuilds this model, as plain data; None for a model of the user's own."""
-    actor = model.actor if type(model) is PolicyValueModel else model
-    if type(actor) is not Model:
-        return None
-    buffer = actor.backbone if isinstance(actor.backbone, Recurrent) else None
-    backbone = actor.backbone if buffer is None else buffer.backbone
-    backbone = backbone.backbone if isinstance(backbone, Pixels) else backbone
-    kinds = {MLP: "mlp", NatureCNN: "cnn", Conv1d: "conv1d"}
-    if type(backbone) not in kinds:
-        return None
-    widths = [x.out_features for x in backbone.modules() if isinstance(x, nn.Linear | NoisyLinear)]
-    kind: type[ModelConfig | QModelConfig]
-    shape: dict[str, Any] = {"backbone": kinds[type(backbone)], "activation": getattr(backbone, "activation", "relu")}
-    shape |= {"cnn_features": widths[-1]} if isinstance(backbone, NatureCNN) else {"hidden_sizes": tuple(widths)}
-    shape |= {} if buffer is None else {"recurrent": buffer.kind, "recurrent_size": buffer.features}
-    head = actor.head
-    if isinstance(head, QHead):
-        variant, kind = "q_value", QModelConfig
-        shape |= {"distributional": head.kind, "dueling": head.state_value is not None}
-        shape |= {"noisy": True, "noisy_sigma": head.advantage.sigma} if isinstance(head.advantage, NoisyLinear) else {}
-        shape |= {"num_atoms": head.atoms} if head.kind != "none" else {}
-        shape |= {"v_min": float(head.support[0]), "v_max": float(head.support[-1])} if head.kind == "c51" else {}
-    elif isinstance(model, PolicyValueModel):
-        variant, kind, shape["shared"] = "policy_value", ModelConfig, model.shared
-    else:
-        variant, kind = "policy_only", ModelConfig
-    config = kind(**shape)
-    with torch.random.fork_rng(devices=[]):  # torch's layers draw from the global stream when they are made
-        rebuilt = MODEL_VARIANTS[variant](obs_spec, action_spec, config)
-    return asdict(config) if str(rebuilt) == str(model) else None

@@ -1,42 +1,89 @@
-"""Networks as NumPy arrays that share memory with torch: acting without the framework's overhead.
+"""Networks as NumPy arrays that share memory with torch. None where a model has other parts than ours."""
 
-Training changes parameters in place, so the views follow it. When parameters move (into a flat tensor, to another
-device) the views are made again.
-"""
+from typing import NamedTuple
 
-from collections.abc import Callable
-from typing import Any
-
+import numpy as np
 from torch import nn
 
-from drl.engines.numpy.networks import Layer
+from drl.core.specs import Array
+from drl.engines.numpy.networks import Cell, Layer, PolicyNet, QNet, mlp_forward, recurrent_step
 from drl.engines.torch.backbones import ACTIVATIONS, MLP
 from drl.engines.torch.layers import NoisyLinear
+from drl.engines.torch.models import GaussianHead, LogitsHead, Model, PolicyValueModel, QHead, SquashedGaussianHead
+from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
 
 
-class NumpyNet:
-    """Views of a model, made by `make` and made again whenever a part was replaced or parameters have moved."""
+def policy_views(model: nn.Module) -> PolicyNet | None:
+    """An MLP policy."""
+    actor = model.actor if type(model) is PolicyValueModel else model
+    if type(actor) is not Model:
+        return None
+    layers = backbone_views(actor.backbone)
+    return None if layers is None else _policy_net(layers, actor.head)
 
-    def __init__(self, model: nn.Module, make: Callable[[nn.Module], Any]):
-        self.model, self.make = model, make
-        self._parts: list[tuple[dict[str, Any], str, Any]] = []  # (where a part is registered, its name, the part)
-        self._place = -1  # of the first parameter
-        self._views: Any = None
 
-    def views(self) -> Any:
-        """What `make` gave, or None where the model has no NumPy form."""
-        if not self._parts or not self._unchanged():
-            modules = list(self.model.modules())
-            tables: list[dict[str, Any]] = [m._modules for m in modules] + [m._parameters for m in modules]
-            self._parts = [(table, name, part) for table in tables for name, part in table.items()]
-            self._first = next(self.model.parameters())
-            self._place = self._first.data_ptr()
-            on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
-            self._views = self.make(self.model) if on_cpu else None
-        return self._views
+def _policy_net(layers: list[Layer], head: nn.Module) -> PolicyNet | None:
+    if type(head) is LogitsHead:
+        return PolicyNet(layers, linear_view(head), None)
+    if type(head) is GaussianHead:
+        return PolicyNet(layers, linear_view(head.mean), head.log_std.detach().numpy())
+    if type(head) is SquashedGaussianHead:
+        return PolicyNet(layers, linear_view(head.mean), linear_view(head.log_std))
+    return None
 
-    def _unchanged(self) -> bool:
-        return self._first.data_ptr() == self._place and all(table[name] is part for table, name, part in self._parts)
+
+def q_views(model: nn.Module) -> QNet | None:
+    """An MLP with a head of action values."""
+    if type(model) is not Model or type(model.head) is not QHead:
+        return None
+    layers = backbone_views(model.backbone)
+    if layers is None:
+        return None
+    head = model.head
+    value = None if head.state_value is None else linear_view(head.state_value)
+    return QNet(layers, linear_view(head.advantage), value, head.kind, head.support.numpy())
+
+
+class RecurrentPart(NamedTuple):
+    """One recurrent backbone and its place in the agent's memory."""
+
+    layers: list[Layer]
+    cell: Cell
+    place: slice
+
+
+class RecurrentViews(NamedTuple):
+    """All that is needed to act, and to remember for the critic what it will have to know when the agent learns."""
+
+    parts: list[RecurrentPart]  # the actor's first
+    policy: PolicyNet  # of the actor's features
+
+    def step(self, obs: Array, rnn_state: Array) -> tuple[Array, Array]:
+        """Distribution parameters `[N, P]` of normalized observations, and what is remembered afterwards `[N, S]`."""
+        steps = [recurrent_step(p.cell, mlp_forward(p.layers, obs), rnn_state[:, p.place]) for p in self.parts]
+        after = steps[0][1] if len(steps) == 1 else np.concatenate([state for _, state in steps], axis=1)
+        return self.policy.of_features(steps[0][0]), after
+
+
+def recurrent_views(model: nn.Module) -> RecurrentViews | None:
+    """A recurrent policy with MLPs in front of its memory."""
+    members = [model.actor, model.critic] if type(model) is PolicyValueModel else [model]
+    if any(type(member) is not Model or type(member.backbone) is not Recurrent for member in members):
+        return None
+    parts = [part for part in map(_recurrent_part, recurrent_parts(model)) if part is not None]
+    policy = _policy_net([], members[0].head)  # type: ignore[arg-type]
+    if len(parts) < len(recurrent_parts(model)) or policy is None:
+        return None
+    return RecurrentViews(parts, policy)
+
+
+def _recurrent_part(recurrent: Recurrent) -> RecurrentPart | None:
+    layers, cell = backbone_views(recurrent.backbone), recurrent.cell
+    if layers is None or type(cell) is not CELLS[recurrent.kind]:
+        return None
+    views = [p.detach().numpy() for p in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
+    weights = Cell(recurrent.kind, views[0].T, views[1].T, views[2], views[3])
+    return RecurrentPart(layers, weights, slice(recurrent.offset, recurrent.offset + recurrent.rnn_state_size))
 
 
 def backbone_views(backbone: nn.Module) -> list[Layer] | None:
@@ -51,6 +98,7 @@ def backbone_views(backbone: nn.Module) -> list[Layer] | None:
     return [linear_view(layer, backbone.activation) for layer in layers]
 
 
-def linear_view(layer: Any, activation: str = "identity") -> Layer:
+def linear_view(layer: nn.Module, activation: str = "identity") -> Layer:
     """Weight `[in, out]`, bias and activation. Of a noisy layer this is its mean."""
+    assert isinstance(layer, nn.Linear | NoisyLinear)
     return layer.weight.detach().numpy().T, layer.bias.detach().numpy(), activation

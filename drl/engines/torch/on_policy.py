@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, Array
+from drl.core.specs import Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.packing import Sequences, one_step, sequences, successors
@@ -19,52 +19,74 @@ CHUNK = 4096  # rows per forward pass: keeps image rollouts within memory
 class Rows(NamedTuple):
     """A rollout flattened to rows `[B, …]`, ready for a loss."""
 
-    obs: Tensor | Sequences  # what the model sees; sequences if it is recurrent, whose packed order all rows have
+    obs: ops.Obs | Sequences  # what the model sees; sequences if it is recurrent, whose packed order all rows have
     action: Tensor
     log_prob: Tensor  # under the policy that played
     value: Tensor  # of the critic before this learning step
     advantage: Tensor
     target: Tensor  # what the value should have been
+    action_mask: Tensor | None = None  # what was legal; None: everything
+
+    def take(self, index: Tensor) -> "Rows":
+        """These rows, of a model that is not recurrent."""
+        assert not isinstance(self.obs, Sequences)
+        return Rows(ops.take_rows(self.obs, index), *self.columns(index))  # type: ignore[arg-type]
+
+    def split(self, parts: int) -> "Iterator[Rows]":
+        """Nearly equal parts of rows that are not sequences."""
+        pieces = [[None] * parts if column is None else column.tensor_split(parts) for column in self[1:]]
+        if isinstance(self.obs, Tensor):
+            seen: list[ops.Obs] = list(self.obs.tensor_split(parts))
+        else:
+            assert isinstance(self.obs, dict)
+            cut = {name: part.tensor_split(parts) for name, part in self.obs.items()}
+            seen = [{name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+        return (Rows(*part) for part in zip(seen, *pieces, strict=True))
+
+    def columns(self, index: Tensor) -> list[Tensor | None]:
+        """All columns but the observations."""
+        return [None if column is None else column.index_select(0, index) for column in self[1:]]
 
 
 @torch.no_grad()
-def evaluate_rollout(model: nn.Module, spec: ActionSpec, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
+def evaluate_rollout(model: nn.Module, dist: Distribution, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
     """Forward the rollout once, bootstrap the rows that were cut, and estimate advantages by GAE(λ)."""
     if batch.rnn_state is not None:
-        return _evaluate_sequences(model, spec, batch, gamma, lam)
+        return _evaluate_sequences(model, dist, batch, gamma, lam)
     device = next(model.parameters()).device
-    obs, action = _flat(batch.obs, device), _flat(batch.action, device)
-    params, value = forward_in_chunks(model, obs)
-    log_prob, _ = ops.log_prob_and_entropy(spec, params, action)
+    obs, action = ops.to_tensors(batch.obs.reshape(-1, *batch.obs.shape[2:]), device), _flat(batch.action, device)
+    mask = None if batch.action_mask is None else _flat(batch.action_mask, device)
+    dist_params, value = forward_in_chunks(model, obs)
+    log_prob, _ = ops.log_prob_and_entropy(dist, dist_params, action, mask)
     values = value.cpu().numpy().reshape(batch.reward.shape)  # [T, N]
     next_values = successor_values(model, batch, values)
     advantage = ops.gae(batch.reward, values, next_values, batch.terminated, batch.truncated, gamma, lam)
     advantages = torch.from_numpy(advantage.reshape(-1)).to(device)
-    rows = Rows(obs, action, log_prob, value, advantages, advantages + value)
+    rows = Rows(obs, action, log_prob, value, advantages, advantages + value, mask)
     if batch.valid.all():
         return rows
-    keep = torch.from_numpy(np.flatnonzero(batch.valid)).to(device)
-    return Rows(obs.index_select(0, keep), *(tensor.index_select(0, keep) for tensor in rows[1:]))
+    return rows.take(torch.from_numpy(np.flatnonzero(batch.valid)).to(device))
 
 
-def _evaluate_sequences(model: nn.Module, spec: ActionSpec, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
+def _evaluate_sequences(model: nn.Module, dist: Distribution, batch: RolloutBatch, gamma: float, lam: float) -> Rows:
     """The same for a recurrent model, which meets every successor with what it remembers by then."""
     device = next(model.parameters()).device
     seen = sequences(batch, device)
     assert seen.packing is not None
     assert seen.after is not None
     row, last = seen.packing.row, seen.packing.last
-    params, value = model(seen)
+    dist_params, value = model(seen)
     action = _flat(batch.action, torch.device("cpu"))[row].to(device)
-    log_prob, _ = ops.log_prob_and_entropy(spec, params, action)
-    _, bootstrap = model(one_step(torch.from_numpy(successors(batch, seen.packing)).to(device), seen.after))
+    mask = None if batch.action_mask is None else _flat(batch.action_mask, torch.device("cpu"))[row].to(device)
+    log_prob, _ = ops.log_prob_and_entropy(dist, dist_params, action, mask)
+    _, bootstrap = model(one_step(ops.to_tensors(successors(batch, seen.packing), device), seen.after))
     values = np.zeros_like(batch.reward)  # [T, N]
     values.reshape(-1)[row] = value.cpu().numpy()
     next_values = np.concatenate([values[1:], values[:1]])
     next_values.reshape(-1)[last] = bootstrap.cpu().numpy()  # every other row has a successor in its own piece
     advantage = ops.gae(batch.reward, values, next_values, batch.terminated, batch.truncated, gamma, lam)
     advantages = torch.from_numpy(advantage.reshape(-1)[row]).to(device)
-    return Rows(seen, action, log_prob, value, advantages, advantages + value)
+    return Rows(seen, action, log_prob, value, advantages, advantages + value, mask)
 
 
 def minibatches_of_envs(rows: Rows, rng: np.random.Generator, count: int) -> Iterator[Rows]:
@@ -79,14 +101,14 @@ def minibatches_of_envs(rows: Rows, rng: np.random.Generator, count: int) -> Ite
         )
     for group in np.array_split(envs, count):
         seen, keep = rows.obs.of_envs(group)
-        yield Rows(seen, *(tensor.index_select(0, keep) for tensor in rows[1:]))
+        yield Rows(seen, *rows.columns(keep))  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def successor_values(model: nn.Module, batch: RolloutBatch, values: Array) -> Array:
     """V of every row's true successor `[T, N]`: the next row's, or the critic's word where the trace was cut."""
     device = next(model.parameters()).device
-    cut = torch.from_numpy(np.concatenate([batch.last_obs, batch.final_obs])).to(device)
+    cut = ops.to_tensors(np.concatenate([batch.last_obs, batch.final_obs]), device)
     _, cut_value = forward_in_chunks(model, cut)
     num_envs = len(batch.last_obs)
     bootstrap = cut_value.cpu().numpy()
@@ -95,11 +117,18 @@ def successor_values(model: nn.Module, batch: RolloutBatch, values: Array) -> Ar
     return next_values
 
 
-def forward_in_chunks(model: nn.Module, obs: Tensor) -> tuple[Tensor, Tensor]:
-    if len(obs) <= CHUNK:
-        params, value = model(obs)
-        return params, value
-    parts = [model(chunk) for chunk in obs.split(CHUNK)]
+def forward_in_chunks(model: nn.Module, obs: ops.Obs) -> tuple[Tensor, Tensor]:
+    """Distribution parameters and values of many rows."""
+    count = len(obs if isinstance(obs, Tensor) else next(iter(obs.values())))
+    if count <= CHUNK:
+        dist_params, value = model(obs)
+        return dist_params, value
+    if isinstance(obs, Tensor):
+        chunks: list[ops.Obs] = list(obs.split(CHUNK))
+    else:
+        pieces = {name: part.split(CHUNK) for name, part in obs.items()}
+        chunks = [dict(zip(pieces, each, strict=True)) for each in zip(*pieces.values(), strict=True)]
+    parts = [model(chunk) for chunk in chunks]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 

@@ -12,7 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from drl.core.specs import ActionSpec, Array
+from drl.core.errors import BadInput
+from drl.core.specs import Array, Distribution
+from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
+
+Obs = Tensor | dict[str, Tensor]  # what a model sees; a dict for observations with several parts
+
+
+def to_tensors(obs: Array, device: torch.device) -> Obs:
+    """Encoded observations at the engine's door, without a copy on a CPU where there is one part."""
+    if obs.dtype.names is None:
+        return torch.from_numpy(np.ascontiguousarray(obs)).to(device)
+    return {name: torch.from_numpy(np.ascontiguousarray(obs[name])).to(device) for name in obs.dtype.names}
+
+
+def take_rows(obs: Obs, index: Tensor) -> Obs:
+    if isinstance(obs, Tensor):
+        return obs.index_select(0, index)
+    return {name: part.index_select(0, index) for name, part in obs.items()}
+
 
 # ── rollout math, NumPy, time-major [T, N] ────────────────────────────────────────────────────────────────────────
 
@@ -86,21 +104,82 @@ def explained_variance(prediction: Array, target: Array) -> float:
 # ── policies, torch ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def log_prob_and_entropy(spec: ActionSpec, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """log π(a|s) and H[π(·|s)] per sample, from a policy head's parameters `[B, P]`."""
-    if spec.kind == "categorical":
-        return _categorical(params, action)
-    if spec.kind == "multi_categorical":
-        parts = [_categorical(part, action[:, i]) for i, part in enumerate(params.split(list(spec.sizes), dim=-1))]
+def log_prob_and_entropy(
+    dist: Distribution, dist_params: Tensor, action: Tensor, action_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """log π(a|s) and H[π(·|s)] per sample, from a policy head's answers `[B, P]`."""
+    if action_mask is not None:
+        dist_params = masked(dist, dist_params, action_mask)
+    if dist.kind == "categorical":
+        return _categorical(dist_params, action)
+    if dist.kind == "multi_categorical":
+        parts = [_categorical(p, action[:, i]) for i, p in enumerate(dist_params.split(list(dist.sizes), dim=-1))]
         return sum(part[0] for part in parts), sum(part[1] for part in parts)  # type: ignore[return-value]
-    if spec.kind == "bernoulli":
-        log_prob = -F.binary_cross_entropy_with_logits(params, action.to(params.dtype), reduction="none")
-        entropy = F.binary_cross_entropy_with_logits(params, torch.sigmoid(params), reduction="none")
+    if dist.kind == "bernoulli":
+        log_prob = -F.binary_cross_entropy_with_logits(dist_params, action.to(dist_params.dtype), reduction="none")
+        entropy = F.binary_cross_entropy_with_logits(dist_params, torch.sigmoid(dist_params), reduction="none")
         return log_prob.sum(-1), entropy.sum(-1)
-    mean, log_std = params.chunk(2, dim=-1)
-    standard = (action - mean) * torch.exp(-log_std)
+    if dist.kind == "deterministic":
+        raise BadInput("a deterministic policy has no log-probabilities; use distribution gaussian or tanh_gaussian")
+    mean, log_std = dist_params.chunk(2, dim=-1)
+    squashed = dist.kind == "tanh_gaussian"
+    value = torch.atanh(action.clamp(-INSIDE, INSIDE)) if squashed else action
+    standard = (value - mean) * torch.exp(-log_std)
     log_prob = -0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return log_prob.sum(-1), (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+    entropy = log_std + 0.5 * math.log(2 * math.pi * math.e)
+    if squashed:
+        log_prob, entropy = log_prob - log_slope_of_tanh(value), entropy + _mean_log_slope(mean, log_std)
+    return log_prob.sum(-1), entropy.sum(-1)
+
+
+def masked(dist: Distribution, dist_params: Tensor, action_mask: Tensor) -> Tensor:
+    """Logits with those of illegal actions out of reach; `action_mask` `[B, choices]` is True where one is legal."""
+    illegal = float(ILLEGAL)
+    if dist.kind == "bernoulli":
+        off, on = action_mask.view(len(action_mask), -1, 2).unbind(-1)
+        return dist_params.masked_fill(~off, -illegal).masked_fill(~on, illegal)
+    if not dist.sizes:
+        raise BadInput(f"there is an action mask, but a {dist.kind} distribution has no choices to mask")
+    return dist_params.masked_fill(~action_mask, illegal)
+
+
+def sample_with_log_prob(dist: Distribution, dist_params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """A draw from a Gaussian or squashed Gaussian that gradients flow through, and its log-probability.
+
+    `noise` `[B, entries]` is standard normal; zeros give the mode.
+    """
+    mean, log_std = dist_params.chunk(2, dim=-1)
+    value = mean + torch.exp(log_std) * noise
+    log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    if dist.kind == "tanh_gaussian":
+        return torch.tanh(value), (log_prob - log_slope_of_tanh(value)).sum(-1)
+    return value, log_prob.sum(-1)
+
+
+def mode(dist: Distribution, dist_params: Tensor, action_mask: Tensor | None = None) -> Tensor:
+    """The most likely action; of a squashed Gaussian the squashed mean, through which gradients flow."""
+    if action_mask is not None:
+        dist_params = masked(dist, dist_params, action_mask)
+    if dist.kind == "categorical":
+        return dist_params.argmax(dim=-1)
+    if dist.kind == "multi_categorical":
+        return torch.stack([part.argmax(dim=-1) for part in dist_params.split(list(dist.sizes), dim=-1)], dim=-1)
+    if dist.kind == "bernoulli":
+        return (dist_params > 0).long()
+    mean = dist_params[:, : dist.entries]
+    return mean if dist.kind == "gaussian" else torch.tanh(mean)
+
+
+def log_slope_of_tanh(value: Tensor) -> Tensor:
+    """log(1 − tanh(x)²), without the cancellation near ±1."""
+    return 2.0 * (math.log(2.0) - value - F.softplus(-2.0 * value))
+
+
+def _mean_log_slope(mean: Tensor, log_std: Tensor) -> Tensor:
+    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: what squashing takes from its entropy."""
+    nodes, weights = (torch.from_numpy(part).to(mean.device) for part in QUADRATURE)
+    values = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
+    return (log_slope_of_tanh(values) * weights).sum(dim=-1)
 
 
 def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drl.core.specs import Array
 from drl.core.transition import RolloutBatch
+from drl.engines.torch.ops import Obs, take_rows, to_tensors
 
 
 class Packing(NamedTuple):
@@ -28,7 +29,7 @@ class Packing(NamedTuple):
 class Sequences(NamedTuple):
     """P pieces in B rows, packed."""
 
-    obs: Tensor  # [B, …]
+    obs: Obs  # [B, …]
     sizes: list[int]  # how many pieces have a step k; the first is P, and they never rise
     rnn_state: Tensor  # [P, S] what was remembered as each piece began
     after: Tensor | None = None  # [P, S], to be filled with what is remembered at its end
@@ -43,13 +44,13 @@ class Sequences(NamedTuple):
         keep = np.flatnonzero(chosen[self.packing.env])
         sizes = np.bincount(self.packing.step[keep]).tolist()
         ours = np.flatnonzero(chosen[self.packing.piece_env])
-        rows, pieces = (torch.from_numpy(index).to(self.obs.device) for index in (keep, ours))
-        return Sequences(self.obs.index_select(0, rows), sizes, self.rnn_state.index_select(0, pieces)), rows
+        rows, pieces = (torch.from_numpy(index).to(self.rnn_state.device) for index in (keep, ours))
+        return Sequences(take_rows(self.obs, rows), sizes, self.rnn_state.index_select(0, pieces)), rows
 
 
-def one_step(obs: Tensor, rnn_state: Tensor, after: Tensor | None = None) -> Sequences:
+def one_step(obs: Obs, rnn_state: Tensor, after: Tensor | None = None) -> Sequences:
     """A single step of each environment, or of each piece."""
-    return Sequences(obs, [len(obs)], rnn_state, after)
+    return Sequences(obs, [len(rnn_state)], rnn_state, after)
 
 
 def pack(batch: RolloutBatch) -> Packing:
@@ -83,7 +84,7 @@ def sequences(batch: RolloutBatch, device: torch.device) -> Sequences:
     rnn_state = np.where(packing.carried[:, None], batch.rnn_state[packing.piece_env], np.float32(0.0))
     start = torch.from_numpy(rnn_state).to(device)
     sizes = np.bincount(packing.step).tolist()
-    return Sequences(torch.from_numpy(obs).to(device), sizes, start, torch.empty_like(start), packing)
+    return Sequences(to_tensors(obs, device), sizes, start, torch.empty_like(start), packing)
 
 
 def successors(batch: RolloutBatch, packing: Packing) -> Array:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from drl.core.configs import DQNConfig, QModelConfig
+from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.configs import QModelConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
 from drl.core.specs import ActionSpec, ObsSpec

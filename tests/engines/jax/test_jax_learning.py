@@ -9,7 +9,11 @@ from engine_twins import draw_replay, quick_compilation  # noqa: F401 (the secon
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.state_files import read_state, write_state

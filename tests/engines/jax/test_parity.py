@@ -13,7 +13,11 @@ import pytest
 import torch
 from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
-from drl.core.configs import A2CConfig, DQNConfig, ModelConfig, PPOConfig, QModelConfig, ReinforceConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo

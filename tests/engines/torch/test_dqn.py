@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from drl.engines.torch.q_agent import QAgent
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.configs import DQNConfig, QModelConfig
+from drl.core.algorithms.dqn_record import DQNConfig
+from drl.core.configs import QModelConfig
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
@@ -17,7 +19,6 @@ from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
 from drl.engines.torch.models import architecture_of, make_q_value_model
-from drl.engines.torch.q_agent import QAgent
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.load_agent import load_agent
 from drl.testing import oracles

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.configs import ModelConfig, PPOConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
 from drl.engines.torch.algorithms.ppo import ppo_loss

@@ -6,7 +6,10 @@ import torch
 
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import A2CConfig, ModelConfig, PPOConfig, ReinforceConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
 from drl.envs.make_vec_env import make_vec_env

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from drl.engines.torch.policy_agent import PolicyAgent
+from drl.engines.torch.recurrent_views import recurrent_views
 
-from drl.core.configs import A2CConfig, ModelConfig, PPOConfig, ReinforceConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
@@ -15,8 +20,6 @@ from drl.engines.torch.build import build_learner
 from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import pack, sequences
-from drl.engines.torch.policy_agent import PolicyAgent
-from drl.engines.torch.recurrent_views import recurrent_views
 from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 

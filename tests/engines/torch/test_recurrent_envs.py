@@ -8,7 +8,9 @@ from gymnasium.vector import AutoresetMode
 
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import A2CConfig, ModelConfig, PPOConfig
+from drl.core.algorithms.a2c_record import A2CConfig
+from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.state_files import read_state, write_state

@@ -1,5 +1,6 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,26 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import A2CConfig, variant_of
-from drl.core.schedules import schedule
-from drl.core.specs import ActionSpec
+from drl.core.algorithms.a2c_record import RECORD, A2CConfig
+from drl.core.contracts import Learned
+from drl.core.schedules import Schedule, schedule
+from drl.core.specs import ActionSpec, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.layers import Params
+from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer
 
 LOGGED = ("policy_loss", "value_loss", "entropy")
 
 
 def a2c_loss(
-    params: Params, model: Any, rows: Rows, weight: jax.Array | None, spec: ActionSpec, config: A2CConfig
+    params: Tree, model: AnyModel, rows: Rows, weight: jax.Array | None, dist: Distribution, config: A2CConfig
 ) -> tuple[jax.Array, jax.Array]:
     """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all do)."""
-    policy, value = model.apply(params, rows.obs)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
+    dist_params, value = model.apply(params, rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
     policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
     value_loss = ops.mean(jnp.square(value - rows.target), weight)
@@ -38,15 +42,23 @@ def a2c_loss(
 class PureA2C:
     """A2C without state: a constant to the compiler, its methods pure functions of arrays."""
 
-    model: Any  # policy-value
-    spec: ActionSpec
+    model: AnyModel  # policy-value
+    dist: Distribution
     config: A2CConfig
+    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> AnyOptimizer:
+        if self.optax is not None:
+            return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         return Optimizer(self.config.optimizer, self.config.optimizer_eps, self.config.max_grad_norm)
 
-    def begin(self, params: Params) -> LearnerState:
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """What `step` takes besides a window and a key, over the share of the budget used."""
+        return {"learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end)}
+
+    def begin(self, params: Tree) -> LearnerState:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
@@ -54,8 +66,8 @@ class PureA2C:
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One learning step on one rollout. Nothing is drawn; `key` is there because every algorithm takes one."""
         config, weight = self.config, weight_of(window)
-        rows = evaluate_rollout(self.model, state.params, self.spec, window, config.gamma, config.gae_lambda)
-        gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.spec, config)
+        rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
+        gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.dist, config)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         fit = ops.explained_variance(rows.value, rows.target, weight)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "explained_variance": fit}
@@ -74,23 +86,24 @@ class A2C(Learner):
         action_spec: ActionSpec,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
+        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or A2CConfig()
-        super().__init__(model_state, variant_of("a2c", self.config))
-        self.pure = PureA2C(model_state.model, action_spec, self.config)
+        super().__init__(model_state, RECORD.variant(self.config))
+        self.pure = PureA2C(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = self.pure.schedules["learning_rate"]
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate = self.learning_rate(progress)
         state, logs = _step(
             self.pure, LearnerState(self.model_state.params, self.opt_state), window_of(batch), None, np.float32(rate)
         )
         self.model_state.params, self.opt_state = state
-        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
+        return Learned({name: float(value) for name, value in logs.items()} | {"learning_rate": rate})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": state_arrays(self.opt_state)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.opt_state = restore_state(self.opt_state, state["optimizer"])

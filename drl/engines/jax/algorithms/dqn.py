@@ -4,6 +4,7 @@ The parts are independent switches. Dueling, noisy and distributional are the mo
 memory's and reach the loss as `continues` and `weight`; double is here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,18 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import DQNConfig, variant_of
+from drl.core.algorithms.dqn_record import RECORD, DQNConfig
+from drl.core.contracts import Learned
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array
+from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
-from drl.engines.jax.heads import QHead
-from drl.engines.jax.layers import Params, random_noise
+from drl.engines.jax.layers import Tree, noise_for, random_noise
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
-from drl.engines.jax.optimizer import Optimizer, OptimizerState
-from drl.engines.numpy.networks import noise_of
+from drl.engines.jax.models import AnyModel, QHead
+from drl.engines.jax.on_policy import fields
+from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer, OptState
 
 
 class QRows(NamedTuple):
@@ -35,37 +38,41 @@ class QRows(NamedTuple):
     continues: Any  # γ^k, or 0 where the episode terminated
     next_obs: Any
     weight: Any  # importance weights; None: all 1
+    next_action_mask: Any = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
 
 
 class DQNState(NamedTuple):
-    params: Params
-    target: Params
-    optimizer: OptimizerState
+    params: Tree
+    target: Tree
+    optimizer: OptState
+    count: Any  # int32: updates so far
 
 
 LOGGED = ("loss", "mean_q", "mean_error")
 
 
 def dqn_loss(
-    params: Params, target: Params, noise: tuple[Params, Params], model: Any, rows: QRows, config: DQNConfig
+    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: Any, rows: QRows, config: DQNConfig
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Importance-weighted error of the chosen actions' values, `noise` being that of the online and the target network.
 
     The second result holds the numbers of `LOGGED`, and every row's error: its priority.
     """
-    head: Any = getattr(model, "head", None)
-    kind = head.kind if isinstance(head, QHead) else "none"
-    online, other = params | noise[0], target | noise[1]
+    head = q_head(model)
+    online, other = with_noise(params, noise[0]), with_noise(target, noise[1])
     next_answer = model.apply(other, rows.next_obs)
     selector = jax.lax.stop_gradient(model.apply(online, rows.next_obs)) if config.double else next_answer
-    next_chosen = ops.of_action(next_answer, _q_values(head, selector).argmax(axis=-1))  # [B] or [B, atoms]
+    next_q = q_values_of(head, selector)
+    if rows.next_action_mask is not None:
+        next_q = jnp.where(rows.next_action_mask, next_q, -jnp.inf)
+    next_chosen = ops.of_action(next_answer, next_q.argmax(axis=-1))  # [B] or [B, atoms]
     chosen = ops.of_action(model.apply(online, rows.obs), rows.action)
     penalty = ops.huber if config.loss == "huber" else ops.half_square
-    if kind == "c51":
+    if head is not None and head.kind == "c51":
         goal = ops.project_distribution(jax.nn.softmax(next_chosen), rows.reward, rows.continues, head.support)
         per_sample = -(goal * jax.nn.log_softmax(chosen)).sum(axis=-1)  # cross-entropy
         error = per_sample
-    elif kind == "qr":
+    elif head is not None and head.kind == "qr":
         goal = ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
         per_sample = ops.quantile_loss(chosen, goal, penalty)
         error = per_sample
@@ -74,47 +81,64 @@ def dqn_loss(
         per_sample = penalty(error)
     loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
     size = jnp.abs(error)
-    numbers = jnp.stack([loss, _q_values(head, chosen).mean(), size.mean()])
+    numbers = jnp.stack([loss, q_values_of(head, chosen).mean(), size.mean()])
     return loss, jax.lax.stop_gradient((numbers, size))
 
 
-def _q_values(head: Any, answer: jax.Array) -> jax.Array:
-    return head.q_values(answer) if isinstance(head, QHead) else answer
+def q_head(model: AnyModel) -> QHead | None:
+    """The head of one of our own models."""
+    head = getattr(model, "head", None)
+    return head if isinstance(head, QHead) else None
+
+
+def q_values_of(head: QHead | None, answer: jax.Array) -> jax.Array:
+    return answer if head is None else head.q_values(answer)
+
+
+def with_noise(params: Tree, noise: dict[str, Any]) -> Tree:
+    return params | noise if noise else params
 
 
 @dataclass(frozen=True)
 class PureDQN:
     """DQN without state: a constant to the compiler, its methods pure functions of arrays."""
 
-    model: Any  # q-value
+    model: AnyModel  # q-value
     config: DQNConfig
+    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> AnyOptimizer:
+        if self.optax is not None:
+            return OptaxOptimizer(self.optax, self.config.max_grad_norm, self.config.max_grad_value)
         config = self.config
         limits = (config.max_grad_norm, config.max_grad_value)
         return Optimizer(config.optimizer, config.adam_eps, *limits, config.amsgrad, config.weight_decay)
 
-    def begin(self, params: Params) -> DQNState:
-        return DQNState(params, dict(params), self.optimizer.init(params))
+    def begin(self, params: Tree) -> DQNState:
+        copied = jax.tree.map(lambda value: value, params)
+        return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
-    def step(self, state: DQNState, rows: QRows, key: Any, rate: Any) -> tuple[DQNState, dict[str, jax.Array]]:
-        """One update, its noise drawn from `key`. Besides numbers to log it gives `priority`, the error of each row."""
-        online, target = (noise_of(state.params, partial(random_noise, key)) for key in jax.random.split(key))
+    def step(
+        self, state: DQNState, rows: QRows, key: Any, rate: Any
+    ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
+        """One update, its noise drawn from `key`: the state afterwards, numbers to log, and the error of each row."""
+        online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
         return self.update(state, rows, (online, target), rate)
 
     def update(
-        self, state: DQNState, rows: QRows, noise: tuple[Params, Params], rate: Any
-    ) -> tuple[DQNState, dict[str, jax.Array]]:
+        self, state: DQNState, rows: QRows, noise: tuple[Tree, Tree], rate: Any
+    ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
         options = (state.target, noise, self.model, rows, self.config)
         gradient, (numbers, priority) = jax.grad(dqn_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         # 0 between two moves of the target network.
-        share = self.config.tau * (opt_state.count % self.config.target_every == 0)
-        target = {name: old + share * (params[name] - old) for name, old in state.target.items()}
-        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "priority": priority}
-        return DQNState(params, target, opt_state), logs
+        count = state.count + 1
+        share = self.config.tau * (count % self.config.target_every == 0)
+        target = jax.tree.map(lambda old, new: old + share * (new - old), state.target, params)
+        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm}
+        return DQNState(params, target, opt_state, count), logs, priority
 
 
 _update = jax.jit(PureDQN.update, static_argnums=0)
@@ -130,39 +154,43 @@ class DQN(Learner):
         action_spec: ActionSpec,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
+        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
-        self.spec, self.config = action_spec, config or DQNConfig()
-        super().__init__(model_state, variant_of("dqn", self.config))
+        self.config = config or DQNConfig()
+        super().__init__(model_state, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # draws the noise of noisy layers
-        self.pure = PureDQN(model_state.model, self.config)
-        _, self.target, self.opt_state = self.pure.begin(model_state.params)
+        self.pure = PureDQN(model_state.model, self.config, optax)
+        _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
-    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> dict[str, Any]:
-        """One update. Besides numbers to log it gives `priority`, the error of each row."""
+    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
+        """One update. A row's priority is its error."""
         rate = self.learning_rate(progress)
         continues = batch.discount * (1.0 - batch.terminated)
-        rows = QRows(batch.obs, batch.action, batch.reward, continues, batch.next_obs, batch.weight)
-        state = DQNState(self.model_state.params, self.target, self.opt_state)
+        obs, next_obs = fields(batch.obs), fields(batch.next_obs)
+        rows = QRows(obs, batch.action, batch.reward, continues, next_obs, batch.weight, batch.next_action_mask)
+        state = DQNState(self.model_state.params, self.target, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
-        noise = (noise_of(state.params, draw), noise_of(state.params, draw))  # independent for both networks
-        state, logs = _update(self.pure, state, rows, noise, np.float32(rate))
-        self.model_state.params, self.target, self.opt_state = state
-        priority = np.asarray(logs.pop("priority"))
-        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "priority": priority}
+        noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks
+        state, logs, priority = _update(self.pure, state, rows, noise, np.float32(rate))
+        self.model_state.params, self.target, self.opt_state, self.count = state
+        log = {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
+        return Learned(log, np.asarray(priority))
 
     def predict(self, obs: Array) -> Array:
-        answer = self.model_state.model.apply(self.model_state.params, obs)
-        return np.asarray(_q_values(getattr(self.model_state.model, "head", None), answer))
+        answer = self.model_state.model.apply(self.model_state.params, fields(obs))
+        return np.asarray(q_values_of(q_head(self.model_state.model), answer))
 
     def sync_target(self) -> None:
-        self.target = dict(self.model_state.params)
+        self.target = jax.tree.map(lambda value: value, self.model_state.params)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         target = state_arrays(self.target)
-        return {"optimizer": state_arrays(self.opt_state), "target": target, "rng": generator_state(self.rng)}
+        counted = {"count": int(self.count), "rng": generator_state(self.rng)}
+        return {"optimizer": state_arrays(self.opt_state), "target": target} | counted
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.opt_state = restore_state(self.opt_state, state["optimizer"])
         self.target = restore_state(self.target, state["target"])
+        self.count = np.int32(state["count"])
         restore_generator(self.rng, state["rng"])

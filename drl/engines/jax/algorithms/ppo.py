@@ -1,5 +1,6 @@
-"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
+"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, the ratio clipped."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,18 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import PPOConfig, variant_of
+from drl.core.algorithms.ppo_record import RECORD, PPOConfig
+from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
+from drl.core.schedules import Schedule, schedule
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array
+from drl.core.specs import ActionSpec, Array, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.layers import Params
+from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 LOGGED = (
@@ -27,17 +31,17 @@ LOGGED = (
 
 
 def ppo_loss(
-    params: Params,
-    model: Any,
+    params: Tree,
+    model: AnyModel,
     rows: Rows,
     weight: jax.Array | None,
     clip_range: Any,
-    spec: ActionSpec,
+    dist: Distribution,
     config: PPOConfig,
 ) -> tuple[jax.Array, jax.Array]:
     """The loss of one minibatch and, stacked, what to log of it. Rows of weight 0 do not count (None: all do)."""
-    policy, value = model.apply(params, rows.obs)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, rows.action)
+    dist_params, value = model.apply(params, rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
 
     log_ratio = log_prob - rows.log_prob  # [B]
@@ -63,19 +67,30 @@ def ppo_loss(
 class PurePPO:
     """PPO without state: a constant to the compiler, its methods pure functions of arrays."""
 
-    model: Any  # policy-value
-    spec: ActionSpec
+    model: AnyModel  # policy-value
+    dist: Distribution
     config: PPOConfig
+    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> AnyOptimizer:
+        if self.optax is not None:
+            return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         config = self.config
         factors: tuple[tuple[str, float], ...] = ()
         if config.critic_learning_rate is not None:
             factors = (("critic.", config.critic_learning_rate / config.learning_rate),)
         return Optimizer("adam", config.adam_eps, config.max_grad_norm, factors=factors)
 
-    def begin(self, params: Params) -> LearnerState:
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """What `step` takes besides a window and a key, over the share of the budget used."""
+        return {
+            "learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end),
+            "clip_range": schedule(self.config.clip_range, self.config.clip_range_end),
+        }
+
+    def begin(self, params: Tree) -> LearnerState:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
@@ -91,12 +106,11 @@ class PurePPO:
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """The same with a given order of rows `[epochs, T · N]`, those that are not valid at the end of each."""
         config = self.config
-        rows = evaluate_rollout(self.model, state.params, self.spec, window, config.gamma, config.gae_lambda)
+        rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
 
         def descend(state: LearnerState, part: Any) -> tuple[LearnerState, jax.Array]:
-            minibatch = Rows(*(column[part[0]] for column in rows))
-            return self._descend(state, minibatch, part[1], rate, clip_range)
+            return self._descend(state, rows.take(part[0]), part[1], rate, clip_range)
 
         def epoch(state: LearnerState, index: jax.Array) -> tuple[LearnerState, jax.Array]:
             return jax.lax.scan(descend, state, (index, weight))  # logged: [minibatches, numbers]
@@ -114,7 +128,7 @@ class PurePPO:
     def _descend(
         self, state: LearnerState, rows: Rows, weight: jax.Array | None, rate: Any, clip_range: Any
     ) -> tuple[LearnerState, jax.Array]:
-        options = (self.model, rows, weight, clip_range, self.spec, self.config)
+        options = (self.model, rows, weight, clip_range, self.dist, self.config)
         gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         return LearnerState(params, opt_state), jnp.append(logged, norm)
@@ -149,24 +163,25 @@ class PPO(Learner):
         action_spec: ActionSpec,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
+        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or PPOConfig()
-        super().__init__(model_state, variant_of("ppo", self.config))
+        super().__init__(model_state, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.pure = PurePPO(model_state.model, action_spec, self.config)
+        self.pure = PurePPO(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
-        self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
+        self.learning_rate, self.clip_range = self.pure.schedules.values()
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
         state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), np.float32(rate), np.float32(clip_range))
         state, logs = _update(self.pure, state, *inputs)
         self.model_state.params, self.opt_state = state
-        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate, "clip_range": clip_range}
+        numbers = {name: float(value) for name, value in logs.items()}
+        return Learned(numbers | {"learning_rate": rate, "clip_range": clip_range})
 
     def _orders(self, valid: Array) -> Array:
         """A new random order of the valid rows for every epoch, the others behind them."""
@@ -174,9 +189,9 @@ class PPO(Learner):
         orders = [keep[self.rng.permutation(len(keep))] for _ in range(self.config.epochs)]
         return np.array([np.concatenate([order, others]) for order in orders], np.int32)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": state_arrays(self.opt_state), "rng": generator_state(self.rng)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.opt_state = restore_state(self.opt_state, state["optimizer"])
         restore_generator(self.rng, state["rng"])

@@ -1,5 +1,6 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,40 +8,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ReinforceConfig, variant_of
+from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
+from drl.core.contracts import Learned
 from drl.core.schedules import schedule
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.layers import Params
+from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.models import AnyModel, distribution_of, value_of
 from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values, weight_of, window_of
-from drl.engines.jax.optimizer import Optimizer, OptimizerState
+from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer, OptState
 
 LOGGED = ("policy_loss", "entropy", "value_loss")
 SHORTEST = 256  # rows that a window is padded to at least
 
 
 class ReinforceState(NamedTuple):
-    params: Params
-    optimizer: OptimizerState
+    params: Tree
+    optimizer: OptState
     running_mean: Any  # float32: of the returns, for baseline `mean`; NaN before the first
 
 
 def reinforce_loss(
-    params: Params,
-    model: Any,
+    params: Tree,
+    model: AnyModel,
     window: Window,
     advantage: jax.Array,
     returns: jax.Array,
-    spec: ActionSpec,
+    dist: Distribution,
     config: ReinforceConfig,
 ) -> tuple[jax.Array, jax.Array]:
     """−A · log π(a|s), an entropy bonus and, with a critic, its error; `advantage` and `returns` are rows `[B]`."""
     answer, weight = model.apply(params, flat(window.obs)), weight_of(window)
-    policy, value = answer if config.baseline == "value" else (answer, returns)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, policy, flat(window.action))
+    dist_params, value = answer if config.baseline == "value" else (answer, returns)
+    mask = flat(window.action_mask)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, flat(window.action), mask)
     policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
     value_loss = ops.mean(jnp.square(value - returns), weight)
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
@@ -55,15 +60,18 @@ class PureReinforce:
     with baseline `mean`; baseline `none` has no estimate of it and counts nothing.
     """
 
-    model: Any  # policy-only, or policy-value with baseline `value`
-    spec: ActionSpec
+    model: AnyModel  # policy-only, or policy-value with baseline `value`
+    dist: Distribution
     config: ReinforceConfig
+    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> AnyOptimizer:
+        if self.optax is not None:
+            return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         return Optimizer("adam", self.config.adam_eps, self.config.max_grad_norm)
 
-    def begin(self, params: Params) -> ReinforceState:
+    def begin(self, params: Tree) -> ReinforceState:
         return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
 
     def step(
@@ -76,7 +84,7 @@ class PureReinforce:
         advantage = (returns - baseline).reshape(-1)
         if config.normalize_advantage:
             advantage = ops.normalize(advantage, weight)
-        options = (self.model, window, advantage, target, self.spec, config)
+        options = (self.model, window, advantage, target, self.dist, config)
         gradient, numbers = jax.grad(reinforce_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
@@ -91,7 +99,7 @@ class PureReinforce:
         config, ends = self.config, (window.terminated, window.truncated, self.config.gamma)
         old = jnp.asarray(state.running_mean)
         if config.baseline == "value":
-            value = in_chunks(lambda rows: self.model.value(state.params, rows), flat(window.obs))
+            value = in_chunks(lambda rows: value_of(self.model, state.params, rows), flat(window.obs))
             values = value.reshape(window.reward.shape)
             tails = successor_values(self.model, state.params, window, values)
             return ops.discounted_returns(window.reward, tails, *ends), values, old
@@ -117,24 +125,27 @@ class Reinforce(Learner):
         action_spec: ActionSpec,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
+        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or ReinforceConfig()
-        super().__init__(model_state, variant_of("reinforce", self.config))
-        self.pure = PureReinforce(model_state.model, action_spec, self.config)
+        super().__init__(model_state, RECORD.variant(self.config))
+        self.pure = PureReinforce(
+            model_state.model, distribution_of(model_state.model, action_spec), self.config, optax
+        )
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate = self.learning_rate(progress)
         state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
         state, logs = _step(self.pure, state, padded(window_of(batch)), None, np.float32(rate))
         self.model_state.params, self.opt_state, self.running_mean = state
-        return {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
+        return Learned({name: float(value) for name, value in logs.items()} | {"learning_rate": rate})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": state_arrays(self.opt_state), "running_mean": state_arrays(self.running_mean)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.opt_state = restore_state(self.opt_state, state["optimizer"])
         self.running_mean = restore_state(self.running_mean, state["running_mean"])
 
@@ -147,6 +158,9 @@ def padded(window: Window) -> Window:
     def stretch(array: Any, value: Any = 0) -> Any:
         return np.concatenate([array, np.full((missing, *array.shape[1:]), value, array.dtype)])
 
-    rows = {name: stretch(getattr(window, name)) for name in window._fields if name != "last_obs"}
-    # Padding is terminated, so that nothing flows back from it.
-    return window._replace(**rows | {"terminated": stretch(window.terminated, True)})
+    rows = {
+        n: jax.tree.map(stretch, getattr(window, n)) for n in window._fields if n not in ("last_obs", "action_mask")
+    }
+    # Padding is terminated, so that nothing flows back from it, and everything is legal in it.
+    mask = None if window.action_mask is None else stretch(window.action_mask, True)
+    return window._replace(**rows | {"terminated": stretch(window.terminated, True), "action_mask": mask})

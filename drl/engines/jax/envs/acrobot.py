@@ -21,7 +21,7 @@ class Acrobot:
 
     max_steps: int | None = 500
     obs_spec = ObsSpec("box", box_shape=(6,))
-    action_spec = ActionSpec("categorical", sizes=(3,))
+    action_spec = ActionSpec("discrete", sizes=(3,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

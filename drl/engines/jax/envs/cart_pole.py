@@ -23,7 +23,7 @@ class CartPole:
     sutton_barto_reward: bool = False  # −1 at failure and 0 before, instead of 1 at every step
     max_steps: int | None = 500
     obs_spec = ObsSpec("box", box_shape=(4,))
-    action_spec = ActionSpec("categorical", sizes=(2,))
+    action_spec = ActionSpec("discrete", sizes=(2,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

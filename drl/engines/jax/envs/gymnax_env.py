@@ -66,14 +66,14 @@ class GymnaxEnv:
         env, params = self._env_and_params
         space = env.action_space(params)
         if type(space).__name__ == "Discrete":
-            return ActionSpec("categorical", sizes=(int(space.n),))
+            return ActionSpec("discrete", sizes=(int(space.n),))
         if type(space).__name__ != "Box":
             raise BadInput(f"cannot use action space {space} of gymnax:{self.name}; expected Discrete or Box")
         low, high = (
             tuple(np.broadcast_to(np.asarray(bound, np.float32), space.shape).ravel().tolist())
             for bound in (space.low, space.high)
         )
-        return ActionSpec("gaussian", shape=tuple(space.shape), low=low, high=high, dtype="float32")
+        return ActionSpec("box", shape=tuple(space.shape), low=low, high=high, dtype="float32")
 
     @property
     def max_steps(self) -> int | None:

@@ -6,9 +6,10 @@ from typing import final
 import jax
 import numpy as np
 
-from drl.core.contracts import StateDict, VecEnv, VecStep
+from drl.core.contracts import VecEnv, VecStep
 from drl.core.specs import Array
-from drl.engines.jax.envs.jax_env import JaxEnv, State
+from drl.core.state_files import StateDict
+from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
 from drl.engines.jax.envs.stepping import JaxStep, advance
 from drl.envs.episode_stats import EpisodeStats
 
@@ -39,8 +40,9 @@ class HostedVecEnv(VecEnv):
     def reset(self) -> Array:
         if seeds := self.stats.begin():
             self._key = jax.random.key(seeds[0])
-        self._key, self._state, obs = _start(self._env, self.num_envs, self._key)
+        self._key, self._state, obs, mask = _start(self._env, self.num_envs, self._key)
         self.stats.obs = np.array(obs)
+        self.action_mask = self.stats.action_mask = None if mask is None else np.array(mask)
         return self.stats.obs
 
     def step(self, action: Array) -> VecStep:
@@ -48,19 +50,21 @@ class HostedVecEnv(VecEnv):
         stats.check_action(action)
         self._key, self._state, step = _move(self._env, self.num_envs, self._key, self._state, action)
         # Copies, since the receiver may write into them.
-        reward, terminated, truncated, success, next_obs, obs = jax.tree.map(np.array, step)
+        reward, terminated, truncated, success, next_obs, obs, mask, next_mask = jax.tree.map(np.array, step)
         stats.add(reward.astype(np.float64))
         stats.obs = obs
+        self.action_mask = stats.action_mask = mask
         ended = np.flatnonzero(terminated | truncated).tolist()
         reported = [None if success is None else bool(success[i]) for i in ended]
         episodes = [stats.finish(i, bool(terminated[i]), word) for i, word in zip(ended, reported, strict=True)]
-        return VecStep(reward, terminated, truncated, next_obs, obs, self._always_valid, episodes)
+        return VecStep(reward, terminated, truncated, next_obs, obs, self._always_valid, episodes, mask, next_mask)
 
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state)
+        self.action_mask = self.stats.action_mask
 
     def close(self) -> None:
         """Nothing is open."""
@@ -70,10 +74,10 @@ class HostedVecEnv(VecEnv):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _start(env: JaxEnv, num_envs: int, key: jax.Array) -> tuple[jax.Array, State, jax.Array]:
+def _start(env: JaxEnv, num_envs: int, key: jax.Array) -> tuple[jax.Array, State, jax.Array, jax.Array | None]:
     key, now = jax.random.split(key)
     state = env.reset(env.draw(now, (num_envs,)).reset)
-    return key, state, env.observe(state)
+    return key, state, env.observe(state), legal_actions(env, state)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -65,10 +65,18 @@ class JaxEnv(Protocol):
         """What an agent sees, encoded: `[N, *obs_spec.shape]`."""
         ...
 
+    # An environment with illegal actions also has `action_mask(state) -> [N, choices] bool`; see `legal_actions`.
+
     def step(self, state: State, action: jax.Array, noise: Any) -> Moved:
         """One step of every environment. `action` is in the environment's units; `noise` is the `step` block of a
         Noise."""
         ...
+
+
+def legal_actions(env: JaxEnv, state: State) -> jax.Array | None:
+    """What is legal in N states `[N, choices]`; None: everything, in an environment without masks."""
+    mask = getattr(env, "action_mask", None)
+    return None if mask is None else mask(state)
 
 
 def check_max_steps(max_steps: int | None) -> None:

@@ -42,7 +42,7 @@ class MountainCar:
     goal_velocity: float = 0.0  # with which the goal must be reached at least
     max_steps: int | None = 200
     obs_spec = ObsSpec("box", box_shape=(2,))
-    action_spec = ActionSpec("categorical", sizes=(3,))
+    action_spec = ActionSpec("discrete", sizes=(3,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)
@@ -71,7 +71,7 @@ class MountainCarContinuous:
     goal_velocity: float = 0.0  # with which the goal must be reached at least
     max_steps: int | None = 999
     obs_spec = ObsSpec("box", box_shape=(2,))
-    action_spec = ActionSpec("gaussian", shape=(1,), low=(-1.0,), high=(1.0,), dtype="float32")
+    action_spec = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,), dtype="float32")
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

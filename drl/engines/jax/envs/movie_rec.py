@@ -31,7 +31,7 @@ class MovieRec:
 
     @property
     def action_spec(self) -> ActionSpec:
-        return ActionSpec("categorical", sizes=(len(self.rules.catalogue),))
+        return ActionSpec("discrete", sizes=(len(self.rules.catalogue),))
 
     @property
     def max_steps(self) -> int:

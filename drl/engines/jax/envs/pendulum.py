@@ -32,7 +32,7 @@ class Pendulum:
     g: float = 10.0  # gravity
     max_steps: int | None = 200
     obs_spec = ObsSpec("box", box_shape=(3,))
-    action_spec = ActionSpec("gaussian", shape=(1,), low=(-STRONGEST,), high=(STRONGEST,), dtype="float32")
+    action_spec = ActionSpec("box", shape=(1,), low=(-STRONGEST,), high=(STRONGEST,), dtype="float32")
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

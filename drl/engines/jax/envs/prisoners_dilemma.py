@@ -38,7 +38,7 @@ class PrisonersDilemma:
 
     @property
     def action_spec(self) -> ActionSpec:
-        return ActionSpec("categorical", sizes=(2,))
+        return ActionSpec("discrete", sizes=(2,))
 
     @property
     def max_steps(self) -> int | None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.specs import ActionSpec
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
 
 
 class JaxStep(NamedTuple):
@@ -19,6 +19,8 @@ class JaxStep(NamedTuple):
     success: jax.Array | None  # [N] bool; counts where an episode ended; None: the environment does not say
     next_obs: jax.Array  # [N, …] true successors
     obs: jax.Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
+    action_mask: jax.Array | None = None  # [N, choices] bool: what is legal in `obs`; None: everything
+    next_action_mask: jax.Array | None = None  # the same for `next_obs`; everything where nothing is left to do
 
 
 def step_and_reset(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -> tuple[State, JaxStep]:
@@ -46,8 +48,12 @@ def advance(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -> tuple
     fresh = env.reset(noise.reset)
     next_obs = env.observe(moved.state)
     obs = where_rows(ended, env.observe(fresh), next_obs)
-    step = JaxStep(moved.reward, moved.terminated, truncated, moved.success, next_obs, obs)
-    return jax.tree.map(lambda new, old: where_rows(ended, new, old), fresh, moved.state), step
+    now = jax.tree.map(lambda new, old: where_rows(ended, new, old), fresh, moved.state)
+    next_mask = legal_actions(env, moved.state)
+    if next_mask is not None:
+        next_mask = next_mask | ~next_mask.any(axis=1, keepdims=True)
+    masks = (legal_actions(env, now), next_mask)
+    return now, JaxStep(moved.reward, moved.terminated, truncated, moved.success, next_obs, obs, *masks)
 
 
 def where_rows(mask: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
@@ -57,7 +63,7 @@ def where_rows(mask: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
 
 def to_env_units(spec: ActionSpec, action: jax.Array) -> jax.Array:
     """Translate a batch `[N, *policy_shape]`. Gaussian actions are clipped to [−1, 1], which spans the bounds."""
-    if spec.kind == "gaussian":
+    if spec.kind == "box":
         low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         lower, upper = np.where(bounded, low, 0), np.where(bounded, high, 0)  # no infinity may meet a zero below

@@ -3,45 +3,37 @@
 from collections.abc import Sequence
 from typing import Any
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.algorithms import find_algorithm
 from drl.core.errors import BadInput
+from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
+from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
 from drl.engines.jax.envs.jax_env import JaxEnv
-from drl.engines.jax.fused.counters import Budget
-from drl.engines.jax.fused.fused_episodes import FusedEpisodes
+from drl.engines.jax.fused.counters import Budget, Setup
 from drl.engines.jax.fused.fused_learner import FusedLearner
-from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy
-from drl.engines.jax.fused.fused_on_policy import FusedOnPolicy
-
-# The one place where an algorithm's name becomes its program.
-PROGRAMS: dict[str, Any] = {
-    "ppo": FusedOnPolicy,
-    "a2c": FusedOnPolicy,
-    "reinforce": FusedEpisodes,
-    "dqn": FusedOffPolicy,
-}
 
 
 def build_fused(
     algorithm: str,
     env: JaxEnv,
-    configs: tuple[ModelConfig | QModelConfig, Any],
+    configs: Sequence[Any],  # of the model, the algorithm, and where it has them its buffer and its exploration
     seeds: Sequence[int],
     num_envs: int,
     budget: Budget,
     normalize_obs: bool = False,
     normalize_reward: bool = False,
-) -> tuple[FusedLearner, list[Any]]:
+) -> tuple[FusedLearner, list[JaxAgent]]:
     """One program for all seeds, and an agent for each."""
+    record = find_algorithm(algorithm)
+    if record.fused is None:
+        raise BadInput(f"{algorithm} has no compiled form together with its environment; use --vectorization sync")
+    model, config, *rest = configs
+    buffer, exploration = rest or (record.buffer.config(), record.exploration())
     specs = (env.obs_spec, env.action_spec)
-    made = [build_learner(algorithm, specs, configs, Seeds(seed), normalize_obs) for seed in seeds]
-    normalized = {"normalize_obs": normalize_obs, "normalize_reward": normalize_reward}
-    if algorithm == "dqn":
-        if any(normalized.values()):
-            raise BadInput("dqn in one program takes observations as they are; use --vectorization sync to normalize")
-        normalized = {}
-    program = PROGRAMS[algorithm](env, made[0][1].pure, num_envs, budget, **normalized)
+    made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs) for seed in seeds]
+    setup = Setup(env, num_envs, budget, buffer, exploration, normalize_obs, normalize_reward)
+    program = resolve(record.fused).make(made[0][1].pure, setup)  # type: ignore[attr-defined]
     params = [agent.model_state.params for agent, _ in made]
     keys = [Seeds(seed).integer("fused") for seed in seeds]
     return FusedLearner(program, params, keys), [agent for agent, _ in made]

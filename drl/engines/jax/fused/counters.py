@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.schedules import Constant, Exponential, Linear
+from drl.engines.jax.envs.jax_env import JaxEnv
 
 
 class Counters(NamedTuple):
@@ -37,6 +38,18 @@ class Budget:
         if self.total_timesteps:
             return jnp.asarray(counters.env_steps) >= self.total_timesteps
         return jnp.asarray(counters.episodes) >= self.num_episodes if self.num_episodes else jnp.bool_(False)
+
+
+class Setup(NamedTuple):
+    """What a program is made for, besides its algorithm."""
+
+    env: JaxEnv
+    num_envs: int
+    budget: Budget
+    buffer: Any  # settings of the algorithm's buffer
+    exploration: Any  # settings of its exploration
+    normalize_obs: bool = False
+    normalize_reward: bool = False
 
 
 def value_at(schedule: Any, time: Any) -> jax.Array:

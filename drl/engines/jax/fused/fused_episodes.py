@@ -1,21 +1,22 @@
 """REINFORCE with its environments: whole episodes and what is learned from them, in one program."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
+from drl.engines.jax import ops
 from drl.engines.jax.algorithms.reinforce import PureReinforce
-from drl.engines.jax.envs.jax_env import JaxEnv
+from drl.engines.jax.envs.jax_env import JaxEnv, legal_actions
 from drl.engines.jax.envs.stepping import step_and_reset
-from drl.engines.jax.fused.counters import Budget, Counters, new_counters, value_at
-from drl.engines.jax.fused.random_draws import choose, random_draws
+from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
-from drl.engines.jax.fused.step_report import Ends, Report, new_running_episodes, note
+from drl.engines.jax.fused.step_report import Ends, Report, new_running_episodes, one_update, record_step
 from drl.engines.jax.layers import Params
+from drl.engines.jax.models import policy_of
 from drl.engines.jax.on_policy import Window, flat
 
 
@@ -43,6 +44,10 @@ class FusedEpisodes:
     budget: Budget
     normalize_obs: bool = False
     normalize_reward: bool = False
+
+    @classmethod
+    def make(cls, pure: PureReinforce, setup: Setup) -> Self:
+        return cls(setup.env, pure, setup.num_envs, setup.budget, setup.normalize_obs, setup.normalize_reward)
 
     def __post_init__(self) -> None:
         episodes, num_envs = self.pure.config.episodes_per_step, self.num_envs
@@ -97,28 +102,29 @@ class FusedEpisodes:
         rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.counters))
         learner, logs = self.pure.step(carry.learner, window, None, rate)
         counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + config.episodes_per_step)
-        report = Report(logs | {"learning_rate": rate}, jnp.int32(1), steps, reward, ends)
+        report = one_update(logs | {"learning_rate": rate}, steps, reward, ends)
         return Carry(learner, counters, key, running_stats, scaler), report
 
     def _play(self, carry: Carry, key: jax.Array) -> tuple[Window, Ends]:
         """One episode of every environment, `[T, N]`; rows after its end are not valid."""
-        spec, shape = self.env.action_spec, (self.longest, self.num_envs)
+        dist, shape = self.pure.dist, (self.longest, self.num_envs)
         first_key, env_key, action_key = jax.random.split(key, 3)
         state = self.env.reset(self.env.draw(first_key, (self.num_envs,)).reset)
-        noise, draws = self.env.draw(env_key, shape), random_draws(spec, action_key, shape)
+        noise, draws = self.env.draw(env_key, shape), ops.random_draws(dist, action_key, shape)
 
         def act(number: Any, now: Any) -> tuple[Any, Any]:
-            state, obs, stats, alive = now
+            state, obs, running, alive = now
             seen = normalize(carry.running_stats, obs)
-            action = choose(spec, self.pure.model.policy(carry.learner.params, seen), draws[number])
+            mask = legal_actions(self.env, state)
+            action = ops.sample(dist, policy_of(self.pure.model, carry.learner.params, seen), draws[number], mask)
             state, step = step_and_reset(self.env, state, action, jax.tree.map(lambda leaf: leaf[number], noise))
             step = step._replace(reward=jnp.where(alive, step.reward, 0.0))
-            stats, ends = note(stats, step)
+            running, ends = record_step(running, step)
             ends = ends._replace(how=jnp.where(alive, ends.how, 0))
             # What is not valid is terminated, so that nothing flows back from it.
             terminated, truncated = step.terminated | ~alive, step.truncated & alive
-            row = (obs, action, step.reward, terminated, truncated, alive, step.next_obs)
-            return (state, step.obs, stats, alive & ~(step.terminated | step.truncated)), (row, ends)
+            row = (obs, action, step.reward, terminated, truncated, alive, step.next_obs, mask)
+            return (state, step.obs, running, alive & ~(step.terminated | step.truncated)), (row, ends)
 
         now = (state, self.env.observe(state), new_running_episodes(self.num_envs), jnp.ones(self.num_envs, bool))
         shapes = jax.eval_shape(act, 0, now)[1]
@@ -137,7 +143,7 @@ class FusedEpisodes:
             return number + 1, now, jax.tree.map(lambda column, row: column.at[number].set(row), rows, new)
 
         _, (_, obs, _, _), (seen, ends) = jax.lax.while_loop(goes_on, step, (jnp.int32(0), now, rows))
-        return Window._make((*seen[:6], obs, seen[6])), ends
+        return Window._make((*seen[:6], obs, *seen[6:])), ends
 
     def _side_by_side(self, leaf: jax.Array) -> jax.Array:
         """`[turns, T, N, …]` → `[T, turns · N, …]`: every column is one episode."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from drl.engines.jax.fused.running_stats import RunningStats
 from drl.engines.jax.fused.step_report import Report
-from drl.engines.jax.layers import Params, transposed, untransposed
+from drl.engines.jax.layers import Tree, transposed, untransposed
 from drl.engines.jax.model_state import restore_state, state_arrays
 
 CHUNK_SECONDS = 0.1  # work between two returns to Python, at least: below that the way there and back is felt
@@ -34,7 +34,7 @@ def _chunk(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(program: Any, params: Params, keys: Any) -> Any:
+def _begin(program: Any, params: Tree, keys: Any) -> Any:
     return jax.vmap(program.begin)(params, keys)
 
 
@@ -52,13 +52,12 @@ def _several(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Repo
 class FusedLearner:
     """The state of one or more runs of a program, between two chunks."""
 
-    def __init__(self, program: Any, params: list[Params], seeds: list[int]):
+    def __init__(self, program: Any, params: list[Tree], seeds: list[int]):
         self.program, self.seeds = program, seeds
-        turned_params = [transposed(each) for each in params]
-        stacked = {name: np.stack([each[name] for each in turned_params]) for name in turned_params[0]}
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(transposed(each) for each in params))
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
         self.carry = _begin(program, stacked, keys)
-        size = sum(array.size for array in params[0].values())
+        size = sum(np.size(array) for array in jax.tree.leaves(params[0]))
         seconds = program.steps * (ROW_SECONDS + (2 + 6 * program.passes) * size / FLOPS)
         self.room = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
         self.preferred = min(self.room, math.ceil(CHUNK_SECONDS / seconds))  # learning steps in a chunk
@@ -71,14 +70,14 @@ class FusedLearner:
         host = jax.tree.map(np.asarray, reports)
         return [jax.tree.map(lambda leaf, i=i: leaf[i, :count], host) for i in range(len(self.seeds))]
 
-    def params(self, index: int) -> Params:
+    def params(self, index: int) -> Tree:
         """Of one seed, as NumPy arrays of their own: the next chunk reuses the buffer of these."""
-        params = {name: np.asarray(value)[index] for name, value in self.carry.learner.params.items()}
-        return {name: np.array(array, order="C") for name, array in untransposed(params).items()}
+        params = jax.tree.map(lambda value: np.asarray(value)[index], self.carry.learner.params)
+        return jax.tree.map(lambda array: np.array(array, order="C"), untransposed(params))
 
     def running_stats(self, index: int) -> RunningStats | None:
         """Of one seed's observations, where they are normalized."""
-        running_stats = getattr(self.carry, "moments", None)
+        running_stats = getattr(self.carry, "running_stats", None)
         return None if running_stats is None else RunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
 
     def state_dict(self) -> dict[str, Any]:

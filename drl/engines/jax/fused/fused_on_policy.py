@@ -1,19 +1,28 @@
 """PPO and A2C with their environments: a rollout of T steps and what is learned from it, in one program."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
-from drl.core.schedules import schedule
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise
+from drl.engines.jax import ops
+from drl.engines.jax.algorithms.a2c import PureA2C
+from drl.engines.jax.algorithms.ppo import PurePPO
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, legal_actions
 from drl.engines.jax.envs.stepping import step_and_reset
-from drl.engines.jax.fused.counters import Budget, Counters, new_counters, value_at
-from drl.engines.jax.fused.random_draws import choose, random_draws
+from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
-from drl.engines.jax.fused.step_report import Ends, Report, RunningEpisodes, new_running_episodes, note
+from drl.engines.jax.fused.step_report import (
+    Ends,
+    Report,
+    RunningEpisodes,
+    new_running_episodes,
+    one_update,
+    record_step,
+)
 from drl.engines.jax.layers import Params
+from drl.engines.jax.models import policy_of
 from drl.engines.jax.on_policy import Window
 
 
@@ -23,7 +32,7 @@ class Carry(NamedTuple):
     learner: Any
     env: Any
     obs: jax.Array
-    stats: RunningEpisodes
+    running: RunningEpisodes
     counters: Counters
     key: jax.Array
     running_stats: RunningStats | None  # of observations, where they are normalized
@@ -35,11 +44,15 @@ class FusedOnPolicy:
     """A constant to the compiler: configuration and pure functions."""
 
     env: JaxEnv
-    pure: Any  # PurePPO or PureA2C
+    pure: PurePPO | PureA2C
     num_envs: int
     budget: Budget
     normalize_obs: bool = False
     normalize_reward: bool = False
+
+    @classmethod
+    def make(cls, pure: PurePPO | PureA2C, setup: Setup) -> Self:
+        return cls(setup.env, pure, setup.num_envs, setup.budget, setup.normalize_obs, setup.normalize_reward)
 
     @property
     def rows(self) -> int:
@@ -77,32 +90,31 @@ class FusedOnPolicy:
         key, env_key, action_key, learn_key = jax.random.split(carry.key, 4)
         carry, rows, ends = self._collect(carry, env_key, action_key)
         window, running_stats, scaler = prepared(rows, carry.running_stats, carry.scaler, self.pure.config.gamma)
-        config, progress = self.pure.config, self.budget.progress(carry.counters)
-        settings = {"learning_rate": value_at(schedule(config.learning_rate, config.learning_rate_end), progress)}
-        if hasattr(config, "clip_range"):
-            settings["clip_range"] = value_at(schedule(config.clip_range, config.clip_range_end), progress)
+        progress = self.budget.progress(carry.counters)
+        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
         learner, logs = self.pure.step(carry.learner, window, learn_key, *settings.values())
         ended = (ends.how > 0).sum(dtype=jnp.int32)
         counters = Counters(carry.counters.env_steps + self.steps, carry.counters.episodes + ended)
-        report = Report(logs | settings, jnp.int32(1), jnp.int32(self.steps), rows.reward.sum(), ends)
-        return carry._replace(
-            learner=learner, counters=counters, key=key, running_stats=running_stats, scaler=scaler
-        ), report
+        report = one_update(logs | settings, jnp.int32(self.steps), rows.reward.sum(), ends)
+        carry = carry._replace(learner=learner, counters=counters, key=key)
+        return carry._replace(running_stats=running_stats, scaler=scaler), report
 
     def _collect(self, carry: Carry, env_key: jax.Array, action_key: jax.Array) -> tuple[Carry, Window, Ends]:
         """T steps of every environment with the policy as it is."""
-        spec, shape = self.env.action_spec, (self.rows, self.num_envs)
+        dist, shape = self.pure.dist, (self.rows, self.num_envs)
         params, running_stats = carry.learner.params, carry.running_stats
 
         def act(now: Any, draws: tuple[Noise, jax.Array]) -> tuple[Any, Any]:
-            state, obs, stats = now
-            action = choose(spec, self.pure.model.policy(params, normalize(running_stats, obs)), draws[1])
+            state, obs, running = now
+            mask = legal_actions(self.env, state)
+            dist_params = policy_of(self.pure.model, params, normalize(running_stats, obs))
+            action = ops.sample(dist, dist_params, draws[1], mask)
             state, step = step_and_reset(self.env, state, action, draws[0])
-            stats, ends = note(stats, step)
-            seen = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs)
-            return (state, step.obs, stats), (seen, ends)
+            running, ends = record_step(running, step)
+            seen = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, mask)
+            return (state, step.obs, running), (seen, ends)
 
-        draws = (self.env.draw(env_key, shape), random_draws(spec, action_key, shape))
-        (state, obs, stats), (seen, ends) = jax.lax.scan(act, (carry.env, carry.obs, carry.stats), draws)
-        window = Window._make((*seen[:5], None, obs, seen[5]))
-        return carry._replace(env=state, obs=obs, stats=stats), window, ends
+        draws = (self.env.draw(env_key, shape), ops.random_draws(dist, action_key, shape))
+        (state, obs, running), (seen, ends) = jax.lax.scan(act, (carry.env, carry.obs, carry.running), draws)
+        window = Window._make((*seen[:5], None, obs, *seen[5:]))
+        return carry._replace(env=state, obs=obs, running=running), window, ends

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from drl.core.configs import DQNConfig
+from drl.core.configs import ReplayConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.algorithms.dqn import QRows
 from drl.engines.jax.envs.stepping import JaxStep
@@ -26,9 +26,10 @@ class Steps(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     next_obs: jax.Array  # true successors
+    next_action_mask: jax.Array | None = None  # what is legal in them; None: everything
 
 
-class Buffer(NamedTuple):
+class ReplayState(NamedTuple):
     steps: Steps
     written: Any  # int32: rows since the start
     tree: Levels | None  # priorities by slot · N + environment, where drawing is prioritized
@@ -38,31 +39,35 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedReplay:
-    config: DQNConfig
+    config: ReplayConfig
+    gamma: float
     num_envs: int
 
     @property
     def length(self) -> int:
         return self.config.capacity // self.num_envs
 
-    def begin(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Buffer:
+    def begin(self, obs_spec: ObsSpec, action_spec: ActionSpec, masked: bool = False) -> ReplayState:
         shape = (self.length, self.num_envs)
         obs = jnp.zeros((*shape, *obs_spec.shape), obs_spec.dtype)
         flags = jnp.zeros(shape, bool)
-        action = jnp.zeros((*shape, *action_spec.policy_shape), jnp.int32)
+        kind = jnp.float32 if action_spec.kind == "box" else jnp.int32
+        action = jnp.zeros((*shape, *action_spec.policy_shape), kind)
+        mask = jnp.ones((*shape, action_spec.num_choices), bool) if masked else None
         # Two of each: buffers that are given away for reuse must not be one and the same.
-        steps = Steps(obs, action, jnp.zeros(shape), flags, flags.copy(), obs.copy())
+        steps = Steps(obs, action, jnp.zeros(shape), flags, flags.copy(), obs.copy(), mask)
         tree = new_levels(self.length * self.num_envs) if self.config.prioritized else None
-        return Buffer(steps, jnp.int32(0), tree, jnp.float32(1.0), jnp.float32(self.config.priority_beta))
+        return ReplayState(steps, jnp.int32(0), tree, jnp.float32(1.0), jnp.float32(self.config.priority_beta))
 
-    def complete(self, buffer: Buffer) -> jax.Array:
+    def complete(self, buffer: ReplayState) -> jax.Array:
         """Rows that can be drawn."""
         return jnp.minimum(buffer.written, self.length) - (self.config.n_step - 1)
 
-    def add(self, buffer: Buffer, obs: jax.Array, action: jax.Array, step: JaxStep) -> Buffer:
+    def add(self, buffer: ReplayState, obs: jax.Array, action: jax.Array, step: JaxStep) -> ReplayState:
         slot = buffer.written % self.length
-        new = Steps(obs, action, step.reward, step.terminated, step.truncated, step.next_obs)
-        steps = Steps(*(column.at[slot].set(row) for column, row in zip(buffer.steps, new, strict=True)))
+        ends = (step.reward, step.terminated, step.truncated)
+        new = Steps(obs, action, *ends, step.next_obs, step.next_action_mask)
+        steps = jax.tree.map(lambda column, row: column.at[slot].set(row), buffer.steps, new)
         tree, envs = buffer.tree, jnp.arange(self.num_envs)
         if tree is not None:
             # The row that this step completed comes in at the highest priority; the one it overwrote is gone.
@@ -74,7 +79,7 @@ class FusedReplay:
             tree = set_weights(tree, place, jnp.broadcast_to(weight, (self.num_envs,)))
         return buffer._replace(steps=steps, written=buffer.written + 1, tree=tree)
 
-    def draw(self, buffer: Buffer, uniform: jax.Array) -> tuple[Buffer, QRows, jax.Array]:
+    def draw(self, buffer: ReplayState, uniform: jax.Array) -> tuple[ReplayState, QRows, jax.Array]:
         """A batch from uniform numbers `[2, B]`, and the places of its rows."""
         count = uniform.shape[1]
         if buffer.tree is None:
@@ -91,7 +96,7 @@ class FusedReplay:
         beta = jnp.minimum(buffer.beta + self.config.priority_beta_step, 1.0)
         return buffer._replace(beta=beta), rows, place
 
-    def update_priorities(self, buffer: Buffer, place: jax.Array, error: jax.Array) -> Buffer:
+    def update_priorities(self, buffer: ReplayState, place: jax.Array, error: jax.Array) -> ReplayState:
         if buffer.tree is None:
             return buffer
         priority = error + self.config.priority_eps
@@ -106,10 +111,10 @@ class FusedReplay:
         for k in range(self.config.n_step):
             now = (slot + k) % self.length
             reward = reward + jnp.where(alive, discount * steps.reward[now, env], 0.0)
-            discount = jnp.where(alive, discount * self.config.gamma, discount)
+            discount = jnp.where(alive, discount * self.gamma, discount)
             last = jnp.where(alive, now, last)
             alive = alive & ~(steps.terminated[now, env] | steps.truncated[now, env])
         continues = discount * ~steps.terminated[last, env]
-        return QRows(
-            steps.obs[slot, env], steps.action[slot, env], reward, continues, steps.next_obs[last, env], weight
-        )
+        mask = None if steps.next_action_mask is None else steps.next_action_mask[last, env]
+        rows = (steps.obs[slot, env], steps.action[slot, env], reward, continues, steps.next_obs[last, env])
+        return QRows(*rows, weight, mask)

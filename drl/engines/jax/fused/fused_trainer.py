@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl.core.contracts import Agent
-from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log, judge_success
-from drl.trainer.trainer import TrainerConfig
-from drl.trainer.training_stats import TrainerLoop, TrainingStats
+from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
+from drl.core.state_files import StateDict
+from drl.envs.episode_stats import judge_success
+from drl.trainer.trainer import TrainerConfig, TrainerLoop, TrainingStats
 
 
 class SeedBatch:
@@ -80,11 +81,10 @@ class FusedTrainer(TrainerLoop):
                 self.seed_batch.advance()
             taken = self.pending.popleft()
             learned, seconds = dict(taken.learned), seconds + taken.seconds
-            self.stats.note(taken.steps, taken.reward, taken.episodes)
-        counters = {}
-        if self.config.exploration is not None:
-            counters["epsilon"] = self.config.exploration(self.stats.env_steps)
-        return self.stats.log(learned, seconds, counters)
+            self.stats.add(taken.steps, taken.reward, taken.episodes)
+        exploration = self.agent.exploration
+        settings = {} if exploration is None else exploration.at(self.stats.env_steps)
+        return self.stats.log(learned, seconds, settings)
 
     @property
     def in_sync(self) -> bool:
@@ -99,12 +99,12 @@ class FusedTrainer(TrainerLoop):
             reported = bool(how & SUCCESS) if how & REPORTED else None
             success = judge_success(reported, total, self.seed_batch.reward_threshold)
             episodes[number].append(Episode(total, length, bool(how & TERMINATED), success, where))
-        learn = {name: values.tolist() for name, values in report.learn.items()}
-        numbers = zip(*(column.tolist() for column in (report.updates, report.steps, report.reward)), strict=True)
-        for i, (updates, steps, reward) in enumerate(numbers):
+        learn, counts = ({name: values.tolist() for name, values in part.items()} for part in report[:2])
+        numbers = zip(report.steps.tolist(), report.reward.tolist(), strict=True)
+        for i, (steps, reward) in enumerate(numbers):
             if not steps:  # after the budget's end, while other seeds go on
                 continue
-            learned = {name: values[i] / updates for name, values in learn.items()} if updates else {}
+            learned = {name: values[i] / counts[name][i] for name, values in learn.items() if counts[name][i]}
             self.pending.append(Taken(learned, steps, reward, episodes[i], seconds))
         self._refresh()
 
@@ -113,9 +113,10 @@ class FusedTrainer(TrainerLoop):
         self.agent.model_state.params = learner.params(self.number)  # type: ignore[attr-defined]
         running_stats = learner.running_stats(self.number)
         if running_stats is not None and self.agent.normalizer is not None:
-            self.agent.normalizer.load_state_dict(running_stats._asdict() | {"clip": self.agent.normalizer.clip})
+            state = {"clip": self.agent.normalizer.clip, "stats": {"": running_stats._asdict()}}
+            self.agent.normalizer.load_state_dict(state)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Everything of this run; the program's state is that of all seeds in it."""
         pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
         return {
@@ -126,7 +127,7 @@ class FusedTrainer(TrainerLoop):
             "agent": self.agent.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state["stats"])
         self.pending.clear()
         for taken in state["pending"]:

@@ -1,5 +1,6 @@
 """What a compiled learning step tells: numbers and ended episodes, as arrays of fixed shape."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,11 +21,32 @@ class Ends(NamedTuple):
 class Report(NamedTuple):
     """One learning step."""
 
-    learn: dict[str, Any]  # what the algorithm reports, summed over updates
-    updates: Any  # int32: how many updates that are
+    learn: dict[str, Any]  # what the algorithm reports, summed over the updates that report it
+    counts: dict[str, Any]  # int32: how many updates these are, by the same names
     steps: Any  # int32: environment steps
     reward: Any  # float32: sum of all rewards
     ends: Ends  # [rows, N]
+
+
+def one_update(logs: dict[str, Any], steps: Any, reward: Any, ends: Ends) -> Report:
+    """The report of a learning step that reports every number once."""
+    return Report(logs, {name: jnp.int32(1) for name in logs}, steps, reward, ends)
+
+
+class Sometimes(NamedTuple):
+    """A number that an update reports only now and then, such as the loss of a delayed policy."""
+
+    value: Any  # float32; 0 where it is not reported
+    reported: Any  # bool
+
+
+def summed(logs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Logs of several updates, stacked in front: sums over those that report a name, and how many do."""
+    learn, counts = {}, {}
+    for name, values in logs.items():
+        value, reported = values if isinstance(values, Sometimes) else (values, jnp.ones(values.shape, bool))
+        learn[name], counts[name] = value.sum(), reported.sum(dtype=jnp.int32)
+    return learn, counts
 
 
 class RunningEpisodes(NamedTuple):
@@ -38,12 +60,12 @@ def new_running_episodes(num_envs: int) -> RunningEpisodes:
     return RunningEpisodes(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
 
-def note(stats: RunningEpisodes, step: JaxStep) -> tuple[RunningEpisodes, Ends]:
+def record_step(running: RunningEpisodes, step: JaxStep) -> tuple[RunningEpisodes, Ends]:
     """Add one step of every environment to the book; where an episode ended, report it and start again from zero."""
-    stats = RunningEpisodes(stats.episode_return + step.reward, stats.length + 1)
+    running = RunningEpisodes(running.episode_return + step.reward, running.length + 1)
     how = TRUNCATED * step.truncated + TERMINATED * step.terminated
     ended = step.truncated | step.terminated
     if step.success is not None:
         how += ended * (REPORTED + SUCCESS * step.success)
-    ends = Ends(how.astype(jnp.int8), *stats)
-    return RunningEpisodes(*(jnp.where(ended, 0, column) for column in stats)), ends
+    ends = Ends(how.astype(jnp.int8), *running)
+    return RunningEpisodes(*(jnp.where(ended, 0, column) for column in running)), ends

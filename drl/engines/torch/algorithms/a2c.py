@@ -1,28 +1,30 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import A2CConfig, variant_of
+from drl.core.algorithms.a2c_record import RECORD, A2CConfig
+from drl.core.contracts import Learned
 from drl.core.schedules import schedule
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.models import distribution_of
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
 
 LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
-def a2c_loss(model: nn.Module, rows: Rows, spec: ActionSpec, config: A2CConfig) -> tuple[Tensor, Tensor]:
+def a2c_loss(model: nn.Module, rows: Rows, dist: Distribution, config: A2CConfig) -> tuple[Tensor, Tensor]:
     """Policy gradient with a critic, on the whole rollout. Pure: reads parameters, changes nothing."""
-    params, value = model(rows.obs)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
+    dist_params, value = model(rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = rows.advantage
     if config.normalize_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -43,27 +45,28 @@ class A2C(Learner):
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
-        self.spec, self.config = action_spec, config or A2CConfig()
-        super().__init__(model, variant_of("a2c", self.config))
+        self.config = config or A2CConfig()
+        super().__init__(model, RECORD.variant(self.config))
+        self.dist = distribution_of(model, action_spec)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.optimizer = FlatOptimizer(
             model,
-            partial(a2c_loss, spec=action_spec, config=self.config),
+            partial(a2c_loss, dist=self.dist, config=self.config),
             kind=self.config.optimizer,
             eps=self.config.optimizer_eps,
             max_grad_norm=self.config.max_grad_norm,
             compiled=compile_update,
         )
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate = self.learning_rate(progress)
-        rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
+        rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
         numbers = dict(zip(LOGGED, self.optimizer.descend(rate, rows).tolist(), strict=True))
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
-        return numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1}
+        return Learned(numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.optimizer.load_state_dict(state["optimizer"])

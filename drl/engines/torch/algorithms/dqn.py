@@ -12,30 +12,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import DQNConfig, variant_of
+from drl.core.algorithms.dqn_record import RECORD, DQNConfig
+from drl.core.contracts import Learned
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array
+from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.heads import QHead
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.models import QHead
 
 
 class QRows(NamedTuple):
     """A replay batch as tensors `[B, …]`."""
 
-    obs: Tensor
+    obs: ops.Obs
     action: Tensor
     reward: Tensor
     continues: Tensor  # γ^k, or 0 where the episode terminated
-    next_obs: Tensor
+    next_obs: ops.Obs
     weight: Tensor
+    next_action_mask: Tensor | None = None  # what is legal in `next_obs`; None: everything
 
 
-def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config: DQNConfig) -> tuple[Tensor, Tensor]:
+def dqn_loss(
+    model: nn.Module, rows: QRows, target: nn.Module, head: QHead | None, config: DQNConfig
+) -> tuple[Tensor, Tensor]:
     """Importance-weighted error of the chosen actions' values. Pure: reads parameters, changes nothing.
 
     The second result holds the loss, every row's value and every row's error: its priority. Their means are taken
@@ -44,15 +49,17 @@ def dqn_loss(model: nn.Module, rows: QRows, target: nn.Module, head: Any, config
     with torch.no_grad():
         next_answer = target(rows.next_obs)
         selector = model(rows.next_obs) if config.double else next_answer
-        next_chosen = _of_action(next_answer, _q_values(head, selector).argmax(dim=-1))  # [B] or [B, atoms]
+        next_q = _q_values(head, selector)
+        if rows.next_action_mask is not None:
+            next_q = next_q.masked_fill(~rows.next_action_mask, -torch.inf)
+        next_chosen = _of_action(next_answer, next_q.argmax(dim=-1))  # [B] or [B, atoms]
     chosen = _of_action(model(rows.obs), rows.action)
     penalty = ops.huber if config.loss == "huber" else ops.half_square
-    kind = head.kind if head is not None else "none"
-    if kind == "c51":
+    if head is not None and head.kind == "c51":
         goal = ops.project_distribution(next_chosen.softmax(dim=-1), rows.reward, rows.continues, head.support)
         per_sample = -(goal * chosen.log_softmax(dim=-1)).sum(dim=-1)  # cross-entropy
         error = per_sample
-    elif kind == "qr":
+    elif head is not None and head.kind == "qr":
         goal = ops.q_target(rows.reward.unsqueeze(-1), rows.continues.unsqueeze(-1), next_chosen)
         per_sample = ops.quantile_loss(chosen, goal, penalty)
         error = per_sample
@@ -72,8 +79,8 @@ def _of_action(answer: Tensor, action: Tensor) -> Tensor:
     return answer[torch.arange(len(action), device=action.device), action]
 
 
-def _q_values(head: Any, answer: Tensor) -> Tensor:
-    return head.q_values(answer) if head is not None else answer  # type: ignore[no-any-return]
+def _q_values(head: QHead | None, answer: Tensor) -> Tensor:
+    return answer if head is None else head.q_values(answer)
 
 
 class DQN(Learner):
@@ -87,8 +94,8 @@ class DQN(Learner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.spec, self.config = action_spec, config or DQNConfig()
-        super().__init__(model, variant_of("dqn", self.config))
+        self.config = config or DQNConfig()
+        super().__init__(model, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # seeds the noise of noisy layers
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.target = copy.deepcopy(model).requires_grad_(False)
@@ -115,12 +122,16 @@ class DQN(Learner):
         self.noisy = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
         self._resample()
 
-    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> dict[str, Any]:
-        """One update. Besides numbers to log it gives `priority`, the error of each row."""
+    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
+        """One update. A row's priority is its error."""
         rate = self.learning_rate(progress)
         continues = batch.discount * (1.0 - batch.terminated)
-        arrays = (batch.obs, batch.action, batch.reward, continues, batch.next_obs, batch.weight)
-        rows = QRows(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        columns = (batch.action, batch.reward, continues, batch.weight)
+        action, reward, discount, weight = (torch.from_numpy(array).to(self.device) for array in columns)
+        obs, next_obs = ops.to_tensors(batch.obs, self.device), ops.to_tensors(batch.next_obs, self.device)
+        legal = batch.next_action_mask
+        mask = None if legal is None else torch.from_numpy(legal).to(self.device)
+        rows = QRows(obs, action, reward, discount, next_obs, weight, mask)
         if self.noisy:
             self._resample()
         logged = self.optimizer.descend(rate, rows).cpu().numpy()
@@ -128,13 +139,16 @@ class DQN(Learner):
             self.target_values.lerp_(self.optimizer.values, self.config.tau)
         q, priority = logged[1:-1].reshape(2, -1)  # between the loss and the gradient norm
         numbers = {"loss": logged[0], "mean_q": q.mean(), "mean_error": priority.mean(), "grad_norm": logged[-1]}
-        return {name: float(number) for name, number in numbers.items()} | {"learning_rate": rate, "priority": priority}
+        log = {name: float(number) for name, number in numbers.items()}
+        return Learned(log | {"learning_rate": rate}, priority)
 
     def predict(self, obs: Array) -> Array:
         for layer in self.noisy:
             layer.quiet = True
         with torch.no_grad():
-            q_values: Array = _q_values(self.head, self._forward(obs)).cpu().numpy()
+            answer = self._forward(obs)
+            assert isinstance(answer, Tensor)
+            q_values: Array = _q_values(self.head, answer).cpu().numpy()
         for layer in self.noisy:
             layer.quiet = False
         return q_values
@@ -149,7 +163,7 @@ class DQN(Learner):
         target = self.target_values.cpu().numpy().copy()
         return {"optimizer": self.optimizer.state_dict(), "target": target, "rng": generator_state(self.rng)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.target_values.copy_(torch.from_numpy(np.array(state["target"])))
         restore_generator(self.rng, state["rng"])

@@ -1,23 +1,24 @@
-"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, with a leash on the ratio."""
+"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, the ratio clipped."""
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import PPOConfig, variant_of
+from drl.core.algorithms.ppo_record import RECORD, PPOConfig
+from drl.core.contracts import Learned
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
-from drl.engines.torch.models import PolicyValueModel
+from drl.engines.torch.models import PolicyValueModel, distribution_of
 from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import Sequences
 
@@ -27,11 +28,11 @@ LOGGED = (
 
 
 def ppo_loss(
-    model: nn.Module, rows: Rows, clip_range: Tensor, spec: ActionSpec, config: PPOConfig
+    model: nn.Module, rows: Rows, clip_range: Tensor, dist: Distribution, config: PPOConfig
 ) -> tuple[Tensor, Tensor]:
     """The loss of one minibatch and, stacked, what to log of it. Pure: reads parameters, changes nothing."""
-    params, value = model(rows.obs)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, params, rows.action)
+    dist_params, value = model(rows.obs)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = rows.advantage
     if config.normalize_advantage and len(advantage) > 1:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -66,9 +67,10 @@ class PPO(Learner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.spec, self.config = action_spec, config or PPOConfig()
-        super().__init__(model, variant_of("ppo", self.config))
+        self.config = config or PPOConfig()
+        super().__init__(model, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
+        self.dist = distribution_of(model, action_spec)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
         groups: list[tuple[Iterator[nn.Parameter], float]] = []
@@ -79,19 +81,19 @@ class PPO(Learner):
             groups = [(model.critic.parameters(), factor)]
         self.optimizer = FlatOptimizer(
             model,
-            partial(ppo_loss, spec=action_spec, config=self.config),
+            partial(ppo_loss, dist=self.dist, config=self.config),
             eps=self.config.adam_eps,
             max_grad_norm=self.config.max_grad_norm,
             groups=groups,
             compiled=compile_update,
         )
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
-        rows = evaluate_rollout(self.model, self.spec, batch, self.config.gamma, self.config.gae_lambda)
+        rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
         logged = self._descend(rows, rate, torch.tensor(clip_range, device=rows.value.device))
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
-        return logged | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range}
+        return Learned(logged | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range})
 
     def _descend(self, rows: Rows, rate: float, clip_range: Tensor) -> dict[str, float]:
         """Minibatch epochs. Numbers to log stay on the device until the end."""
@@ -111,17 +113,15 @@ class PPO(Learner):
         if isinstance(rows.obs, Sequences):
             return minibatches_of_envs(rows, self.rng, self.config.minibatches)
         order = torch.from_numpy(self.rng.permutation(len(rows.value))).to(rows.value.device)
-        shuffled = [tensor.index_select(0, order) for tensor in (rows.obs, *rows[1:])]
-        parts = [tensor.tensor_split(self.config.minibatches) for tensor in shuffled]
-        return (Rows(*part) for part in zip(*parts, strict=True))
+        return rows.take(order).split(self.config.minibatches)
 
     def _too_far(self, logged: Tensor) -> bool:
         limit = self.config.target_kl
         return limit is not None and float(logged[LOGGED.index("approx_kl")]) > 1.5 * limit
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict(), "rng": generator_state(self.rng)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         restore_generator(self.rng, state["rng"])

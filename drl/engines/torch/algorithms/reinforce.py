@@ -1,20 +1,22 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ReinforceConfig, variant_of
+from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
+from drl.core.contracts import Learned
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
-from drl.core.specs import ActionSpec, Array
+from drl.core.specs import ActionSpec, Array, Distribution
+from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.models import distribution_of
 from drl.engines.torch.on_policy import forward_in_chunks, successor_values
 from drl.engines.torch.recurrent import recurrent_parts
 
@@ -23,17 +25,18 @@ LOGGED = ("policy_loss", "entropy", "value_loss", "grad_norm")
 
 def reinforce_loss(
     model: nn.Module,
-    obs: Tensor,
+    obs: ops.Obs,
     action: Tensor,
     advantage: Tensor,
     returns: Tensor,
-    spec: ActionSpec,
+    action_mask: Tensor | None,
+    dist: Distribution,
     config: ReinforceConfig,
 ) -> tuple[Tensor, Tensor]:
     """−A · log π(a|s), an entropy bonus and, with a critic, its error. Pure: reads parameters, changes nothing."""
     answer = model(obs)
-    params, value = answer if config.baseline == "value" else (answer, returns)
-    log_prob, entropy = ops.log_prob_and_entropy(spec, params, action)
+    dist_params, value = answer if config.baseline == "value" else (answer, returns)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, action, action_mask)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
     value_loss = (value - returns).square().mean()
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
@@ -57,19 +60,20 @@ class Reinforce(Learner):
     ):
         if recurrent_parts(model):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
-        self.spec, self.config = action_spec, config or ReinforceConfig()
-        super().__init__(model, variant_of("reinforce", self.config))
+        self.config = config or ReinforceConfig()
+        super().__init__(model, RECORD.variant(self.config))
+        self.dist = distribution_of(model, action_spec)
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
         self.optimizer = FlatOptimizer(
             model,
-            partial(reinforce_loss, spec=action_spec, config=self.config),
+            partial(reinforce_loss, dist=self.dist, config=self.config),
             eps=self.config.adam_eps,
             max_grad_norm=self.config.max_grad_norm,
             compiled=compile_update,
         )
 
-    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         device = next(self.model.parameters()).device
         rate = self.learning_rate(progress)
         returns, baseline = self._returns_and_baseline(batch)
@@ -77,16 +81,17 @@ class Reinforce(Learner):
         if self.config.normalize_advantage and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         # Whole episodes come as one column.
-        columns = (batch.obs[:, 0], batch.action[:, 0], returns[:, 0])
-        obs, action, target = (torch.from_numpy(column).to(device) for column in columns)
+        action, target = (torch.from_numpy(column[:, 0]).to(device) for column in (batch.action, returns))
+        mask = None if batch.action_mask is None else torch.from_numpy(batch.action_mask[:, 0]).to(device)
+        obs = ops.to_tensors(batch.obs[:, 0], device)
 
-        logged = self.optimizer.descend(rate, obs, action, advantage, target)
+        logged = self.optimizer.descend(rate, obs, action, advantage, target, mask)
         numbers = dict(zip(LOGGED, logged.tolist(), strict=True))
         if self.config.baseline == "value":
             numbers["explained_variance"] = ops.explained_variance(baseline, returns)
         else:
             del numbers["value_loss"]
-        return numbers | {"learning_rate": rate, "gradient_steps": 1}
+        return Learned(numbers | {"learning_rate": rate, "gradient_steps": 1})
 
     def _returns_and_baseline(self, batch: RolloutBatch) -> tuple[Array, Array]:
         """Returns `[T, 1]` with truncated tails valued as far as the baseline can, and the baseline itself."""
@@ -94,7 +99,7 @@ class Reinforce(Learner):
         if self.config.baseline == "value":
             with torch.no_grad():
                 device = next(self.model.parameters()).device
-                _, value = forward_in_chunks(self.model, torch.from_numpy(batch.obs[:, 0]).to(device))
+                _, value = forward_in_chunks(self.model, ops.to_tensors(batch.obs[:, 0], device))
             values = value.cpu().numpy()[:, None]
             return ops.discounted_returns(batch.reward, successor_values(self.model, batch, values), *ends), values
         tail = self.running_mean or 0.0 if self.config.baseline == "mean" else 0.0
@@ -105,9 +110,9 @@ class Reinforce(Learner):
         self.running_mean = fresh if self.running_mean is None else keep * self.running_mean + (1 - keep) * fresh
         return returns, np.full_like(returns, self.running_mean)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict(), "running_mean": self.running_mean}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.running_mean = state["running_mean"]

@@ -1,0 +1,41 @@
+"""Algorithms by name. A plugin adds its own with `register_algorithm`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.network_parts import resolve
+from drl.core.specs import ActionSpec
+
+# The one table from a name to what it stands for.
+ALGORITHMS: dict[str, AlgorithmRecord] = {
+    module.RECORD.name: module.RECORD for module in (ppo_record, a2c_record, reinforce_record, dqn_record)
+}
+
+
+def find_algorithm(name: str) -> AlgorithmRecord:
+    if name not in ALGORITHMS:
+        raise BadInput(f"unknown algorithm {name!r}; {did_you_mean(name, ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> Callable[..., Any]:
+    """The algorithm's class in an engine, for an action space it can serve."""
+    if action_spec.kind not in record.action_spaces:
+        fitting = [other.name for other in ALGORITHMS.values() if action_spec.kind in other.action_spaces]
+        raise BadInput(
+            f"{record.name} takes {' or '.join(record.action_spaces)} actions, this environment's are "
+            f"{action_spec.kind}; use {' or '.join(fitting)}"
+        )
+    if engine not in record.engines:
+        raise BadInput(f"{record.name} has no form in the {engine} engine; use --engine {' or '.join(record.engines)}")
+    return resolve(record.engines[engine])
+
+
+def register_algorithm(record: AlgorithmRecord) -> None:
+    """Make `drl train NAME` and everything else know an algorithm of your own."""
+    if ALGORITHMS.get(record.name, record) != record:
+        raise BadInput(f"there is an algorithm {record.name!r} already; choose another name")
+    ALGORITHMS[record.name] = record

@@ -1,0 +1,51 @@
+"""A2C: its settings and its record."""
+
+from dataclasses import dataclass
+
+from drl.core.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
+from drl.core.configs import not_negative, require
+from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, SWITCH, WIDTH, Choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig:
+    rollout_length: int = 8  # steps of every environment per learning step
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
+    learning_rate: float = 7e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    optimizer: str = "rmsprop"  # rmsprop · adam
+    optimizer_eps: float = 1e-5
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss
+    normalize_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+
+    def __post_init__(self) -> None:
+        require(self, "a whole number of at least 1", "rollout_length", lambda x: x >= 1)
+        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
+        require(self, "'rmsprop' or 'adam'", "optimizer", lambda x: x in ("rmsprop", "adam"))
+        require(self, "a number above 0", "learning_rate optimizer_eps max_grad_norm", lambda x: x > 0)
+        require(self, "a number of at least 0", "learning_rate_end entropy_coef value_coef", not_negative)
+
+
+RECORD = AlgorithmRecord(
+    name="a2c",
+    summary="one policy gradient step with a critic on each short rollout",
+    config=A2CConfig,
+    variant=lambda config: "policy_value",
+    buffer=ROLLOUT,
+    recurrent=True,
+    engines={"torch": "drl.engines.torch.algorithms.a2c:A2C", "jax": "drl.engines.jax.algorithms.a2c:A2C"},
+    fused="drl.engines.jax.fused.fused_on_policy:FusedOnPolicy",
+    search_base={"learning_rate": LEARNING_RATE, "gamma": GAMMA, "entropy_coef": ENTROPY},
+    search_all={
+        "rollout_length": Choice((5, 8, 16, 32, 64, 128)),
+        "gae_lambda": Choice((0.8, 0.9, 0.95, 0.98, 1.0)),
+        "optimizer": Choice(("rmsprop", "adam")),
+        "normalize_advantage": SWITCH,
+        "max_grad_norm": GRAD_NORM,
+        "activation": ACTIVATION,
+        "width": WIDTH,
+    },
+)

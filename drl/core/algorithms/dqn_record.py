@@ -1,0 +1,65 @@
+"""DQN and the six parts of Rainbow: its settings and its record."""
+
+from dataclasses import dataclass
+
+from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require
+from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig:
+    gamma: float = 0.99  # discount per step
+    learning_rate: float = 1e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    double: bool = False  # the online network chooses the action that the target network values
+    tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
+    target_every: int = 1  # updates between two such moves
+    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
+    optimizer: str = "adamw"  # adam · adamw
+    amsgrad: bool = True  # divide by the largest second moment so far
+    weight_decay: float = 0.01  # of adamw
+    adam_eps: float = 1e-8
+    max_grad_norm: float | None = 10.0  # global norm; None: no clipping
+    max_grad_value: float | None = None  # of each entry; None: no clipping
+
+    def __post_init__(self) -> None:
+        require(self, "a whole number of at least 1", "target_every", lambda x: x >= 1)
+        require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
+        require(self, "a number above 0", "learning_rate adam_eps max_grad_norm max_grad_value tau", lambda x: x > 0)
+        require(self, "a number of at least 0", "learning_rate_end weight_decay", not_negative)
+        require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
+        require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
+
+
+RECORD = AlgorithmRecord(
+    name="dqn",
+    summary="action values from replay; double, dueling, prioritized, n-step, distributional and noisy are switches",
+    config=DQNConfig,
+    model_config=QModelConfig,
+    variant=lambda config: "q_value",
+    buffer=REPLAY,
+    exploration=EpsilonGreedyConfig,
+    action_spaces=("discrete",),
+    engines={"torch": "drl.engines.torch.algorithms.dqn:DQN", "jax": "drl.engines.jax.algorithms.dqn:DQN"},
+    fused="drl.engines.jax.fused.fused_off_policy:FusedOffPolicy",
+    search_base={"learning_rate": LEARNING_RATE, "gamma": GAMMA, "tau": Real(1e-3, 1.0)},
+    search_all={
+        "double": SWITCH,
+        "dueling": SWITCH,
+        "prioritized": SWITCH,
+        "noisy": SWITCH,
+        "distributional": Choice(("none", "c51", "qr")),
+        "n_step": Choice((1, 2, 3, 5)),
+        "batch_size": Choice((32, 64, 128, 256)),
+        "width": WIDTH,
+    },
+    switches={
+        "double": ({"double": True}, {"double": False}),
+        "dueling": ({"dueling": True}, {"dueling": False}),
+        "prioritized": ({"prioritized": True}, {"prioritized": False}),
+        "n-step": ({"n_step": 3}, {"n_step": 1}),
+        "distributional": ({"distributional": "c51"}, {"distributional": "none"}),
+        "noisy": ({"noisy": True}, {"noisy": False}),
+    },
+)

@@ -1,0 +1,60 @@
+"""PPO-clip: its settings and its record."""
+
+from dataclasses import dataclass
+
+from drl.core.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
+from drl.core.configs import not_negative, require
+from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, WIDTH, Choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    rollout_length: int = 128  # steps of every environment per learning step
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
+    clip_range: float = 0.2  # how far the probability ratio may leave 1
+    clip_range_end: float | None = None  # linear over the budget to this; None: constant
+    value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
+    epochs: int = 4  # passes over the rollout
+    minibatches: int = 4  # per epoch
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss
+    normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+    target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
+    adam_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require(self, "a whole number of at least 1", "rollout_length epochs minibatches", lambda x: x >= 1)
+        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
+        require(self, "a number above 0", "learning_rate critic_learning_rate clip_range value_clip", lambda x: x > 0)
+        require(self, "a number above 0, or None", "max_grad_norm target_kl adam_eps", lambda x: x > 0)
+        require(
+            self, "a number of at least 0", "learning_rate_end clip_range_end entropy_coef value_coef", not_negative
+        )
+
+
+RECORD = AlgorithmRecord(
+    name="ppo",
+    summary="clipped policy gradient on rollouts, several epochs of minibatches",
+    config=PPOConfig,
+    variant=lambda config: "policy_value",
+    buffer=ROLLOUT,
+    recurrent=True,
+    engines={"torch": "drl.engines.torch.algorithms.ppo:PPO", "jax": "drl.engines.jax.algorithms.ppo:PPO"},
+    fused="drl.engines.jax.fused.fused_on_policy:FusedOnPolicy",
+    search_base={"learning_rate": LEARNING_RATE, "gamma": GAMMA, "entropy_coef": ENTROPY},
+    search_all={
+        "rollout_length": Choice((32, 64, 128, 256, 512, 1024, 2048)),
+        "epochs": Choice((1, 4, 10, 20)),
+        "minibatches": Choice((1, 4, 8, 32)),
+        "gae_lambda": Choice((0.8, 0.9, 0.95, 0.98, 1.0)),
+        "clip_range": Choice((0.1, 0.2, 0.3)),
+        "max_grad_norm": GRAD_NORM,
+        "activation": ACTIVATION,
+        "width": WIDTH,
+    },
+)

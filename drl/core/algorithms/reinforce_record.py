@@ -1,0 +1,52 @@
+"""REINFORCE: its settings and its record."""
+
+from dataclasses import dataclass
+
+from drl.core.algorithms.algorithm_record import EPISODES, AlgorithmRecord
+from drl.core.configs import not_negative, require
+from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforceConfig:
+    episodes_per_step: int = 8  # complete episodes per learning step
+    gamma: float = 0.99  # discount per step
+    baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
+    mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
+    learning_rate: float = 1e-3
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    value_coef: float = 0.5  # weight of the value loss, with baseline value
+    normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
+    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+    adam_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require(self, "a whole number of at least 1", "episodes_per_step", lambda x: x >= 1)
+        require(self, "'none', 'mean' or 'value'", "baseline", lambda x: x in ("none", "mean", "value"))
+        require(self, "a number from 0 to 1", "gamma mean_momentum", lambda x: 0 <= x <= 1)
+        require(self, "a number above 0", "learning_rate adam_eps max_grad_norm", lambda x: x > 0)
+        require(self, "a number of at least 0", "learning_rate_end entropy_coef value_coef", not_negative)
+
+
+RECORD = AlgorithmRecord(
+    name="reinforce",
+    summary="policy gradient on whole episodes, with a choice of baseline",
+    config=ReinforceConfig,
+    variant=lambda config: "policy_value" if config.baseline == "value" else "policy_only",
+    buffer=EPISODES,
+    engines={
+        "torch": "drl.engines.torch.algorithms.reinforce:Reinforce",
+        "jax": "drl.engines.jax.algorithms.reinforce:Reinforce",
+    },
+    fused="drl.engines.jax.fused.fused_episodes:FusedEpisodes",
+    search_base={"learning_rate": Real(1e-5, 3e-2), "gamma": GAMMA, "entropy_coef": ENTROPY},
+    search_all={
+        "episodes_per_step": Choice((1, 2, 4, 8, 16)),
+        "baseline": Choice(("none", "mean", "value")),
+        "normalize_advantage": SWITCH,
+        "max_grad_norm": GRAD_NORM,
+        "activation": ACTIVATION,
+        "width": WIDTH,
+    },
+)

@@ -1,0 +1,70 @@
+"""Backbones and heads by name, for every engine; a plugin adds its own.
+
+A maker is the object itself or the name of one, `module:name`, which is imported when it is first used.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from drl.core.errors import BadInput, MissingExtra
+
+Maker = str | Callable[..., Any]
+
+
+class NetworkPart(NamedTuple):
+    """One backbone or head: who makes it, by engine.
+
+    A backbone's maker takes `(obs_spec, config)`, a policy head's `(features, distribution, config)`, a head of action
+    values `(features, num_actions, config)`; in PyTorch each also takes the `torch.Generator` that draws first weights.
+    """
+
+    torch: Maker | None = None
+    jax: Maker | None = None
+
+
+BACKBONES: dict[str, NetworkPart] = {
+    "mlp": NetworkPart("drl.engines.torch.backbones:make_mlp", "drl.engines.jax.backbones:make_mlp"),
+    "cnn": NetworkPart("drl.engines.torch.backbones:make_cnn", "drl.engines.jax.backbones:make_cnn"),
+    "conv1d": NetworkPart("drl.engines.torch.backbones:make_conv1d", "drl.engines.jax.backbones:make_conv1d"),
+}
+HEADS: dict[str, NetworkPart] = {}  # our own heads follow from the model's config; these are a plugin's
+
+
+def register_backbone(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
+    """Make `--backbone name` known. Give a maker for each engine that should run it."""
+    _register(BACKBONES, "backbone", name, NetworkPart(torch, jax))
+
+
+def register_head(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
+    """Make `--head name` known. Give a maker for each engine that should run it."""
+    _register(HEADS, "head", name, NetworkPart(torch, jax))
+
+
+def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Callable[..., Any]:
+    """The maker of a part in one engine."""
+    maker = getattr(table[name], engine)
+    if maker is None:
+        raise BadInput(f"{name!r} was registered without a form for the {engine} engine; register_…(…, {engine}=…)")
+    return resolve(maker)
+
+
+def resolve(maker: Maker, feature: str = "", extra: str = "") -> Callable[..., Any]:
+    """The object behind `module:name`, or the object itself. A missing `extra` is said for `feature`."""
+    if not isinstance(maker, str):
+        return maker
+    module, _, name = maker.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    except ImportError as error:
+        if not extra:
+            raise
+        raise MissingExtra(feature, extra, error) from None
+
+
+def _register(table: dict[str, NetworkPart], kind: str, name: str, part: NetworkPart) -> None:
+    if not name.isidentifier() or name == "auto":
+        raise BadInput(f"{kind} {name!r} is not a name that can be typed; use letters, digits and underscores")
+    if table.get(name, part) != part:
+        raise BadInput(f"there is a {kind} {name!r} already; choose another name")
+    table[name] = part

@@ -1,0 +1,45 @@
+"""What a search varies: dimensions by the flat name of a setting. An algorithm's record says which."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number between two bounds, drawn on a logarithmic scale."""
+
+    low: float
+    high: float
+
+    def suggest(self, trial: Any, name: str) -> float:
+        return float(trial.suggest_float(name, self.low, self.high, log=True))
+
+    def nearest(self, value: Any) -> float:
+        return min(max(float(value), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values."""
+
+    options: tuple[Any, ...]
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        return trial.suggest_categorical(name, self.options)
+
+    def nearest(self, value: Any) -> Any:
+        if value in self.options or isinstance(value, str):
+            return value if value in self.options else self.options[0]
+        return min(self.options, key=lambda option: abs(option - value))
+
+
+Dimension = Real | Choice
+Space = dict[str, Dimension]
+
+SWITCH = Choice((False, True))
+GAMMA = Choice((0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999))
+WIDTH = Choice((32, 64, 128, 256))  # of every hidden layer of the network at once
+GRAD_NORM = Choice((0.3, 0.5, 1.0, 2.0, 5.0))
+ENTROPY = Real(1e-6, 0.1)
+ACTIVATION = Choice(("tanh", "relu"))
+LEARNING_RATE = Real(1e-5, 1e-2)
