@@ -28,7 +28,7 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
 
     from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig
+    from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner
     from drl.envs.make_vec_env import make_vec_env

@@ -65,9 +65,10 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
 def ours(env_id: str, compiled: bool) -> Callable[[], None]:
     from drl.buffers.replay_buffer import ReplayBuffer
     from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.configs import QModelConfig
+    from drl.core.configs import QModelConfig, ReplayConfig
     from drl.core.schedules import Constant
     from drl.core.seeding import Seeds
+    from drl.engines.numpy.exploration import EpsilonGreedy
     from drl.engines.torch.build import build_learner
     from drl.envs.make_vec_env import make_vec_env
     from drl.trainer.trainer import Trainer, TrainerConfig
@@ -77,10 +78,15 @@ from drl.core.configs import QModelConfig
     envs = make_vec_env(env_id, 1, seed=0, frame_stack=stack, env_kwargs={"clip_reward": False} if stack > 1 else None)
     specs = (envs.obs_spec, envs.action_spec)
     sizes: dict[str, Any] = {name: work[name] for name in ("batch_size", "train_every", "capacity", "target_every")}
-    config = DQNConfig(warmup=WARMUP, tau=1.0, optimizer="adam", amsgrad=False, weight_decay=0.0, **sizes)
+    config = DQNConfig(
+        tau=1.0, target_every=sizes.pop("target_every"), optimizer="adam", amsgrad=False, weight_decay=0.0
+    )
+    replay = ReplayConfig(warmup=WARMUP, **sizes)
     agent, learner = build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), compile_update=compiled)
-    rounds = TrainerConfig(updates_per_log=work["steps"] // work["train_every"], exploration=Constant(0.05))
-    trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 1, *specs, frame_stack=stack), rounds)
+    agent.exploration = EpsilonGreedy(Constant(0.05), envs.action_spec)
+    rounds = TrainerConfig(updates_per_log=work["steps"] // work["train_every"])
+    buffer = ReplayBuffer(replay, config.gamma, 1, *specs, frame_stack=stack)
+    trainer = Trainer(envs, agent, learner, buffer, rounds)
 
     def train() -> None:
         trainer.step()

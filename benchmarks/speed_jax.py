@@ -69,22 +69,24 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
     """Our three contestants and the environment steps of one round."""
     import jax
 
-    from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig, QModelConfig
+    from drl.core.algorithms.ppo_record import PPOConfig
+    from drl.core.configs import ModelConfig
     from drl.engines.jax.envs.env_table import make_jax_env
     from drl.engines.jax.fused.build_fused import build_fused
     from drl.engines.jax.fused.counters import Budget
     from drl.engines.jax.fused.fused_trainer import SeedBatch
+    from drl.experiment.config import Experiment
     from drl.trainer.trainer import TrainerConfig
 
     algorithm, num_envs, rounds, settings = WORK[name]
     if algorithm == "ppo":
         configs: Any = (ModelConfig(), PPOConfig(**settings, entropy_coef=0.01))
     else:
-        optimizer: dict[str, Any] = {"optimizer": "adam", "amsgrad": False, "weight_decay": 0.0, "loss": "squared"}
-        epsilon: dict[str, Any] = {"epsilon_start": 0.05, "epsilon_end": 0.05}
-        configs = (QModelConfig(hidden_sizes=(64, 64)), DQNConfig(**settings, **SHARED_DQN, **optimizer, **epsilon))
+        flat = settings | SHARED_DQN | {"algorithm": "dqn", "hidden_sizes": [64, 64]}
+        flat |= {"optimizer": "adam", "amsgrad": False, "weight_decay": 0.0, "loss": "squared"}
+        flat |= {"epsilon_start": 0.05, "epsilon_end": 0.05}
+        dqn = Experiment.from_flat(flat, "benchmark")
+        configs = (dqn.model, dqn.learner, dqn.buffer, dqn.exploration)
 
     def build() -> Any:
         return build_fused(algorithm, make_jax_env("CartPole-v1"), configs, [0], num_envs, Budget(None, None))

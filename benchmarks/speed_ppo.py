@@ -40,7 +40,7 @@ def stable_baselines() -> Callable[[], None]:
 def ours(vectorization: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
     from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig
+    from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
     from drl.envs.make_vec_env import make_vec_env
     from drl.trainer.trainer import Trainer

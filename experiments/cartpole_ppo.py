@@ -6,17 +6,16 @@ python experiments/cartpole_ppo.py [--steps 50000] [--seed 1] [--results-dir res
 from dataclasses import asdict, dataclass
 
 import torch
-from drl.engines.torch.heads import LogitsHead, ValueHead
-from drl.engines.torch.policy_agent import PolicyAgent
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.contracts import Tracker
 from drl.core.seeding import Seeds
+from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.backbones import MLP
-from drl.engines.torch.models import Model, PolicyValueModel
+from drl.engines.torch.models import LogitsHead, Model, PolicyValueModel, ValueHead
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run

@@ -37,6 +37,7 @@ class Settings:
 
 def build_jax(settings: Settings) -> Any:
     """The compiled program: four environments play an episode each, then it learns from them."""
+    from drl.engines.jax.agents import PolicyAgent
     from drl.engines.jax.algorithms.reinforce import PureReinforce
     from drl.engines.jax.backbones import MLP
     from drl.engines.jax.envs import make_jax_env
@@ -44,10 +45,8 @@ def build_jax(settings: Settings) -> Any:
     from drl.engines.jax.fused.fused_episodes import FusedEpisodes
     from drl.engines.jax.fused.fused_learner import FusedLearner
     from drl.engines.jax.fused.fused_trainer import SeedBatch
-    from drl.engines.jax.heads import LogitsHead, ValueHead
     from drl.engines.jax.model_state import ModelState
-    from drl.engines.jax.models import Model, PolicyValueModel
-    from drl.engines.jax.policy_agent import PolicyAgent
+    from drl.engines.jax.models import LogitsHead, Model, PolicyValueModel, ValueHead
     from drl.engines.jax.start import start_jax
 
     start_jax()
@@ -67,13 +66,12 @@ def build_jax(settings: Settings) -> Any:
 def build_torch(settings: Settings) -> Trainer:
     """The same with one environment that Gymnasium steps."""
     import torch
-    from drl.engines.torch.heads import LogitsHead, ValueHead
-    from drl.engines.torch.policy_agent import PolicyAgent
 
     from drl.buffers.episode_buffer import EpisodeBuffer
+    from drl.engines.torch.agents import PolicyAgent
     from drl.engines.torch.algorithms.reinforce import Reinforce
     from drl.engines.torch.backbones import MLP
-    from drl.engines.torch.models import Model, PolicyValueModel
+    from drl.engines.torch.models import LogitsHead, Model, PolicyValueModel, ValueHead
     from drl.envs.make_vec_env import make_vec_env
 
     torch.set_num_threads(1)  # a second thread costs such a small network more than it gives

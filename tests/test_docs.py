@@ -151,7 +151,7 @@ def test_a_wrong_name_is_found(row, right):
 
 def wrong_flags(text: str, algorithm: str) -> list[str]:
     """Flags in `backticks` that `drl train ALGORITHM` does not have."""
-    configs = (RunConfig, MODEL_CONFIGS[algorithm], ALGORITHMS[algorithm])
+    configs = (RunConfig, *ALGORITHMS[algorithm].parts.values())
     known = {"--" + field.name.replace("_", "-") for config in configs for field in fields(config)}
     flags = {word for code in CODE.findall(text) for word in code.split() if word.startswith("--")}
     return sorted(flag for flag in flags if flag not in known and flag.replace("--no-", "--", 1) not in known)

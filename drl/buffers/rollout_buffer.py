@@ -14,7 +14,7 @@ from drl.core.transition import RolloutBatch
 class RolloutBuffer:
     """Collects exactly `length` steps of every environment, hands them out once, and starts again.
 
-    >>> specs = ObsSpec("box", (1,)), ActionSpec("categorical", (2,))
+    >>> specs = ObsSpec("box", (1,)), ActionSpec("discrete", (2,))
     >>> buffer = RolloutBuffer(2, 1, *specs)
     >>> buffer.ready
     False

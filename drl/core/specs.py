@@ -25,8 +25,8 @@ MASK_KEY = "action_mask"  # in a Dict observation or an info: which actions are 
 class ObsSpec:
     """An observation space as a small tree.
 
-    A Box stays what it is; discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. One that
-    has an image among its parts becomes a structured array with a field for each part, so that images stay bytes.
+    A Box stays what it is; discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. One
+    that has an image among its parts becomes a structured array with a field for each part, so that images stay bytes.
 
     >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
     array([[0., 0., 1.],

@@ -1,4 +1,5 @@
-"""Which part helps? Every switch of an algorithm added alone to the plain one and left out of the full one, several seeds."""
+"""Which part helps? Every switch of an algorithm added alone to the plain one and left out of the full one, several
+seeds."""
 
 import concurrent.futures
 import json

@@ -7,7 +7,7 @@ from drl.core.contracts import VecStep
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec, ObsSpec
 
-OBS, ACTION = ObsSpec("box", (1,)), ActionSpec("categorical", sizes=(2,))
+OBS, ACTION = ObsSpec("box", (1,)), ActionSpec("discrete", sizes=(2,))
 
 
 def step(next_obs, obs, terminated, truncated, valid, reward=1.0):

@@ -10,18 +10,21 @@ from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
 from drl.core.errors import BadInput
+from drl.core.schedules import Constant
 from drl.core.seeding import Seeds
 from drl.engines.jax import build as jax_build
+from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import build as torch_build
+from drl.engines.torch.algorithms.dqn import DQN
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.stages import tracked
 from drl.tracking.files import JsonlTracker, read_metrics
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 BUILDERS = {"torch": torch_build.build_learner, "jax": jax_build.build_learner}
-SMALL_DQN = DQNConfig(batch_size=8, warmup=16, capacity=1000, updates_per_log=4)
+SMALL_REPLAY = ReplayConfig(batch_size=8, warmup=16, capacity=1000, updates_per_log=4)
 
 
 def make_trainer(envs, engine="torch", algorithm="ppo", **budget):
@@ -32,8 +35,9 @@ def make_trainer(envs, engine="torch", algorithm="ppo", **budget):
             RolloutBuffer(16, envs.num_envs, *specs),
         )
     else:
-        configs, buffer = (QModelConfig(hidden_sizes=(8,)), SMALL_DQN), ReplayBuffer(SMALL_DQN, envs.num_envs, *specs)
-        budget |= {"updates_per_log": SMALL_DQN.updates_per_log}
+        configs = (QModelConfig(hidden_sizes=(8,)), DQNConfig())
+        buffer = ReplayBuffer(SMALL_REPLAY, 0.99, envs.num_envs, *specs)
+        budget |= {"updates_per_log": SMALL_REPLAY.updates_per_log}
     agent, learner = BUILDERS[engine](algorithm, specs, configs, Seeds(3))
     return Trainer(envs, agent, learner, buffer, TrainerConfig(**budget))
 
@@ -94,7 +98,9 @@ def test_predict_sample_and_act_are_the_same_thing(envs, engine):
         agent = make_trainer(envs, engine, algorithm).agent
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
         np.testing.assert_array_equal(agent.predict(obs), agent.act(obs))
-        agent.epsilon = 0.5
+        agent.exploration = EpsilonGreedy(Constant(0.5), agent.action_spec) if algorithm == "dqn" else None
+        if agent.exploration:
+            agent.exploration.at(0)
         agent.rng = np.random.default_rng(1)
         sampled = agent.sample(obs)
         agent.rng = np.random.default_rng(1)
@@ -106,7 +112,7 @@ def test_predict_sample_and_act_are_the_same_thing(envs, engine):
 def test_an_algorithm_predicts_what_its_agent_chooses_from(envs, engine):
     obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     ppo = make_trainer(envs, engine)
-    np.testing.assert_allclose(ppo.algorithm.predict(obs), ppo.agent.policy_params(obs), atol=1e-5)
+    np.testing.assert_allclose(ppo.algorithm.predict(obs), ppo.agent.dist_params(obs), atol=1e-5)
     dqn = make_trainer(envs, engine, "dqn")
     q_values = dqn.algorithm.predict(obs)
     np.testing.assert_allclose(q_values, dqn.agent.q_values(obs), atol=1e-5)
@@ -144,28 +150,30 @@ def test_tracking_decorates_the_trainers_call(envs, tmp_path):
 
 
 def test_learn_returns_logs_and_a_model_is_any_module(envs):
-    """`Algorithm.learn(batch) -> dict` and a hand-made model behind it."""
+    """`Algorithm.learn(batch)` gives what to log, and a hand-made model is behind it."""
     model = torch.nn.Linear(4, 2)
-    dqn = torch_build.ALGORITHMS["dqn"](model, envs.action_spec, SMALL_DQN)
-    buffer = ReplayBuffer(SMALL_DQN, 2, envs.obs_spec, envs.action_spec)
+    dqn = DQN(model, envs.action_spec)
+    buffer = ReplayBuffer(SMALL_REPLAY, 0.99, 2, envs.obs_spec, envs.action_spec)
     obs = envs.reset()
     while not buffer.ready:
         action = np.zeros(2, np.int64)
         step = envs.step(action)
         buffer.add(obs, action, step)
         obs = step.obs
-    assert {"loss", "mean_q", "grad_norm"} <= dqn.learn(buffer.take()).keys()
+    learned = dqn.learn(buffer.take())
+    assert {"loss", "mean_q", "grad_norm"} <= learned.log.keys()
+    assert learned.priority.shape == (8,)
 
 
 def test_more_updates_than_steps_between_two_logs(envs):
     """Observations are normalized while a learning step may collect nothing new."""
     specs = envs.obs_spec, envs.action_spec
-    config = DQNConfig(batch_size=8, warmup=8, train_every=8, gradient_steps=8, updates_per_log=4, capacity=1000)
-    agent, dqn = torch_build.build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), normalize_obs=True)
-    trainer = Trainer(envs, agent, dqn, ReplayBuffer(config, 2, *specs), TrainerConfig(updates_per_log=4))
+    config = ReplayConfig(batch_size=8, warmup=8, train_every=8, gradient_steps=8, updates_per_log=4, capacity=1000)
+    agent, dqn = torch_build.build_learner("dqn", specs, (QModelConfig(), DQNConfig()), Seeds(0), normalize_obs=True)
+    trainer = Trainer(envs, agent, dqn, ReplayBuffer(config, 0.99, 2, *specs), TrainerConfig(updates_per_log=4))
     logs = list(itertools.islice(trainer(), 6))
     assert 0 in [log.rollout["rollout_len"] for log in logs]
-    assert agent.normalizer.running_stats.count == logs[-1].env_steps
+    assert agent.normalizer.count == logs[-1].env_steps
 
 
 def test_a_budget_must_be_one():

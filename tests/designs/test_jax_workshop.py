@@ -11,8 +11,7 @@ import pytest
 
 from drl.core.specs import ActionSpec
 from drl.engines.jax.backbones import MLP
-from drl.engines.jax.heads import LogitsHead
-from drl.engines.jax.models import Model
+from drl.engines.jax.models import LogitsHead, Model
 
 ROOT = Path(__file__).parents[2]
 DRL = [sys.executable, "-m", "drl.cli.entry"]
@@ -43,7 +42,7 @@ def run(command, tmp_path, env=None, code=0):
 
 def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
     backbone = MLP((4,), hidden_sizes=(8,))
-    network = Model(backbone, LogitsHead(backbone.features, ActionSpec("categorical", sizes=(2,)).num_params))
+    network = Model(backbone, LogitsHead(backbone.features, ActionSpec("discrete", sizes=(2,)).num_params))
     params = network.init(np.random.default_rng(0))
     forward = jax.jit(network.apply)
     obs = np.ones((3, 4), np.float32)

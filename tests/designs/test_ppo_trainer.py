@@ -92,9 +92,7 @@ def test_value_clipping_is_one_switch_and_takes_the_larger_error():
 
 
 def test_the_buffer_has_the_dimensions_of_the_picture():
-    buffer = RolloutBuffer(
-        5, 4, ObsSpec("box", (3,)), ActionSpec("gaussian", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
-    )
+    buffer = RolloutBuffer(5, 4, ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2))
     assert buffer.obs.shape == (5, 4, 3)
     assert buffer.action.shape == (5, 4, 2)
     assert buffer.reward.shape == buffer.terminated.shape == buffer.truncated.shape == buffer.valid.shape == (5, 4)

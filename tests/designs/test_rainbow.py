@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from drl.cli.flat import experiment_of, main, make_parser
+from drl.core.algorithms import ALGORITHMS
 from drl.experiment import launch
 
 ROOT = Path(__file__).parents[2]
@@ -150,9 +151,7 @@ def test_a_c51_file_is_evaluated_with_its_own_support(folder, capsys):
 
 
 def test_all_searches_what_the_flags_can_say():
-    from drl.search.search_space import SPACES
-
-    searched = {**SPACES["dqn"][0], **SPACES["dqn"][1]}
+    searched = {**ALGORITHMS["dqn"].search_base, **ALGORITHMS["dqn"].search_all}
     said = {
         "learning_rate": "--lr", "gamma": "--gamma", "tau": "--tau", "double": "--use_double",
         "dueling": "--use_dueling", "prioritized": "--use_per", "noisy": "--use_noisy",

@@ -1,8 +1,10 @@
 import json
 
-from drl.experiment.ablation import SWITCHES, ablate, variants
+from drl.core.algorithms import ALGORITHMS
+from drl.experiment.ablation import ablate, variants
 from drl.experiment.config import Experiment
 
+SWITCHES = ALGORITHMS["dqn"].switches
 TINY = {
     "algorithm": "dqn",
     "env": "drl/Match-v0",
@@ -14,7 +16,7 @@ TINY = {
 
 
 def test_variants_are_one_in_and_one_out():
-    named = variants()
+    named = variants(SWITCHES)
     assert len(named) == 2 + 2 * len(SWITCHES)
     plain, full = named["plain"], named["full"]
     assert all(plain[key] != full[key] for key in plain)
@@ -26,7 +28,7 @@ def test_variants_are_one_in_and_one_out():
 def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(tmp_path, capsys):
     base = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "updates_per_log": 50}, "test")
     folder, table = ablate(base, seeds=1, episodes=3)
-    assert {row["variant"] for row in table} == set(variants())
+    assert {row["variant"] for row in table} == set(variants(SWITCHES))
     assert json.loads((folder / "ablation.json").read_text()) == table
     assert (folder / "ablation.png").exists()
     runs = len(list(folder.rglob("run.json")))

@@ -117,7 +117,7 @@ def test_a_checkpoint_restores_the_trainer(tmp_path):
         trainer.load_state_dict(read_state(folders[-1]))
         assert trainer.env_steps == 512
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-        np.testing.assert_array_equal(trainer.agent.policy_params(obs), finished.agent.policy_params(obs))
+        np.testing.assert_array_equal(trainer.agent.dist_params(obs), finished.agent.dist_params(obs))
 
 
 class Bomb:

@@ -19,7 +19,7 @@ from drl.experiment.evaluation import Evaluation
 from drl.experiment.launch import train
 from drl.search import search_worker
 from drl.search.run_search import FRESH_SEEDS, SearchConfig, search
-from drl.search.search_space import SPACES, as_settings, space_for, starting_point
+from drl.search.search_space import as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
 
 SMALL = {"num_envs": 2, "rollout_length": 16, "hidden_sizes": [8], "epochs": 1, "minibatches": 1}
@@ -280,7 +280,7 @@ def test_every_point_of_every_space_builds(algorithm, mode):
 
 
 def test_all_goes_beyond_base_as_the_command_line_promises():
-    base, more = SPACES["dqn"]
+    base, more = ALGORITHMS["dqn"].search_base, ALGORITHMS["dqn"].search_all
     assert set(base) == {"learning_rate", "gamma", "tau"}
     assert set(more) >= {"double", "dueling", "prioritized", "noisy", "distributional", "n_step", "batch_size", "width"}
 

@@ -77,7 +77,7 @@ def test_learner_state_survives_a_trip_to_disk(tmp_path):
         results = [t.algorithm.learn(t._prepared(batch), 0.5) for t in (trainer, other)]
         assert results[0] == results[1]
         obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-        np.testing.assert_array_equal(trainer.agent.policy_params(obs), other.agent.policy_params(obs))
+        np.testing.assert_array_equal(trainer.agent.dist_params(obs), other.agent.dist_params(obs))
 
 
 def test_a_number_that_is_not_finite_stops_with_a_hint():

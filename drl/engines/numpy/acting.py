@@ -98,8 +98,8 @@ class PolicyActor(Actor):
 
 
 class QActor(Actor):
-    """Acts by action values: the legal action of the highest value, and what its exploration makes of it. Noisy networks
-    explore with new noise at every step and decide with their mean."""
+    """Acts by action values: the legal action of the highest value, and what its exploration makes of it. Noisy
+    networks explore with new noise at every step and decide with their mean."""
 
     @abstractmethod
     def q_values(self, obs: Array, noisy: bool = False) -> Array:

@@ -1,8 +1,8 @@
 """Distributions over actions in NumPy: acting draws from them, whatever engine computed their parameters.
 
-`dist_params` is what a policy head gives: `[N, num_params]` logits, or means followed by log standard deviations. Actions
-are in the policy's units. An `action_mask` `[N, choices]` is True where an action is legal; an illegal one is never
-drawn and has probability 0. The differentiable twins are in each engine's `ops`.
+`dist_params` is what a policy head gives: `[N, num_params]` logits, or means followed by log standard deviations.
+Actions are in the policy's units. An `action_mask` `[N, choices]` is True where an action is legal; an illegal one is
+never drawn and has probability 0. The differentiable twins are in each engine's `ops`.
 """
 
 from typing import Protocol

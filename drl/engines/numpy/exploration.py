@@ -1,7 +1,7 @@
 """How agents leave their best action while they train. An agent owns its exploration; the trainer tells it the time.
 
-An agent without one samples from its policy. Noisy networks bring their own noise; for these epsilon is that of the time
-before the first update.
+An agent without one samples from its policy. Noisy networks bring their own noise; for these epsilon is that of the
+time before the first update.
 """
 
 import numpy as np

@@ -8,7 +8,7 @@ import torch
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import ReplayBatch, RolloutBatch
-from drl.engines.jax import models as jax_models
+from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.algorithms import a2c, dqn, ppo, reinforce
 from drl.engines.jax.model_state import ModelState
 from drl.engines.torch import models as torch_models
@@ -18,10 +18,10 @@ GRID = ObsSpec("box", (2, 3))
 IMAGE = ObsSpec("box", (1, 36, 36), "uint8")
 SEQUENCE = ObsSpec("box", (6, 2))
 ACTIONS = {
-    "categorical": ActionSpec("categorical", sizes=(4,), starts=(1,)),
-    "multi_categorical": ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
-    "bernoulli": ActionSpec("bernoulli", shape=(3,), dtype="int8"),
-    "gaussian": ActionSpec("gaussian", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
+    "categorical": ActionSpec("discrete", sizes=(4,), starts=(1,)),
+    "multi_categorical": ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)),
+    "bernoulli": ActionSpec("multi_binary", shape=(3,), dtype="int8"),
+    "gaussian": ActionSpec("box", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
 }
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
 
@@ -51,11 +51,11 @@ def torch_arrays(model):
 def make_twins(variant, obs_spec, action_spec, config, seed=0, scale=0.2):
     """A torch model with opinions, and a model state of the JAX engine with the same parameters."""
     generator = torch.Generator().manual_seed(seed)
-    model = torch_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config, generator)
+    model = maker_in(VARIANTS[variant], "torch")(obs_spec, action_spec, config, generator)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
-    return model, ModelState(jax_models.MODEL_VARIANTS[variant](obs_spec, action_spec, config), torch_arrays(model))
+    return model, ModelState(maker_in(VARIANTS[variant], "jax")(obs_spec, action_spec, config), torch_arrays(model))
 
 
 def draw_obs(rng, spec, *shape):

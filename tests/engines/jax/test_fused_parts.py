@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.configs import QModelConfig
+from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
 from drl.core.specs import ActionSpec, ObsSpec
@@ -16,9 +15,9 @@ from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
 from drl.engines.jax.fused.counters import value_at
 from drl.engines.jax.fused.fused_replay import FusedReplay
-from drl.engines.jax.fused.random_draws import choose, random_draws
 from drl.engines.jax.layers import transposed, untransposed
 from drl.engines.jax.models import make_q_value_model
+from drl.engines.jax.ops import random_draws, sample
 
 GAMMA = 0.9
 
@@ -43,7 +42,7 @@ def test_sum_tree_finds_what_a_running_sum_finds():
 def test_turned_weights_answer_alike_and_turn_back():
     config = QModelConfig(hidden_sizes=(6, 5), noisy=True, dueling=True)
     for settings in (config, replace(config, noisy=False)):
-        model = make_q_value_model(ObsSpec("box", box_shape=(3,)), ActionSpec("categorical", sizes=(2,)), settings)
+        model = make_q_value_model(ObsSpec("box", box_shape=(3,)), ActionSpec("discrete", sizes=(2,)), settings)
         params = model.init(np.random.default_rng(0))
         kernels = [name for name in transposed(params) if name.endswith("kernel")]
         assert len(kernels) == (1 if settings.noisy else 4), "an MLP's first layer is plain, a noisy one stays as it is"
@@ -84,16 +83,16 @@ def test_schedules_agree_with_core(schedule, time):
 def test_actions_follow_the_policy():
     key = jax.random.PRNGKey(0)
     logits = jnp.log(jnp.array([0.1, 0.6, 0.3]))
-    spec = ActionSpec("categorical", sizes=(3,))
-    action = choose(spec, jnp.tile(logits, (20_000, 1)), random_draws(spec, key, (20_000,)))
+    spec = ActionSpec("discrete", sizes=(3,))
+    action = sample(spec, jnp.tile(logits, (20_000, 1)), random_draws(spec, key, (20_000,)))
     np.testing.assert_allclose(np.bincount(action) / 20_000, [0.1, 0.6, 0.3], atol=0.015)
-    spec = ActionSpec("multi_categorical", sizes=(3, 3), shape=(2,))
-    action = choose(spec, jnp.tile(logits, (20_000, 2)), random_draws(spec, key, (20_000,)))
+    spec = ActionSpec("multi_discrete", sizes=(3, 3), shape=(2,))
+    action = sample(spec, jnp.tile(logits, (20_000, 2)), random_draws(spec, key, (20_000,)))
     joint = np.bincount(np.asarray(action) @ [3, 1], minlength=9) / 20_000
     np.testing.assert_allclose(joint, np.outer([0.1, 0.6, 0.3], [0.1, 0.6, 0.3]).ravel(), atol=0.015)
-    spec = ActionSpec("gaussian", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
+    spec = ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
     params = jnp.tile(jnp.array([1.0, -1.0, 0.0, np.log(0.5)]), (20_000, 1))
-    action = np.asarray(choose(spec, params, random_draws(spec, key, (20_000,))))
+    action = np.asarray(sample(spec, params, random_draws(spec, key, (20_000,))))
     np.testing.assert_allclose(action.mean(axis=0), [1.0, -1.0], atol=0.03)
     np.testing.assert_allclose(action.std(axis=0), [1.0, 0.5], rtol=0.03)
 
@@ -101,8 +100,8 @@ def test_actions_follow_the_policy():
 def played(config, num_envs, steps, seed=0):
     """Random steps written into a fused memory, and the same as plain lists."""
     rng = np.random.default_rng(seed)
-    replay = FusedReplay(config, num_envs)
-    buffer = replay.begin(ObsSpec("box", box_shape=(1,)), ActionSpec("categorical", sizes=(2,)))
+    replay = FusedReplay(config, GAMMA, num_envs)
+    buffer = replay.begin(ObsSpec("box", box_shape=(1,)), ActionSpec("discrete", sizes=(2,)))
     add, rows = jax.jit(replay.add), []
     for t in range(steps):
         obs = np.full((num_envs, 1), t, np.float32) + 1000 * np.arange(num_envs)[:, None]
@@ -120,7 +119,7 @@ def played(config, num_envs, steps, seed=0):
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("steps", [12, 37])  # before and after the ring of 10 rows has turned
 def test_drawn_rows_are_n_step_transitions(prioritized, n_step, steps):
-    config = DQNConfig(capacity=20, batch_size=8, gamma=GAMMA, n_step=n_step, prioritized=prioritized)
+    config = ReplayConfig(capacity=20, batch_size=8, n_step=n_step, prioritized=prioritized)
     replay, buffer, rows = played(config, 2, steps)
     seen = set()
     draw = jax.jit(replay.draw)
@@ -145,7 +144,7 @@ def test_drawn_rows_are_n_step_transitions(prioritized, n_step, steps):
 
 
 def test_priorities_rule_the_draw():
-    config = DQNConfig(
+    config = ReplayConfig(
         capacity=32, batch_size=4, prioritized=True, priority_alpha=0.5, priority_beta=0.4, priority_beta_step=0.1
     )
     replay, buffer, _ = played(config, 1, 32)

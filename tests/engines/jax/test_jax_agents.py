@@ -14,15 +14,22 @@ from drl.cli.entry import main
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
+from drl.core.schedules import Constant
 from drl.core.specs import ObsSpec
+from drl.engines.jax.agents import PolicyAgent, QAgent
 from drl.engines.jax.backbones import MLP
-from drl.engines.jax.heads import LogitsHead, QHead, ValueHead
 from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import MODEL_VARIANTS, Model, PolicyValueModel, make_policy_model, make_q_value_model
-from drl.engines.jax.policy_agent import PolicyAgent
-from drl.engines.jax.q_agent import QAgent
-from drl.engines.torch import policy_agent as torch_policy_agent
-from drl.engines.torch import q_agent as torch_q_agent
+from drl.engines.jax.models import (
+    LogitsHead,
+    Model,
+    PolicyValueModel,
+    QHead,
+    ValueHead,
+    make_policy_model,
+    make_q_value_model,
+)
+from drl.engines.numpy.exploration import EpsilonGreedy
+from drl.engines.torch import agents as torch_agents
 from drl.experiment.load_agent import load_agent
 
 TREE = ObsSpec("dict", keys=("a", "b"), parts=(ObsSpec("discrete", sizes=(3,)), twins.VECTOR))
@@ -73,7 +80,7 @@ def test_policies_cross_over(tmp_path, obs_spec, config, kind, variant):
     spec, config = twins.ACTIONS[kind], ModelConfig(**config)
     model, model_state = twins.make_twins(variant, obs_spec, spec, config, scale=0.3)
     ours = PolicyAgent(model_state, obs_spec, spec, normalizer_for(obs_spec))
-    theirs = torch_policy_agent.PolicyAgent(model, obs_spec, spec, normalizer_for(obs_spec))
+    theirs = torch_agents.PolicyAgent(model, obs_spec, spec, normalizer_for(obs_spec))
     ours.save(tmp_path / "jax", env="Somewhere-v0")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
@@ -93,7 +100,7 @@ def test_convolutions_cross_over(tmp_path, obs_spec, config):
     spec = twins.ACTIONS["categorical"]
     model, model_state = twins.make_twins("policy_value", obs_spec, spec, ModelConfig(**config), scale=0.05)
     PolicyAgent(model_state, obs_spec, spec).save(tmp_path / "jax")
-    torch_policy_agent.PolicyAgent(model, obs_spec, spec).save(tmp_path / "torch")
+    torch_agents.PolicyAgent(model, obs_spec, spec).save(tmp_path / "torch")
     obs = encoded(obs_spec, 100)
     agents = [load_agent(tmp_path / folder, engine=e) for folder, e in (("torch", "jax"), ("jax", "torch"))]
     assert_same_agent(*agents, obs, exact=False)
@@ -108,14 +115,16 @@ def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
     spec, obs_spec = twins.ACTIONS["categorical"], twins.VECTOR
     config = QModelConfig(distributional=kind, dueling=dueling, noisy=noisy, num_atoms=7, v_max=5.0, hidden_sizes=(16,))
     model, model_state = twins.make_twins("q_value", obs_spec, spec, config)
-    ours, theirs = QAgent(model_state, obs_spec, spec), torch_q_agent.QAgent(model, obs_spec, spec)
+    ours, theirs = QAgent(model_state, obs_spec, spec), torch_agents.QAgent(model, obs_spec, spec)
     ours.save(tmp_path / "jax")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
     for folder in ("jax", "torch"):
         for engine in ("jax", "torch", "numpy"):
             loaded = load_agent(tmp_path / folder, engine=engine)
-            loaded.epsilon = ours.epsilon = 0.3
+            for each in (loaded, ours):
+                each.exploration = EpsilonGreedy(Constant(0.3), spec)
+                each.exploration.at(0)
             assert_same_agent(ours, loaded, obs, exact=not noisy)
             if noisy and engine != "torch":  # torch draws its noise from a stream of its own
                 ours.rng, loaded.rng = np.random.default_rng(3), np.random.default_rng(3)
@@ -268,7 +277,7 @@ def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
 
 def test_a_policy_only_agent_has_no_value(tmp_path):
     spec = twins.ACTIONS["categorical"]
-    model = MODEL_VARIANTS["policy_only"](twins.VECTOR, spec, ModelConfig())
+    model = make_policy_model(twins.VECTOR, spec, ModelConfig())
     agent = PolicyAgent(ModelState(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
     for call in (lambda: agent.value(encoded(twins.VECTOR, 1)), lambda: agent.save_value_net(tmp_path / "v.pth")):
         with pytest.raises(BadInput, match="policy-only"):
@@ -278,7 +287,7 @@ def test_a_policy_only_agent_has_no_value(tmp_path):
 def test_convert(tmp_path, capsys):
     spec = twins.ACTIONS["gaussian"]
     model, _ = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig())
-    agent = torch_policy_agent.PolicyAgent(model, twins.VECTOR, spec, normalizer_for(twins.VECTOR))
+    agent = torch_agents.PolicyAgent(model, twins.VECTOR, spec, normalizer_for(twins.VECTOR))
     agent.save(tmp_path / "run" / "agent", env="Somewhere-v0", env_steps=7)
     assert main(["convert", str(tmp_path / "run"), "--engine", "jax"]) == 0
     out = tmp_path / "run" / "agent-jax"

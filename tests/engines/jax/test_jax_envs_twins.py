@@ -177,9 +177,9 @@ def test_defaults_are_those_of_the_twin(env_id):
         ActionSpec(
             "gaussian", shape=(2, 2), low=(-2.0, 0.0, -np.inf, 1.0), high=(2.0, 5.0, 3.0, np.inf), dtype="float32"
         ),
-        ActionSpec("categorical", sizes=(3,), starts=(-1,)),
-        ActionSpec("multi_categorical", sizes=(3, 2), starts=(1, 0), shape=(2,)),
-        ActionSpec("bernoulli", shape=(3,), dtype="int8"),
+        ActionSpec("discrete", sizes=(3,), starts=(-1,)),
+        ActionSpec("multi_discrete", sizes=(3, 2), starts=(1, 0), shape=(2,)),
+        ActionSpec("multi_binary", shape=(3,), dtype="int8"),
     ],
     ids=lambda spec: spec.kind,
 )

@@ -13,11 +13,13 @@ from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
 from drl.core.errors import BadInput
+from drl.core.schedules import Constant
 from drl.core.seeding import Seeds
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax.build import build_learner
+from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import build as torch_build
 from drl.engines.torch.models import load_parameters
 from drl.envs.make_vec_env import make_vec_env
@@ -29,7 +31,7 @@ CONFIGS = {
     "ppo": PPOConfig(rollout_length=16, minibatches=2, **FAST),
     "a2c": A2CConfig(rollout_length=5, optimizer="adam", **FAST),
     "reinforce": ReinforceConfig(episodes_per_step=16, **FAST),
-    "dqn": DQNConfig(warmup=100, tau=0.02, weight_decay=0.0, batch_size=64, **FAST | {"learning_rate": 3e-3}),
+    "dqn": DQNConfig(tau=0.02, weight_decay=0.0, **FAST | {"learning_rate": 3e-3}),
 }
 MODELS = {"dqn": QModelConfig(hidden_sizes=(32,))}
 
@@ -41,8 +43,9 @@ def make_trainer(envs, algorithm, steps, config=None, build=build_learner, model
     agent, learner = build(algorithm, shapes[1:], (model, config), Seeds(3), **options)
     extra = {}
     if algorithm == "dqn":
-        buffer, extra = ReplayBuffer(config, *shapes), {"updates_per_log": 50}
-        agent.epsilon = 1.0
+        replay = ReplayConfig(warmup=100, batch_size=64)
+        buffer, extra = ReplayBuffer(replay, config.gamma, *shapes), {"updates_per_log": 50}
+        agent.exploration = EpsilonGreedy(Constant(1.0), envs.action_spec)
     elif algorithm == "reinforce":
         buffer = EpisodeBuffer(config.episodes_per_step, *shapes)
     else:

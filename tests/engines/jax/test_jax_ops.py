@@ -71,7 +71,7 @@ def test_policies():
     rng = np.random.default_rng(0)
     params = rng.normal(scale=3, size=(6, 5)).astype(np.float32)
     action = np.stack([rng.integers(2, size=6), rng.integers(3, size=6)], axis=1)
-    spec = ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,))
+    spec = ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,))
     log_prob, entropy = quick(partial(ops.log_prob_and_entropy, spec))(params, action)
     for row in range(6):
         parts = (params[row, :2], params[row, 2:])
@@ -80,14 +80,14 @@ def test_policies():
         assert float(entropy[row]) == pytest.approx(sum(oracles.categorical_entropy(p) for p in parts), rel=1e-4)
 
     logits, bits = np.float32([[0.7, -40.0, 0.0]]), np.array([[1, 0, 1]])
-    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, ActionSpec("bernoulli", shape=(3,))))(logits, bits)
+    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, ActionSpec("multi_binary", shape=(3,))))(logits, bits)
     pairs = [np.array([0.0, logit]) for logit in logits[0]]
     expected = sum(oracles.categorical_log_prob(p, b) for p, b in zip(pairs, bits[0], strict=True))
     assert float(log_prob[0]) == pytest.approx(expected, rel=1e-5)
     assert float(entropy[0]) == pytest.approx(sum(oracles.categorical_entropy(p) for p in pairs), rel=1e-5)
 
     mean, log_std, action = rng.normal(size=(3, 4, 2)).astype(np.float32)
-    spec = ActionSpec("gaussian", shape=(2,), low=(-1, -1), high=(1, 1))
+    spec = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1))
     inputs = (np.concatenate([mean, log_std], axis=1), action)
     log_prob, entropy = quick(partial(ops.log_prob_and_entropy, spec))(*inputs)
     for row in range(4):

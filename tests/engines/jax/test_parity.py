@@ -22,7 +22,7 @@ from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
 from drl.engines.jax.algorithms import reinforce as jax_reinforce
-from drl.engines.jax.models import MODEL_VARIANTS
+from drl.engines.jax.models import make_q_value_model
 from drl.engines.jax.on_policy import window_of
 from drl.engines.jax.shuffle import random_orders
 from drl.engines.numpy.networks import noise_of
@@ -236,7 +236,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
 
 
 def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
-    model = MODEL_VARIANTS["q_value"](
+    model = make_q_value_model(
         twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden_sizes=(5, 5), noisy=True)
     )
     pure, seen = jax_dqn.PureDQN(model, DQNConfig()), []

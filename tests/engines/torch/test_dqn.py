@@ -5,15 +5,17 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from drl.engines.torch.q_agent import QAgent
 
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.configs import QModelConfig
-from drl.core.schedules import epsilon_schedule
+from drl.core.configs import EpsilonGreedyConfig, QModelConfig, ReplayConfig
+from drl.core.schedules import Constant, epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.transition import ReplayBatch
+from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import ops
+from drl.engines.torch.agents import QAgent
 from drl.engines.torch.algorithms.dqn import DQN, QRows, dqn_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
@@ -24,7 +26,7 @@ from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 from drl.trainer.trainer import Trainer, TrainerConfig
 
-OBS, ACTION = ObsSpec("box", (3,)), ActionSpec("categorical", sizes=(4,))
+OBS, ACTION = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
 SWITCHES = list(itertools.product([False, True], repeat=6))
 
 
@@ -73,14 +75,13 @@ def test_noise_begins_as_strong_as_asked_behind_a_plain_layer():
     assert [layer.in_features for layer in noisy_layers(model)] == [16, 9]
     for layer in noisy_layers(model):
         np.testing.assert_allclose(layer.weight_sigma.detach(), 0.2 / np.sqrt(layer.in_features), rtol=1e-6)
-    assert architecture_of(model, OBS, ACTION)["noisy_sigma"] == 0.2
+    assert architecture_of(model)["noisy_sigma"] == 0.2
 
 
 def test_noisy_networks_act_at_random_only_while_warming_up():
-    schedule = epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05), noisy=True)
+    schedule = epsilon_schedule(EpsilonGreedyConfig(), noisy=True, first_update=200)
     assert [schedule(step) for step in (0, 100, 200, 5000)] == [1.0, 0.5, 0.0, 0.0]
-    assert epsilon_schedule(DQNConfig(warmup=0, batch_size=64), noisy=True)(32) == 0.5, "no batch before 64 steps"
-    assert epsilon_schedule(DQNConfig(warmup=200, epsilon_end=0.05))(10**9) == 0.05
+    assert epsilon_schedule(EpsilonGreedyConfig(epsilon_end=0.05), noisy=False, first_update=200)(10**9) == 0.05
 
 
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
@@ -176,15 +177,26 @@ def test_noisy_agents_explore_with_noise_and_decide_with_the_mean():
     assert not torch.equal(online.noise_in, target.noise_in)
 
 
+def replayed(seed):
+    """The rows of `rows_of` as a replay buffer hands them out."""
+    rows = rows_of(seed=seed)
+    obs, action, reward, continues, next_obs, weight = (column.numpy() for column in rows[:6])
+    alive = np.zeros_like(reward)  # nothing terminates: the discount says it all
+    return ReplayBatch(obs, action, reward, alive, continues, next_obs, weight, np.arange(len(reward)))
+
+
 def test_frozen_parameters_stay_also_in_the_target():
     model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
     model.backbone.requires_grad_(False)
     learner = DQN(model, ACTION, DQNConfig(tau=0.5, learning_rate=0.01))
-    before = model.backbone[0].weight.clone()
+    before = {name: p.clone() for name, p in learner.target.named_parameters()}
     for seed in range(3):
-        learner.optimizer.descend(0.01, rows_of(seed=seed))
-    assert torch.equal(before, model.backbone[0].weight)
-    assert torch.equal(before, learner.target.backbone[0].weight)
+        learner.learn(replayed(seed))
+    after = dict(learner.target.named_parameters())
+    for name, old in before.items():
+        frozen = name.startswith("backbone")
+        assert torch.equal(old, after[name]) is frozen, name  # the head moves, the backbone does not
+        assert torch.equal(old, dict(model.named_parameters())[name]) is frozen, name
 
 
 def test_noise_changes_at_every_step_of_exploring():
@@ -197,7 +209,8 @@ def test_noise_changes_at_every_step_of_exploring():
 
 def test_epsilon_is_a_coin_per_world():
     agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), OBS, ACTION, rng=np.random.default_rng(0))
-    agent.epsilon = 0.4
+    agent.exploration = EpsilonGreedy(Constant(0.4), ACTION)
+    agent.exploration.at(0)
     obs = np.tile(np.ones(3, np.float32), (40_000, 1))
     best = agent.decide(obs[:1])[0]
     share = np.bincount(agent.decide(obs, explore=True), minlength=4) / 40_000
@@ -205,19 +218,22 @@ def test_epsilon_is_a_coin_per_world():
     np.testing.assert_allclose(np.delete(share, best), 0.1, atol=0.01)
 
 
-@pytest.mark.parametrize(("tau", "every"), [(0.005, 1), (1.0, 3)])
+@pytest.mark.parametrize(("tau", "every"), [(0.005, 1), (0.3, 2), (1.0, 3)])
 def test_target_updates(tau, every):
+    """θ⁻ ← θ⁻ + τ (θ − θ⁻) after every so many calls of `learn`, worked out beside it from the models alone."""
+
+    def weights(net):
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
     model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
     learner = DQN(model, ACTION, DQNConfig(tau=tau, target_every=every, learning_rate=0.01))
-    expected = learner.target_values.clone()
+    expected = weights(model)
     for count in range(1, 7):
-        learner.optimizer.descend(0.01, rows_of(seed=count))
-        if learner.optimizer.count % every == 0:
-            learner.target_values.lerp_(learner.optimizer.values, tau)
-            expected = expected + tau * (learner.optimizer.values - expected)
-        torch.testing.assert_close(learner.target_values, expected)
-    flat = torch.cat([p.flatten() for p in learner.target.parameters()])
-    assert torch.equal(flat, learner.target_values)
+        learner.learn(replayed(count))
+        if count % every == 0:
+            expected = expected + tau * (weights(model) - expected)
+        torch.testing.assert_close(weights(learner.target), expected)
+        assert not torch.equal(weights(learner.target), weights(model)) or (tau == 1.0 and count % every == 0)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -246,11 +262,12 @@ def test_adamw_equals_torch(amsgrad, compiled):
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-4, atol=1e-6)
 
 
-def short_run(model_config, config, updates=200, **options):
+def short_run(model_config, config, replay, updates=200, **options):
     with make_vec_env("CartPole-v1", 2, seed=0) as envs:
         specs = (envs.obs_spec, envs.action_spec)
         agent, learner = build_learner("dqn", specs, (model_config, config), Seeds(1), **options)
-        trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 2, *specs), TrainerConfig(updates_per_log=updates))
+        buffer = ReplayBuffer(replay, config.gamma, 2, *specs)
+        trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=updates))
         return trainer, trainer.step()
 
 
@@ -259,8 +276,8 @@ def test_all_combinations_learn_save_and_load(tmp_path, switches):
     double, dueling, prioritized, n_step, distributional, noisy = switches
     kind = "c51" if distributional else "none"
     settings = QModelConfig(dueling=dueling, distributional=kind, noisy=noisy, hidden_sizes=(32, 32))
-    config = DQNConfig(double=double, prioritized=prioritized, n_step=3 if n_step else 1, batch_size=32, warmup=64)
-    trainer, log = short_run(settings, config)
+    replay = ReplayConfig(prioritized=prioritized, n_step=3 if n_step else 1, batch_size=32, warmup=64)
+    trainer, log = short_run(settings, DQNConfig(double=double), replay)
     assert log.learn["loss"] > 0
     assert all(np.isfinite(value) for value in log.flat().values())
     agent = trainer.agent
@@ -276,8 +293,9 @@ def test_compiled_update_is_the_same_update(noisy, kind):
     for compiled in (False, True):
         torch._dynamo.reset()
         settings = QModelConfig(distributional=kind, noisy=noisy, dueling=True, hidden_sizes=(16,))
-        config = DQNConfig(double=True, batch_size=32, warmup=64, prioritized=True, learning_rate=1e-3)
-        trainer, _ = short_run(settings, config, updates=20, compile_update=compiled)
+        config = DQNConfig(double=True, learning_rate=1e-3)
+        replay = ReplayConfig(batch_size=32, warmup=64, prioritized=True)
+        trainer, _ = short_run(settings, config, replay, updates=20, compile_update=compiled)
         parameters.append(trainer.algorithm.optimizer.values)
     torch.testing.assert_close(*parameters, rtol=1e-2, atol=1e-4)
 
@@ -287,17 +305,15 @@ def test_compiled_update_is_the_same_update(noisy, kind):
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
 def test_learns_the_values_of_a_two_step_world(env, values, n_step, kind):
     """obs 0 → obs 1 → end, reward 1 at the end, γ = 0.9. A clock is not a death."""
-    config = DQNConfig(
-        gamma=0.9, n_step=n_step, learning_rate=3e-3, learning_rate_end=0.0, warmup=100, tau=0.02, weight_decay=0.0,
-        batch_size=64,
-    )  # fmt: skip
+    config = DQNConfig(gamma=0.9, learning_rate=3e-3, learning_rate_end=0.0, tau=0.02, weight_decay=0.0)
+    replay = ReplayConfig(n_step=n_step, warmup=100, batch_size=64)
     settings = QModelConfig(hidden_sizes=(32,), distributional=kind, v_min=0.0, v_max=12.0, num_atoms=25)
     with make_vec_env(env, 2, seed=0) as envs:
         specs = (envs.obs_spec, envs.action_spec)
         agent, learner = build_learner("dqn", specs, (settings, config), Seeds(1))
-        agent.epsilon = 1.0
+        agent.exploration = EpsilonGreedy(Constant(1.0), envs.action_spec)
         steps = TrainerConfig(updates_per_log=1200, total_timesteps=3000)
-        trainer = Trainer(envs, agent, learner, ReplayBuffer(config, 2, *specs), steps)
+        trainer = Trainer(envs, agent, learner, ReplayBuffer(replay, 0.9, 2, *specs), steps)
         trainer.step()
         trainer.step()
     learned = agent.q_values(np.array([[0.0], [1.0]], np.float32)).mean(axis=1)

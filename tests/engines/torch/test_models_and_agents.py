@@ -7,16 +7,17 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.agents import PolicyAgent, policy_views
 from drl.engines.torch.backbones import MLP
-from drl.engines.torch.heads import LogitsHead, ValueHead
 from drl.engines.torch.models import (
+    LogitsHead,
     Model,
     PolicyValueModel,
+    ValueHead,
     make_policy_model,
     make_policy_value_model,
     make_q_value_model,
 )
-from drl.engines.torch.policy_agent import PolicyAgent, policy_views
 from drl.experiment.load_agent import load_agent
 
 VECTOR = ObsSpec("box", (3,))
@@ -24,10 +25,10 @@ IMAGE = ObsSpec("box", (2, 36, 40), "uint8")
 SEQUENCE = ObsSpec("box", (10, 5))
 TREE = ObsSpec("dict", keys=("a", "b"), parts=(ObsSpec("discrete", sizes=(3,)), VECTOR))
 ACTIONS = [
-    ActionSpec("categorical", sizes=(4,), starts=(1,)),
-    ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
-    ActionSpec("bernoulli", shape=(3,), dtype="int8"),
-    ActionSpec("gaussian", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
+    ActionSpec("discrete", sizes=(4,), starts=(1,)),
+    ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)),
+    ActionSpec("multi_binary", shape=(3,), dtype="int8"),
+    ActionSpec("box", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
 ]
 
 
@@ -58,17 +59,17 @@ def test_numpy_policy_equals_torch(action_spec, obs_spec, activation):
     encoded = obs_spec.encode(observations(obs_spec, 7))
     with torch.no_grad():
         expected = agent.model(torch.from_numpy(encoded))[0].numpy()
-    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=2e-6)
+    np.testing.assert_allclose(agent.dist_params(encoded), expected, atol=2e-6)
     with torch.no_grad():  # in-place training must be seen, and so must parameters that moved
         for parameter in agent.model.parameters():
             parameter.mul_(1.5)
         expected = agent.model(torch.from_numpy(encoded))[0].numpy()
-    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=5e-6)
+    np.testing.assert_allclose(agent.dist_params(encoded), expected, atol=5e-6)
     for parameter in agent.model.parameters():
         parameter.data = parameter.data.clone() * 0.5
     with torch.no_grad():
         expected = agent.model(torch.from_numpy(encoded))[0].numpy()
-    np.testing.assert_allclose(agent.policy_params(encoded), expected, atol=2e-6)
+    np.testing.assert_allclose(agent.dist_params(encoded), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
@@ -217,18 +218,18 @@ def test_the_numpy_path_never_ignores_a_users_own_code(name, model):
     with torch.no_grad():
         answer = model(torch.from_numpy(obs))
     expected = answer[0] if isinstance(answer, tuple) else answer
-    np.testing.assert_allclose(agent.policy_params(obs), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(agent.dist_params(obs), expected.numpy(), atol=1e-5)
 
 
 def test_a_part_put_in_later_is_seen():
     agent = make_agent(VECTOR, ACTIONS[0])
     obs = observations(VECTOR, 5)
-    agent.policy_params(obs)
+    agent.dist_params(obs)
     agent.model.actor.head = LogitsHead(64, 4)
     agent.model.actor.backbone[0] = nn.Linear(3, 64)
     with torch.no_grad():
         expected = agent.model(torch.from_numpy(obs))[0].numpy()
-    np.testing.assert_allclose(agent.policy_params(obs), expected, atol=1e-5)
+    np.testing.assert_allclose(agent.dist_params(obs), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(64)])

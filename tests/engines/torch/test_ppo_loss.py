@@ -18,10 +18,10 @@ from drl.testing import oracles
 
 OBS = ObsSpec("box", (3,))
 ACTIONS = {
-    "categorical": ActionSpec("categorical", sizes=(4,)),
-    "multi_categorical": ActionSpec("multi_categorical", sizes=(2, 3), shape=(2,)),
-    "bernoulli": ActionSpec("bernoulli", shape=(3,), dtype="int8"),
-    "gaussian": ActionSpec("gaussian", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32"),
+    "categorical": ActionSpec("discrete", sizes=(4,)),
+    "multi_categorical": ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)),
+    "bernoulli": ActionSpec("multi_binary", shape=(3,), dtype="int8"),
+    "gaussian": ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32"),
 }
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from drl.engines.torch.policy_agent import PolicyAgent
 from drl.engines.torch.recurrent_views import recurrent_views
 
 from drl.core.algorithms.a2c_record import A2CConfig
@@ -15,6 +14,7 @@ from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
+from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO, ppo_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.models import make_policy_value_model
@@ -23,9 +23,9 @@ from drl.engines.torch.packing import pack, sequences
 from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 
-OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("categorical", sizes=(4,))
+OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
 IMAGE, ROUNDS = ObsSpec("box", (2, 36, 40), "uint8"), ObsSpec("box", (10, 5))
-GAUSSIAN = ActionSpec("gaussian", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32")
+GAUSSIAN = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32")
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
 SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
 STEPS, ENVS = 9, 4
@@ -219,7 +219,7 @@ def test_acting_in_numpy_equals_torch(kind, shared, spec):
     slow._numpy_net.make = lambda model: None
     for _ in range(3):
         obs = rng.normal(size=(5, 3)).astype(np.float32)
-        np.testing.assert_allclose(agent.policy_params(obs), slow.policy_params(obs), atol=2e-6)
+        np.testing.assert_allclose(agent.dist_params(obs), slow.dist_params(obs), atol=2e-6)
         np.testing.assert_allclose(agent.decide(obs), slow.decide(obs), atol=2e-6)
         np.testing.assert_allclose(agent.rnn_state, slow.rnn_state, atol=2e-6)
     assert agent.rnn_state.shape == (5, hidden_width(kind, shared))
@@ -232,7 +232,7 @@ def test_playing_step_by_step_is_what_the_learner_sees():
     agent.rnn_state = batch.rnn_state
     played = {}
     for t in range(STEPS):
-        params = agent.policy_params(batch.obs[t])
+        params = agent.dist_params(batch.obs[t])
         agent.decide(batch.obs[t])
         agent.begin(batch.terminated[t] | batch.truncated[t] | ~batch.valid[t])
         played |= {(t, n): params[n] for n in range(ENVS) if batch.valid[t, n]}
@@ -244,18 +244,18 @@ def test_playing_step_by_step_is_what_the_learner_sees():
 def test_acting_remembers_until_an_episode_begins():
     agent = PolicyAgent(make_model("gru", True), OBS, SPEC)
     obs = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
-    fresh = agent.policy_params(obs)
+    fresh = agent.dist_params(obs)
     agent.act(obs)
-    later = agent.policy_params(obs)
+    later = agent.dist_params(obs)
     assert (fresh != later).any(axis=1).all()
     np.testing.assert_array_equal(agent.explain(obs)["policy"], agent.explain(obs)["policy"])  # looking changes nothing
     agent.begin(np.array([True, False]))
-    half = agent.policy_params(obs)
+    half = agent.dist_params(obs)
     np.testing.assert_array_equal(half, [fresh[0], later[1]])
     with pytest.raises(BadInput, match=r"middle of 2 episodes and got 1 observations; call agent\.begin"):
         agent.act(obs[0])
     agent.begin()
-    np.testing.assert_array_equal(agent.policy_params(obs), fresh)
+    np.testing.assert_array_equal(agent.dist_params(obs), fresh)
     agent.begin()
     assert agent.act(obs[0]).shape == ()
 

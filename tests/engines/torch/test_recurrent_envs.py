@@ -93,7 +93,7 @@ def test_the_learner_sees_the_policy_that_played(mode, kind):
         agent, decide, played = trainer.agent, trainer.agent.decide, []
 
         def spy(obs, explore=False):
-            played.append(agent.policy_params(obs))
+            played.append(agent.dist_params(obs))
             return decide(obs, explore)
 
         agent.decide = spy
