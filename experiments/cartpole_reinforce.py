@@ -13,8 +13,11 @@ from typing import Any
 
 from drl.cli.entry import run_script
 from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
+from drl.core.specs import Distribution
+from drl.core.transition import RolloutBatch
 from drl.experiment.evaluation import evaluate
 from drl.experiment.run_folder import Run
 from drl.experiment.stages import progress, track
@@ -24,6 +27,7 @@ from drl.tracking.plots import plot_run
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 ENV, HIDDEN = "CartPole-v1", (64, 64)
+MODEL = ModelConfig(hidden_sizes=HIDDEN)  # what the parts below amount to: it goes on the agent's card
 CONFIG = ReinforceConfig(episodes_per_step=4, baseline="value", learning_rate=3e-3, learning_rate_end=0.0)
 
 
@@ -50,20 +54,21 @@ def build_jax(settings: Settings) -> Any:
     from drl.engines.jax.start import start_jax
 
     start_jax()
-    seeds, envs = Seeds(settings.seed), make_jax_env(ENV)
-    backbone = MLP(envs.obs_spec.shape, hidden_sizes=HIDDEN)
-    actor = Model(backbone, LogitsHead(backbone.features, envs.action_spec.num_params))
+    seeds, env = Seeds(settings.seed), make_jax_env(ENV)
+    dist = Distribution.on(env.action_spec)
+    backbone = MLP(env.obs_spec.shape, hidden_sizes=HIDDEN)
+    actor = Model(backbone, LogitsHead(backbone.features, dist.num_params))
     critic = Model(backbone, ValueHead(backbone.features))  # the same shape, but parameters of its own
-    model = PolicyValueModel(actor, critic)  # configuration; its parameters are apart from it
+    model = PolicyValueModel(actor, critic, config=MODEL)  # configuration; its parameters are apart from it
     params = model.init(seeds.generator("init"))
-    agent = PolicyAgent(ModelState(model, params), envs.obs_spec, envs.action_spec)
-    reinforce = PureReinforce(model, envs.action_spec, CONFIG)
-    program = FusedEpisodes(envs, reinforce, num_envs=4, budget=Budget(settings.steps))
+    agent = PolicyAgent(ModelState(model, params), env.obs_spec, env.action_spec)
+    reinforce = PureReinforce(model, dist, CONFIG)
+    program = FusedEpisodes(env, reinforce, num_envs=4, budget=Budget(settings.steps))
     learner = FusedLearner(program, [params], [seeds.integer("fused")])
     return SeedBatch(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
 
 
-def build_torch(settings: Settings) -> Trainer:
+def build_torch(settings: Settings) -> Trainer[RolloutBatch]:
     """The same with one environment that Gymnasium steps."""
     import torch
 
@@ -79,8 +84,9 @@ def build_torch(settings: Settings) -> Trainer:
     generator = torch.Generator().manual_seed(seeds.integer("init"))
     shape, specs = envs.obs_spec.shape, (envs.obs_spec, envs.action_spec)
     backbones = [MLP(shape, hidden_sizes=HIDDEN, generator=generator) for _ in range(2)]
-    actor = Model(backbones[0], LogitsHead(backbones[0].features, envs.action_spec.num_params, generator))
-    model = PolicyValueModel(actor, Model(backbones[1], ValueHead(backbones[1].features, generator)))
+    logits = Distribution.on(envs.action_spec).num_params
+    actor = Model(backbones[0], LogitsHead(backbones[0].features, logits, generator))
+    model = PolicyValueModel(actor, Model(backbones[1], ValueHead(backbones[1].features, generator)), MODEL)
     agent = PolicyAgent(model, *specs, rng=seeds.generator("exploration"))
     buffer = EpisodeBuffer(CONFIG.episodes_per_step, envs.num_envs, *specs)
     reinforce = Reinforce(model, envs.action_spec, CONFIG)

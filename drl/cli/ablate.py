@@ -1,4 +1,4 @@
-"""`drl ablate dqn --env ID …`: every switch added alone and left out alone, several seeds, a table and a picture."""
+"""`drl ablate dqn --env ID …`: add and remove each switch alone, over several seeds; print a table, write a plot."""
 
 from drl.cli.train import read_experiment, take_flag
 from drl.core.errors import BadInput

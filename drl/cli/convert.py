@@ -1,31 +1,32 @@
-"""`drl convert RUN|AGENT --engine jax`: the same agent for the other engine, checked before it is written."""
+"""`drl convert RUN|AGENT --engine jax`: write an agent for the other engine, after checking that both act alike."""
 
 import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
 
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.plugins import import_plugins
 from drl.core.specs import Array, ObsSpec
 from drl.experiment.run_folder import find_run
 
-CHECKED = 1000  # random observations on which both engines must do the same …
-MOST_NUMBERS = 30_000_000  # … fewer where they are large
+CHECKED = 1000  # random observations on which both engines must act alike
+MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they are large
 
 
 @dataclass(frozen=True)
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     engine: str  # torch or jax
-    plugins: tuple[str, ...] = ()  # modules of your own to import first
-    out: str | None = None  # new folder; default beside the agent, with the engine's name behind its own
+    plugins: tuple[str, ...] = ()  # your own modules to import first
+    out: str | None = None  # new folder; default: beside the agent, with the engine's name appended
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def convert(folder: Path, engine: str, out: Path) -> Path:
-    """The agent in `folder` as one of `engine` in `out`."""
+    """Write the agent in `folder` to `out`, for `engine`."""
     from drl.experiment.load_agent import load_agent
 
     card, _ = read_agent(folder)
@@ -64,6 +65,6 @@ def _random_observations(spec: ObsSpec) -> Array:
     return rng.normal(size=(rows, *spec.shape)).astype(np.float32)
 
 
-def _same_actions(before: Any, after: Any, obs: Array) -> bool:
+def _same_actions(before: Agent, after: Agent, obs: Array) -> bool:
     one, two = before.decide(obs), after.decide(obs)
     return bool(np.allclose(one, two, rtol=1e-4, atol=1e-4) if one.dtype.kind == "f" else np.array_equal(one, two))

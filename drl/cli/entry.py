@@ -1,6 +1,6 @@
-"""`drl`: find the subcommand, run it, turn errors into one clear message and an exit code.
+"""`drl`: run the subcommand and turn errors into one clear message and an exit code.
 
-Nothing heavy is imported here: `drl --help` answers at once.
+Nothing heavy is imported here, so `drl --help` is fast.
 """
 
 import importlib
@@ -8,23 +8,25 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from drl import __version__
 from drl.core.errors import BadInput, DrlError, did_you_mean
 
-# The one place where a subcommand's name becomes the module that runs it.
+T = TypeVar("T")
+
+# The only table from a subcommand to the module that runs it.
 COMMANDS = {
     "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
-    "ablate": ("drl.cli.ablate", "which part of DQN helps: drl ablate dqn --env CartPole-v1"),
-    "search": ("drl.cli.search", "look for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
+    "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
-    "convert": ("drl.cli.convert", "the same agent for the other engine: drl convert RUN --engine jax"),
+    "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
 }
 
-# How a run ended → the exit code; errors carry their own.
+# Status of a run → exit code. Errors have their own codes.
 EXIT_CODES = {"finished": 0, "interrupted": 130, "terminated": 143}
 
 HELP = f"""drl {__version__}: a workshop for deep reinforcement learning
@@ -33,17 +35,17 @@ usage: drl COMMAND …
 
 """ + "\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
 
-HELP += "\n\n`drl COMMAND --help` explains a command; `drl --version` says which drl this is."
+HELP += "\n\n`drl COMMAND --help` explains a command; `drl --version` prints the version."
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code (see `drl.core.errors` for what each means)."""
+    """Run one command and return its exit code (listed in `drl.core.errors`)."""
     arguments = sys.argv[1:] if argv is None else argv
     return report_errors(lambda: _dispatch(arguments), name="drl")
 
 
 def report_errors(run: Callable[[], int], name: str) -> int:
-    """The exit code of `run`; an error of ours becomes one message and its own code."""
+    """The exit code of `run`; a `DrlError` becomes one message and its own code."""
     warnings.showwarning = _one_line_warning
     try:
         return run()
@@ -52,18 +54,18 @@ def report_errors(run: Callable[[], int], name: str) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
 
 
 def _printable(text: str) -> str:
-    """Without control characters: a file's words must not move the cursor."""
+    """`text` without control characters, which could move the cursor."""
     return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
-def run_script(main: Callable[[Any], None], settings: type) -> NoReturn:
-    """A script of your own with `settings` (a dataclass) as its flags, and errors as one line."""
+def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
+    """Run your own script: the fields of `settings` (a dataclass) are its flags; errors print one line."""
     from drl.cli.flags import parse_flags
 
     name = Path(sys.argv[0]).name

@@ -3,35 +3,40 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import find_agent, read_agent
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.plugins import import_plugins
 from drl.core.safe_files import stay_inside
+from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.run_folder import find_run
 
-MOST_FRAMES = 1000  # that an agent's card may ask to be stacked
+if TYPE_CHECKING:
+    from drl.experiment.evaluation import Evaluation
+
+MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
 
 
 @dataclass(frozen=True)
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    env: str | None = None  # environment to play in; default the one it was trained in
+    env: str | None = None  # environment to play in; default: the one it was trained in
     episodes: int = 10
-    seed: int = 1  # of the evaluation's own environments and actions
-    sampled: bool = False  # draw actions from the policy instead of taking the most likely
+    seed: int = 1  # for the evaluation's environments and actions
+    sampled: bool = False  # sample actions from the policy instead of taking the most likely
     temperature: float = 1.0  # of sampled actions
     render: bool = False  # play in the environment's own window
     video: bool = False  # film one episode into the run's videos folder
-    step_by_step: bool = False  # print what the agent sees, thinks, does and gets
+    step_by_step: bool = False  # print observation, values or probabilities, action and reward of every step
     json: bool = False  # print the summary as JSON and nothing else
-    plugins: tuple[str, ...] = ()  # modules of your own to import first
-    trust: bool = False  # import the module that the agent's card names for its environment: this runs its code
+    plugins: tuple[str, ...] = ()  # your own modules to import first
+    trust: bool = False  # import the environment's module named on the agent's card; this runs its code
 
 
 def main(arguments: list[str]) -> int:
@@ -48,9 +53,8 @@ def main(arguments: list[str]) -> int:
     check_notes(notes, f"{folder}/card.json")
     if env is not None and flags.env is None and not flags.trust:
         check_trusted(str(env), f"{folder}/card.json", f"drl evaluate {flags.agent}")
-    options = {"frame_stack": notes.get("frame_stack", 1)}
-    if env == notes.get("env"):
-        options["env_kwargs"] = notes.get("env_kwargs") or {}
+    frame_stack = notes.get("frame_stack", 1)
+    env_kwargs = notes.get("env_kwargs") if env == notes.get("env") else None
     if env is None:
         raise BadInput(f"{folder} does not say where it was trained; add --env ID")
 
@@ -61,7 +65,7 @@ def main(arguments: list[str]) -> int:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
         agent.temperature = flags.temperature
-    result = _play(agent, env, flags, folder, options)
+    result = _play(agent, env, flags, folder, frame_stack, env_kwargs)
     if flags.json:
         print(json.dumps({"env": env, "agent": str(folder)} | result.summary()))
     else:
@@ -69,7 +73,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, Any]) -> Any:
+def _play(
+    agent: Agent, env: str, flags: Flags, folder: Path, frame_stack: int, env_kwargs: PlainDict | None
+) -> "Evaluation":
     from drl.experiment.evaluation import Evaluation, evaluate
     from drl.experiment.watch import film, watch
 
@@ -80,7 +86,8 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
             stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4")),
             flags.seed,
             explore=flags.sampled,
-            **options,
+            frame_stack=frame_stack,
+            env_kwargs=env_kwargs,
         )
         if path is None:
             raise BadInput(f"{env} cannot be drawn: it has no render mode 'rgb_array'")
@@ -90,13 +97,30 @@ def _play(agent: Any, env: str, flags: Flags, folder: Path, options: dict[str, A
         if flags.json:
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")
         mode = "human" if flags.render else "ansi"
-        episodes = watch(agent, env, mode, flags.episodes, flags.seed, explore=flags.sampled, **options)
+        episodes = watch(
+            agent,
+            env,
+            mode,
+            flags.episodes,
+            flags.seed,
+            explore=flags.sampled,
+            frame_stack=frame_stack,
+            env_kwargs=env_kwargs,
+        )
         return Evaluation(episodes)
-    return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, **options)
+    return evaluate(
+        agent,
+        env,
+        flags.episodes,
+        flags.seed,
+        explore=flags.sampled,
+        frame_stack=frame_stack,
+        env_kwargs=env_kwargs,
+    )
 
 
-def check_notes(notes: dict[str, Any], source: str) -> None:
-    """What a card says of its environment must at least be of the right kind."""
+def check_notes(notes: PlainDict, source: str) -> None:
+    """Check the types of a card's notes about its environment."""
     stack = notes.get("frame_stack", 1)
     kinds = {"env": (str, type(None)), "env_kwargs": (dict, type(None))}
     wrong = [name for name, kind in kinds.items() if not isinstance(notes.get(name), kind)]

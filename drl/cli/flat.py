@@ -1,6 +1,6 @@
-"""The flat command line of `main.py`: a DQN family with one switch per part, flags with underscores.
+"""The flat command line of `main.py`: DQN with one switch per part, flags with underscores.
 
-It turns its flags into the same experiment that `drl train dqn` makes and holds no logic of its own.
+It turns its flags into the same experiment as `drl train dqn`.
 """
 
 import argparse
@@ -8,12 +8,13 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from drl.cli.entry import EXIT_CODES, report_errors
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.state_files import PlainDict
 from drl.experiment.config import Experiment
 from drl.experiment.run_folder import Run
 
@@ -21,7 +22,7 @@ ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors as `BadInput`, so that they look like every other one."""
+    """Raises `BadInput`, so that all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message}; see `python main.py --help`")
@@ -48,22 +49,22 @@ def make_parser() -> Parser:
     add("--batch_size", type=int, default=128, help="replay batch")
     add("--tau", type=float, default=0.005, help="soft target update")
     add("--n_steps", type=int, default=1, help="n-step returns")
-    add("--capacity", type=int, default=100_000, help="transitions the replay keeps")
+    add("--capacity", type=int, default=100_000, help="transitions in the replay buffer")
     add("--grad_clip", type=float, default=100.0, help="largest absolute gradient")
     add("--hidden", type=int, default=128, help="width of the two MLP layers")
     add("--cnn_features", type=int, default=512, help="width of the CNN's last layer")
-    add("--reward_window", type=int, default=100, help="episodes that the running mean covers")
+    add("--reward_window", type=int, default=100, help="episodes in the running mean")
     add("--best_after", type=int, default=100, help="episodes before a best model is saved")
 
     group = parser.add_argument_group("exploration: ε = end + (start − end)·exp(−step / decay)")
     add = group.add_argument
-    add("--eps_start", type=float, default=0.9, help="share of random actions at first")
-    add("--eps_end", type=float, default=0.05, help="share of random actions in the end")
+    add("--eps_start", type=float, default=0.9, help="share of random actions at the start")
+    add("--eps_end", type=float, default=0.05, help="share of random actions at the end")
     add(
         "--eps_decay",
         type=float,
         default=None,
-        help=f"environment steps; 0: the end from the start; None: 1000, for Atari {ATARI_EPS_DECAY}",
+        help=f"environment steps; 0: eps_end from the start; None: 1000, for Atari {ATARI_EPS_DECAY}",
     )
 
     group = parser.add_argument_group("switches, alone and in any combination")
@@ -76,15 +77,15 @@ def make_parser() -> Parser:
     add("--num_atoms", type=int, default=51, help="C51: atoms of the support")
     add("--v_min", type=float, default=-10.0, help="C51: smallest return of the support")
     add("--v_max", type=float, default=10.0, help="C51: largest return of the support")
-    add("--per_alpha", type=float, default=0.6, help="priorities: 0 uniform, 1 in full proportion to the error")
-    add("--per_beta", type=float, default=0.4, help="priorities: strength of the correction by weights, at first")
-    add("--per_beta_increment", type=float, default=0.001, help="added at every sample, up to 1")
+    add("--per_alpha", type=float, default=0.6, help="priorities: 0 uniform, 1 proportional to the error")
+    add("--per_beta", type=float, default=0.4, help="priorities: initial strength of the importance weights")
+    add("--per_beta_increment", type=float, default=0.001, help="added to per_beta at every sample, up to 1")
     add("--per_eps", type=float, default=0.01, help="priorities: added to every error")
 
     group = parser.add_argument_group("Atari")
     add = group.add_argument
     add("--screen_size", type=int, default=84, help="height and width of a frame")
-    add("--noop_max", type=int, default=30, help="most idle steps at an episode's begin")
+    add("--noop_max", type=int, default=30, help="most no-op steps at the start of an episode")
     add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
     add("--stack_size", type=int, default=4, help="frames the agent sees at once")
 
@@ -96,8 +97,8 @@ def make_parser() -> Parser:
 
     group = parser.add_argument_group("search (Optuna)")
     add = group.add_argument
-    add("--search", action="store_true", help="look for better settings instead of training")
-    add("--n_trials", type=int, default=100, help="trials in all; the same command again continues")
+    add("--search", action="store_true", help="search for better settings instead of training")
+    add("--n_trials", type=int, default=100, help="trials in total; the same command continues")
     add("--num_episodes_per_trial", type=int, default=300, help="training episodes of each trial")
     add("--search_mode", choices=("base", "all"), default="base", help="base: lr, gamma, tau; all: architecture too")
 
@@ -133,10 +134,10 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
     start, decay = flags.eps_start, flags.eps_decay
     if decay is None:
         decay = ATARI_EPS_DECAY if atari else 1000.0
-    elif decay == 0:  # at its end from the first step on
+    elif decay == 0:  # constant
         start, decay = flags.eps_end, 1.0
     names = ("screen_size", "noop_max", "frame_skip")
-    settings: dict[str, Any] = {
+    settings: PlainDict = {
         "algorithm": "dqn",
         "env": flags.env_name,
         "num_envs": 1,
@@ -187,7 +188,7 @@ def _train(flags: argparse.Namespace) -> int:
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True
-        say("W&B is not installed (pip install 'drl-workshop[wandb]'); going on without it")
+        say("W&B is not installed (pip install 'drl-workshop[wandb]'); continuing without it")
     folder, links = Path(flags.results_dir) / "models", []
 
     def link_best(run: Run) -> list[Tracker]:
@@ -196,19 +197,18 @@ def _train(flags: argparse.Namespace) -> int:
 
     finished = train(experiment_of(flags), link_best)
     best = links[0].path
-    told = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
-    say(told if flags.quiet else f"{report(finished)}\n{told}")
+    text = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
+    say(text if flags.quiet else f"{report(finished)}\n{text}")
     return EXIT_CODES[finished.status]
 
 
 class BestModelLink:
-    """`results/models/best_model_<run_id>.pth`, a link to the file in the run's own folder, from the first time there
-    is a best model."""
+    """Creates `results/models/best_model_<run_id>.pth`, a link into the run's folder, once there is a best model."""
 
     def __init__(self, run: Path, folder: Path):
         self.source = run / "models" / "best_return_pi_ckpt.pth"
         self.link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
-        self.path: Path | None = None  # of the link, once it is there
+        self.path: Path | None = None  # of the link, once it exists
 
     def write(self, log: Log) -> None:
         if self.path is None and self.source.exists():
@@ -228,10 +228,17 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     from drl.experiment.watch import watch
 
     experiment = experiment_of(flags)
-    options: dict[str, Any] = {"env_kwargs": experiment.run.env_arguments, "frame_stack": experiment.run.frame_stack}
     agent = load_q_agent(Path(flags.load_model_path), experiment, typed)
     mode = "quiet" if flags.quiet else "ansi"
-    episodes = watch(agent, flags.env_name, mode, flags.eval_episodes, flags.seed, **options)
+    episodes = watch(
+        agent,
+        flags.env_name,
+        mode,
+        flags.eval_episodes,
+        flags.seed,
+        frame_stack=experiment.run.frame_stack,
+        env_kwargs=experiment.run.env_arguments,
+    )
     print(f"{flags.env_name}: {Evaluation(episodes).sentence()}")
     return 0
 
@@ -240,7 +247,7 @@ def _search(flags: argparse.Namespace) -> int:
     from drl.search.run_search import SearchConfig, search
 
     name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
-    options = {"distributional": ("none", "c51")}  # what these flags can say
+    options = {"distributional": ("none", "c51")}  # all that these flags can express
     config = SearchConfig(
         env=flags.env_name,
         n_trials=flags.n_trials,

@@ -1,4 +1,4 @@
-"""`drl list`: what can be trained, on what, with which presets."""
+"""`drl list`: the algorithms, presets and environments."""
 
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean

@@ -1,4 +1,4 @@
-"""`drl plot RUN…`: draw one run again, or several runs on one picture."""
+"""`drl plot RUN…`: plot one run again, or several runs together."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from drl.experiment.run_folder import find_run, runs_in
 
 @dataclass(frozen=True)
 class Flags:
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # run folders, or experiment folders for all their runs
-    out: str | None = None  # picture of several runs; default comparison.png beside the first
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # run folders, or experiment folders with all their runs
+    out: str | None = None  # plot of several runs; default: comparison.png beside the first
     overwrite: bool = False  # replace an existing --out
     report: bool = False  # also write report.html into each run folder
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
             written += [write_report(folder) for folder in folders]
     except DrlError:
         raise
-    except Exception as error:  # runs may come from anybody, and their records may say anything
+    except Exception as error:  # a run's files may come from anyone and contain anything
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({said})") from error
     if not written:

@@ -1,23 +1,27 @@
-"""`drl train ALGORITHM --env ID …`: every field of the run's, the model's and the algorithm's config is a flag."""
+"""`drl train ALGORITHM --env ID …`: every field of the run, model and algorithm configs is a flag."""
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.plugins import import_plugins
+from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import load_preset, preset_path
 
+if TYPE_CHECKING:
+    from drl.experiment.launch import Finished
+
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
-A preset for the pair of algorithm and environment is used when there is one; --config goes on top of it and flags
-on top of both."""
+The preset of the pair of algorithm and environment is used if there is one. --config overrides it, and flags override
+both."""
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +31,7 @@ def main(arguments: list[str]) -> int:
     algorithm, flags = arguments[0], arguments[1:]
     experiment, source = read_experiment(algorithm, flags)
 
-    # An engine is loaded only when everything before it was right.
+    # Engines load slowly, so the input is checked first.
     from drl.experiment.launch import say, train, train_seeds
 
     if source and not experiment.run.quiet:
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
-    """The experiment, and in words where its numbers come from."""
+    """The experiment, and a text that names the sources of its settings."""
     flags = list(flags)
     config_file = take_flag(flags, "--config")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
@@ -61,43 +65,43 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
-    kinds: list[Any] = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
-    parsed: Any = parse_flags(
-        dataclasses.make_dataclass("Flags", kinds, frozen=True),
+    fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
+    parsed: object = parse_flags(
+        dataclasses.make_dataclass("Flags", fields, frozen=True),
         flags,
         prog=f"drl train {algorithm}",
         description=f"Train {algorithm}. Shown defaults are those of {env}"
         + (" (preset)." if preset else ".")
-        + " Also: --config FILE.yaml, settings that go on top of the preset; --no-preset, without it; --trust, import "
-        "the module that the file names for its environment, which runs its code.",
+        + " Also: --config FILE.yaml, settings that override the preset; --no-preset, ignore it; --trust, import the "
+        "modules that the file names, which runs their code.",
     )
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
     sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
     return experiment, ", then ".join(sources)
 
 
-def _import_plugins(flags: list[str], from_file: dict[str, Any], trust: bool, command: str) -> None:
-    """Those that the command line names; those of a file only with --trust, since importing runs their code."""
+def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, command: str) -> None:
+    """Import the plugins of the command line. Those of a file need --trust, because importing runs their code."""
     typed = peek_list(flags, "--plugins")
     filed = [] if typed else list(from_file.get("plugins") or [])
     if filed and not trust:
         raise BadInput(
-            f"the file names the plugins {', '.join(map(str, filed))}, and importing them runs their code; if you trust "
-            f"them, name them yourself: {command} --plugins {' '.join(map(str, filed))} (or add --trust)"
+            f"the file names the plugins {', '.join(map(str, filed))}, and importing them runs their code; if you "
+            f"trust them, name them yourself: {command} --plugins {' '.join(map(str, filed))} (or add --trust)"
         )
     import_plugins([*typed, *filed])
 
 
 def peek_list(flags: list[str], name: str) -> list[str]:
-    """The values of `--flag one two`, left in place."""
+    """The values of `--flag one two`; `flags` stays as it is."""
     if name not in flags:
         return []
     values = itertools.takewhile(lambda value: not value.startswith("--"), flags[flags.index(name) + 1 :])
     return list(values)
 
 
-def _one_budget(preset: dict[str, Any], from_file: dict[str, Any], flags: list[str]) -> None:
-    """A budget of the other kind, given by file or flag, takes the place of the one below it."""
+def _one_budget(preset: PlainDict, from_file: PlainDict, flags: list[str]) -> None:
+    """A budget in a file or flag replaces one of the other kind in the preset or file that it overrides."""
     budgets = {"total_timesteps": "--total-timesteps", "num_episodes": "--num-episodes"}
     for name, other in (("total_timesteps", "num_episodes"), ("num_episodes", "total_timesteps")):
         if from_file.get(name):
@@ -108,11 +112,11 @@ def _one_budget(preset: dict[str, Any], from_file: dict[str, Any], flags: list[s
 
 
 def _peek(flags: list[str], name: str) -> str | None:
-    """The value of `--flag value` or `--flag=value`, underscores allowed, left in place."""
+    """The value of `--flag value` or `--flag=value`, underscores allowed; `flags` stays as it is."""
     value = None
     for position, flag in enumerate(flags):
         head, _, tail = flag.partition("=")
-        if head.replace("_", "-") == name:  # the last one counts, as for the parser
+        if head.replace("_", "-") == name:  # the last one counts, as in the parser
             value = tail or (flags[position + 1] if position + 1 < len(flags) else None)
     return value
 
@@ -129,8 +133,8 @@ def take_flag(flags: list[str], name: str) -> str | None:
     return value
 
 
-def report(finished: Any) -> str:
-    """Where a run left what."""
+def report(finished: "Finished") -> str:
+    """Status, score and file paths of a run."""
     folder, summary = finished.folder, finished.evaluation
     lines = ["", f"{finished.status}: {folder}"]
     if summary:

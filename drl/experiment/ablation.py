@@ -1,30 +1,37 @@
-"""Which part helps? Every switch of an algorithm added alone to the plain one and left out of the full one, several
-seeds."""
+"""Ablation: add every switch of an algorithm alone to the plain one, and remove it alone from the full one."""
 
 import concurrent.futures
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
-from drl.core.state_files import write_json
+from drl.core.state_files import PlainDict, write_json
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
 from drl.tracking.curves import t_975
 from drl.tracking.plots import plot_compare
 
-Switches = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]  # as an algorithm's record has them
+Switches = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]  # name → settings when on, when off
 
 
-def variants(switches: Switches) -> dict[str, dict[str, Any]]:
+class Row(TypedDict):
+    """One variant in the table of an ablation."""
+
+    variant: str
+    mean_return: float
+    half_width_95: float | None  # None with a single seed
+
+
+def variants(switches: Switches) -> dict[str, PlainDict]:
     """Name → settings: plain, plain + one, full, full − one."""
 
-    def settings(on: set[str]) -> dict[str, Any]:
-        merged: dict[str, Any] = {}
+    def settings(on: set[str]) -> PlainDict:
+        merged: PlainDict = {}
         for name, (yes, no) in switches.items():
             merged |= yes if name in on else no
         return merged
@@ -35,11 +42,11 @@ def variants(switches: Switches) -> dict[str, dict[str, Any]]:
     return named | {f"full - {name}": settings(everything - {name}) for name in switches}
 
 
-def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[dict[str, Any]]]:
-    """Run every variant with every seed; a table of evaluations, best first, and a picture with 95 % bands.
+def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[Row]]:
+    """Run every variant with every seed. Writes a table of evaluations, best first, and a plot with 95 % bands.
 
-    The folder is `results/<name>/`; a variant's runs lie in a folder of their own below it. What is there already is
-    not run again, so a stopped ablation goes on where it was.
+    The folder is `results/<name>/`; each variant has a folder inside it. Finished runs are not repeated, so a stopped
+    ablation continues.
     """
     switches = find_algorithm(base.algorithm).switches
     if not switches:
@@ -60,27 +67,33 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
 
 
 def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) -> float:
-    """One seed of one variant, unless its result is there; the mean return of its evaluation."""
+    """Train one seed of one variant, unless its result exists, and return the mean return of its evaluation."""
     from drl.experiment.launch import train
 
     result = folder / name / f"seed_{seed}.json"
     if result.exists():
         return float(json.loads(result.read_text())["mean_return"])
-    lean: dict[str, Any] = {"quiet": True, "video": False, "plots": False, "tensorboard": False}
+    lean: PlainDict = {"quiet": True, "video": False, "plots": False, "tensorboard": False}
     lean |= {"evaluate_every": 0, "keep_checkpoints": 0, "num_checkpoints": 0}
     run = base.run
     place = {"seed": seed, "name": name, "results_dir": str(folder)}
     flat = base.to_flat() | variants(find_algorithm(base.algorithm).switches)[name] | lean | place
     experiment = Experiment.from_flat(flat, name)
     finished = train(experiment, console=False)
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    summary = evaluate(finished.agent, run.env, episodes, seed=10_000 + seed, **options).summary()
+    summary = evaluate(
+        finished.agent,
+        run.env,
+        episodes,
+        seed=10_000 + seed,
+        frame_stack=run.frame_stack,
+        env_kwargs=run.env_arguments,
+    ).summary()
     write_json(result, summary | {"seed": seed, "run": finished.folder.name})
     return float(summary["mean_return"])
 
 
-def _table(folder: Path, names: list[str], seeds: int) -> list[dict[str, Any]]:
-    rows = []
+def _table(folder: Path, names: list[str], seeds: int) -> list[Row]:
+    rows: list[Row] = []
     for name in names:
         files = [folder / name / f"seed_{seed}.json" for seed in range(seeds)]
         returns = np.array([json.loads(file.read_text())["mean_return"] for file in files])

@@ -11,6 +11,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
+from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.episode_stats import reward_threshold
 from drl.experiment.config import Experiment
@@ -74,7 +75,7 @@ def start_engine(experiment: Experiment) -> None:
     start_jax(run.device, run.threads)
 
 
-def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer:
+def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     """All roles of a run, from names and configs."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")

@@ -1,9 +1,9 @@
-"""Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, flat names as everywhere."""
+"""Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names."""
 
 import re
 from pathlib import Path
-from typing import Any
 
+from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 
 PRESETS = Path(__file__).parent / "presets"
@@ -13,16 +13,16 @@ def preset_path(algorithm: str, env: str) -> Path:
     return PRESETS / algorithm / f"{env.replace('/', '__').replace(':', '..')}.yaml"
 
 
-def load_preset(algorithm: str, env: str) -> dict[str, Any] | None:
-    """The preset's settings, or None when there is none for this pair."""
+def load_preset(algorithm: str, env: str) -> PlainDict | None:
+    """The preset's settings; None if this pair has no preset."""
     path = preset_path(algorithm, env)
-    if not path.is_file() and not re.search(r"-v\d+$", env):  # Gymnasium takes the newest version, and so do we
+    if not path.is_file() and not re.search(r"-v\d+$", env):  # take the newest version, as Gymnasium does
         path = max(path.parent.glob(f"{path.stem}-v*.yaml"), default=path)
     return read_yaml(path) if path.is_file() else None
 
 
 def preset_note(algorithm: str, env: str) -> str:
-    """What was measured with a preset: the comment in its first line."""
+    """The measured result of a preset: the comment in its first line."""
     first = preset_path(algorithm, env).read_text(encoding="utf-8").partition("\n")[0]
     return first.removeprefix("# ") if first.startswith("# ") else ""
 

@@ -1,26 +1,32 @@
-"""A plain `.pth` of a q-value model back into an agent: the file's own shapes say which switches it has."""
+"""Loads a plain `.pth` of a q-value model as an agent. The shapes in the file show its switches."""
 
 import dataclasses
 import io
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drl.core.agent_files import check_finite
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import MOST_WEIGHTS, read_plain
+from drl.core.specs import Array
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.config import Experiment
 
+if TYPE_CHECKING:
+    import torch
+
+    from drl.engines.torch.agents import QAgent
+
 FLAGS = {"dueling": "--use_dueling", "noisy": "--use_noisy", "distributional": "--use_distributional"}
 
 
-def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()) -> Any:
-    """The agent in `path`, for the environment and with the switches of `experiment`; a clear error where they differ.
+def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()) -> "QAgent":
+    """The agent in `path`, for the environment and with the switches of `experiment`. Raises if they do not fit.
 
-    A C51 file knows its own support; one that somebody `asked` for (`num_atoms`, `v_min`, `v_max`) must be the same.
+    A C51 file contains its support. Settings named in `asked` (`num_atoms`, `v_min`, `v_max`) must match it.
     """
     import torch
 
@@ -33,7 +39,7 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     try:
         state = torch.load(content, weights_only=True, map_location="cpu")
         arrays = {name: _array(name, tensor) for name, tensor in state.items()}
-    except Exception as error:  # torch raises a dozen kinds for a file that is not one of its own
+    except Exception as error:  # torch raises many kinds of errors for foreign files
         said = " ".join(str(error).split())[:200]
         raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {said})") from None
     check_finite(arrays, str(path))
@@ -53,14 +59,14 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     return QAgent(model, *specs)
 
 
-def _array(name: Any, tensor: Any) -> Any:
-    """A tensor that has its own memory, as an array: one that repeats a few bytes may claim any size."""
+def _array(name: object, tensor: "torch.Tensor") -> Array:
+    """A tensor as an array. Refuses one larger than its storage: a few repeated bytes could claim any size."""
     if not isinstance(name, str) or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise ValueError(f"{name!r} is not a plain tensor")
     return tensor.numpy()
 
 
-def _check_switches(arrays: dict[str, Any], num_actions: int, wanted: QModelConfig, path: Path) -> None:
+def _check_switches(arrays: dict[str, Array], num_actions: int, wanted: QModelConfig, path: Path) -> None:
     if "head.advantage.weight" not in arrays or arrays["head.advantage.weight"].ndim != 2:
         raise BadInput(f"{path} is not a q-value model: it has no head.advantage.weight")
     outputs = arrays["head.advantage.weight"].shape[0]

@@ -1,4 +1,4 @@
-"""A run's folder: made once, never overwritten, usable whenever training stops."""
+"""A run's folder: created once, never overwritten, complete whenever training stops."""
 
 import datetime
 import importlib.metadata
@@ -6,26 +6,25 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 import drl
 from drl.core.errors import BadInput
 from drl.core.safe_files import is_inside, write_atomically
-from drl.core.state_files import write_json, write_state
+from drl.core.state_files import PlainDict, StateDict, write_json, write_state
 
-RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions decide a run's numbers
+RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
 
 
 class Run:
-    """`results/<experiment>/<run-id>/` and what belongs into it."""
+    """`results/<experiment>/<run-id>/` and its files."""
 
-    def __init__(self, folder: Path, record: dict[str, Any]):
+    def __init__(self, folder: Path, record: PlainDict):
         self.folder, self.record = folder, record
 
     @classmethod
-    def create(cls, name: str, config: dict[str, Any], results_dir: str | Path = "results", seed: int = 0) -> "Run":
+    def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         folder = _new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
         for part in ("models", "plots", "videos"):
@@ -42,8 +41,8 @@ class Run:
         run.note()
         return run
 
-    def note(self, **entries: Any) -> None:
-        """Add to `run.json`."""
+    def note(self, **entries: object) -> None:
+        """Add entries to `run.json`."""
         self.record |= entries
         write_json(self.folder / "run.json", self.record)
 
@@ -51,13 +50,13 @@ class Run:
     def models(self) -> Path:
         return self.folder / "models"
 
-    def save_checkpoint(self, env_steps: int, state: dict[str, Any], keep: int) -> None:
-        """Everything needed to continue; the newest `keep` stay."""
+    def save_checkpoint(self, env_steps: int, state: StateDict, keep: int) -> None:
+        """Save everything needed to continue; keep only the newest `keep` checkpoints."""
         if not keep:
             return
         root = self.folder / "checkpoints"
         whole, unfinished = root / f"step_{env_steps:012d}", root / f".step_{env_steps:012d}"
-        if whole.exists():  # the last save may come right after a periodic one
+        if whole.exists():  # the final save may follow a periodic one at the same step
             return
         write_state(unfinished, state)
         unfinished.replace(whole)
@@ -66,7 +65,7 @@ class Run:
 
 
 def _new_folder(parent: Path, run_id: str) -> Path:
-    """A folder that did not exist; runs that start in the same second get a number."""
+    """Create a new folder; runs that start in the same second get a number."""
     for attempt in range(1000):
         folder = parent / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
         try:
@@ -90,7 +89,7 @@ def _versions() -> dict[str, str]:
 
 
 def runs_in(experiment: Path) -> list[Path]:
-    """The runs of an experiment folder, by name; not those that a link leads to elsewhere."""
+    """The runs of an experiment folder, by name. Links that lead outside it are skipped."""
     return [file.parent for file in sorted(experiment.glob("*/run.json")) if is_inside(experiment, file)]
 
 

@@ -1,4 +1,4 @@
-"""Stages: each takes logs and gives logs. Chain them around a trainer; the body of your `for` is the last one.
+"""Stages: each takes logs and yields logs. Chain them around a trainer; the body of your `for` is the last one.
 
 >>> from drl.core.log import Log
 >>> logs = (Log(env_steps=100 * i, episodes=i, learning_steps=i) for i in range(1, 100))
@@ -10,10 +10,12 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec
 
-from drl.core.contracts import Tracker
+from drl.core.contracts import Agent, Tracker
 from drl.core.log import Log
+
+P = ParamSpec("P")
 
 
 def stop_at(
@@ -27,8 +29,8 @@ def stop_at(
     window: int = 100,
     when: Callable[[], bool] | None = None,
 ) -> Iterator[Log]:
-    """End after the first log that reaches any of the limits. `mean_return` must hold over `window` episodes; `when`
-    is asked after every log."""
+    """End after the first log that reaches any limit. `mean_return` must hold over `window` episodes; `when` is called
+    after every log."""
     started = time.monotonic()
     for log in logs:
         yield log
@@ -65,7 +67,7 @@ def checkpoint_every(logs: Iterable[Log], every: int, save: Callable[[Log], None
 
 def keep_models(
     logs: Iterable[Log],
-    agent: Any,
+    agent: Agent,
     folder: Path,
     budget: int,
     num_checkpoints: int,
@@ -73,13 +75,13 @@ def keep_models(
     best_after: int = 0,
     in_episodes: bool = False,
     in_sync: Callable[[], bool] = lambda: True,
-    **notes: Any,
+    **notes: object,
 ) -> Iterator[Log]:
-    """`pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a plain
-    state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`.
+    """Save `pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a
+    plain state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`.
 
-    Until `window` episodes are finished the best is provisional: few episodes can be lucky. Before `best_after`
-    episodes none is saved, nor while the agent is not `in_sync`: when it is ahead of its log. `notes` go on its card.
+    Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved before
+    `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's card.
     """
     best, full = float("-inf"), False
     for log in logs:
@@ -99,7 +101,7 @@ def keep_models(
 
 
 def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:
-    """Hand every log to every tracker."""
+    """Write every log to every tracker."""
     trackers = list(trackers)
     for log in logs:
         for tracker in trackers:
@@ -107,8 +109,8 @@ def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:
         yield log
 
 
-def tracked(*trackers: Tracker) -> Callable[[Callable[..., Iterable[Log]]], Callable[..., Iterator[Log]]]:
-    """`track` as a decorator, for a function that gives logs or a trainer. Trackers are closed when the logs end.
+def tracked(*trackers: Tracker) -> Callable[[Callable[P, Iterable[Log]]], Callable[P, Iterator[Log]]]:
+    """`track` as a decorator for a trainer or a function that yields logs. Closes the trackers when the logs end.
 
     >>> from drl.tracking.console import QuietConsole
     >>> @tracked(QuietConsole())
@@ -120,9 +122,9 @@ def tracked(*trackers: Tracker) -> Callable[[Callable[..., Iterable[Log]]], Call
     8 steps · 1 episodes · 0.50 s
     """
 
-    def decorate(make_logs: Callable[..., Iterable[Log]]) -> Callable[..., Iterator[Log]]:
+    def decorate(make_logs: Callable[P, Iterable[Log]]) -> Callable[P, Iterator[Log]]:
         @functools.wraps(make_logs, updated=())
-        def logs(*arguments: Any, **options: Any) -> Iterator[Log]:
+        def logs(*arguments: P.args, **options: P.kwargs) -> Iterator[Log]:
             yield from track(make_logs(*arguments, **options), trackers)
             for tracker in trackers:
                 tracker.close()
@@ -133,7 +135,7 @@ def tracked(*trackers: Tracker) -> Callable[[Callable[..., Iterable[Log]]], Call
 
 
 def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:
-    """A bar on the terminal, for scripts of your own."""
+    """Show a progress bar, for your own scripts."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

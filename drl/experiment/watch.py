@@ -1,12 +1,13 @@
-"""Watching an agent: step by step in words, in a window, or as a film."""
+"""Watching an agent: as text, in a window, or as a video."""
 
 import itertools
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
+import gymnasium as gym
 import numpy as np
 
 from drl.core.contracts import Agent
@@ -14,6 +15,7 @@ from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
+from drl.core.state_files import PlainDict
 from drl.envs.action_masks import mask_reader, stack_masks
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.make_vec_env import make_env
@@ -22,33 +24,35 @@ from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import GYMNAX
 from drl.tracking.video import write_video
 
-MANY = 12  # numbers that still fit into a line
-MAX_FRAMES = 3000  # of one film: an environment that never ends is cut here
+MANY = 12  # most numbers printed in one line
+MAX_FRAMES = 3000  # of one video; longer episodes are cut
+
+Env = gym.Env[object, Array]
 
 
 class Step(NamedTuple):
-    """What one step of a single environment looked like."""
+    """One step of a single environment."""
 
-    obs: Any
+    obs: object
     action: Array
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[str, Any]
-    thoughts: dict[str, Array]  # what the agent thought of the observation, where it was asked
+    info: dict[str, object]
+    explained: dict[str, Array]  # `agent.explain` of the observation, if asked for
 
 
-def play(agent: Any, env: Any, seed: int, explore: bool = False, ask: bool = False) -> Iterator[Step]:
-    """One episode, step by step. With `ask` the agent explains itself before it acts."""
+def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool = False) -> Iterator[Step]:
+    """One episode, step by step. With `explain` each step includes the agent's values or probabilities."""
     obs, info = env.reset(seed=seed)
     agent.begin()
     read = mask_reader(env)
     while True:
         masks = stack_masks([read(obs, info)], agent.action_spec)
-        thoughts = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if ask else {}
+        explained = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if explain else {}
         action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
-        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info, thoughts)
+        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info, explained)
         if terminated or truncated:
             return
         obs = following
@@ -63,18 +67,22 @@ def watch(
     *,
     explore: bool = False,
     stream: TextIO | None = None,
-    **options: Any,
+    frame_stack: int = 1,
+    env_kwargs: PlainDict | None = None,
 ) -> list[Episode]:
-    """Play episodes in the environment's own window (`mode="human"`) or in words (`mode="ansi"`): what the agent sees,
-    thinks, does and gets, one line a step on `stream`. Any other mode tells the result of each episode only."""
+    """Play episodes in the environment's own window (`mode="human"`) or as text (`mode="ansi"`).
+
+    Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Any other
+    mode prints only the result of each episode.
+    """
     finished = []
     stream = stream or sys.stdout
-    with _open(agent, env_id, mode, options) as env, own_stream(agent, seed):
+    with _open(agent, env_id, mode, frame_stack, env_kwargs) as env, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
                 print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
             total, length = 0.0, 0
-            for step in play(agent, env, Seeds(seed).integer("watch", index), explore, ask=mode == "ansi"):
+            for step in play(agent, env, Seeds(seed).integer("watch", index), explore, explain=mode == "ansi"):
                 total, length, last = total + step.reward, length + 1, step
                 if mode == "ansi":
                     print(_line(agent, length, step, env), file=stream)
@@ -85,11 +93,20 @@ def watch(
     return finished
 
 
-def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool = False, **options: Any) -> Path | None:
-    """One episode as an mp4; None where the environment cannot be drawn."""
+def film(
+    agent: Agent,
+    env_id: str,
+    path: Path,
+    seed: int = 0,
+    *,
+    explore: bool = False,
+    frame_stack: int = 1,
+    env_kwargs: PlainDict | None = None,
+) -> Path | None:
+    """Write one episode as an mp4; None if the environment cannot be rendered."""
     if env_id.startswith(GYMNAX):
         return None
-    with _open(agent, env_id, "rgb_array", options) as env, own_stream(agent, seed):
+    with _open(agent, env_id, "rgb_array", frame_stack, env_kwargs) as env, own_stream(agent, seed):
         if env.render_mode != "rgb_array":
             return None
         steps = play(agent, env, Seeds(seed).integer("film"), explore)
@@ -97,45 +114,45 @@ def film(agent: Agent, env_id: str, path: Path, seed: int = 0, *, explore: bool 
         return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
 
 
-def _open(agent: Agent, env_id: str, mode: str, options: dict[str, Any]) -> Any:
-    """One environment in the wanted render mode, or without one where it has none; checked to fit the agent."""
+def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Env:
+    """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
     if env_id.startswith(GYMNAX):
         raise BadInput(f"{env_id} lives in a compiled program and cannot be watched; drl evaluate gives its returns")
-    # pygame wants a sound card always, and a screen even to draw into memory.
+    # pygame needs a sound card always, and a screen even for off-screen drawing.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    env = make_env(env_id, **options)
+    env: Env = make_env(env_id, frame_stack=frame_stack, env_kwargs=env_kwargs)
     check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
     if mode in env.metadata.get("render_modes", []):
         env.close()
-        env = make_env(env_id, render_mode=mode, **options)
+        env = make_env(env_id, render_mode=mode, frame_stack=frame_stack, env_kwargs=env_kwargs)
     return env
 
 
-def _line(agent: Any, count: int, step: Step, env: Any) -> str:
-    """One line: the environment's own words where it has some, what the agent thought, what it got."""
+def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
+    """One step as text: the environment's own line if it has one, else observation, explanation, action and reward."""
     drawn = str(env.render()).rstrip() if env.render_mode == "ansi" else ""
-    thoughts = [f"{name} {_thought(thought[0], step.action)}" for name, thought in step.thoughts.items()]
+    explained = [f"{name} {_explained(values[0], step.action)}" for name, values in step.explained.items()]
     if drawn and "\n" not in drawn:
-        return "  ".join([drawn, *thoughts])
+        return "  ".join([drawn, *explained])
     encoded = agent.obs_spec.encode_one(step.obs)[None]
-    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", *thoughts, f"action {_short(step.action)}"]
+    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", *explained, f"action {_short(step.action)}"]
     parts.append(f"reward {step.reward:g}")
     plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
     line = "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])
-    return f"{line}\n{drawn}" if drawn else line  # a board of several lines stands below
+    return f"{line}\n{drawn}" if drawn else line  # a board of several lines goes below
 
 
-def _thought(values: Array, action: Array) -> str:
-    """All numbers if they are few; of many, the one of the action taken."""
+def _explained(values: Array, action: Array) -> str:
+    """All numbers if they are few, else the one of the chosen action."""
     if np.size(values) <= MANY or np.ndim(action) or not 0 <= int(action) < len(values):
         return _short(values)
     return f"{values[int(action)]:.2f} for {int(action)} (of {len(values)}: mean {values.mean():.2f})"
 
 
-def _short(array: Any) -> str:
-    """A handful of numbers, or a summary of many."""
+def _short(array: Array) -> str:
+    """A few numbers in full, or a summary of many."""
     array = np.asarray(array)
     if array.size > MANY:
         return f"[{array.shape} min {array.min():.2f} mean {array.mean():.2f} max {array.max():.2f}]"

@@ -191,12 +191,12 @@ def draw_study(study: Any, folder: Path) -> list[Path]:
 def _history(study: Any, complete: list[Any]) -> "Figure":
     figure, ax = figures.make_figure("Score by trial", study.study_name)
     numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
-    ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLOURS[0], linewidths=0, label="complete")
+    ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLORS[0], linewidths=0, label="complete")
     pruned = [(t.number, v) for t in study.get_trials(deepcopy=False) if (v := _last_score(t)) is not None]
     if pruned:
         x, y = zip(*pruned, strict=True)
         ax.scatter(x, y, s=18, marker="x", color=figures.FAINT, linewidths=1, label="pruned, last score")
-    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLOURS[1], label="best so far")
+    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLORS[1], label="best so far")
     figures.finish(ax, "mean return", x_label="trial")
     figures.add_legend(ax)
     return figure
@@ -226,7 +226,7 @@ def _importances(study: Any, complete: list[Any]) -> "Figure | None":
         "Importance", f"{study.study_name} · PED-ANOVA", 1, 1, (7.0, 0.4 * len(shares) + 0.8)
     )
     names = list(shares)[::-1]
-    ax.barh(range(len(names)), [shares[name] for name in names], color=figures.COLOURS[0], height=0.6)
+    ax.barh(range(len(names)), [shares[name] for name in names], color=figures.COLORS[0], height=0.6)
     figures.finish(ax, "", x_label="share")
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
@@ -255,7 +255,7 @@ def _slices(study: Any, complete: list[Any]) -> "Figure":
         distribution = there[0].distributions[name]
         options = getattr(distribution, "choices", None)
         x = values if options is None else [options.index(value) for value in values]
-        shades = [to_rgba(figures.COLOURS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
+        shades = [to_rgba(figures.COLORS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
         ax.scatter(x, scores, s=16, color=shades, linewidths=0)
         figures.finish(ax, "", x_label="")
         ax.set_title(name, fontsize=10, color=figures.INK, loc="left")

@@ -38,6 +38,7 @@ def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None =
 def starting_point(space: Space, flat: Mapping[str, Any]) -> dict[str, Any]:
     """The point of the space nearest to these settings: the search's first trial.
 
+    >>> from drl.core.search_dimensions import GAMMA, WIDTH, Real
     >>> space: Space = {"gamma": GAMMA, "tau": Real(0.01, 0.1), "width": WIDTH}
     >>> starting_point(space, {"gamma": 0.97, "tau": 1, "hidden_sizes": [99]})
     {'gamma': 0.98, 'tau': 0.1, 'width': 128}

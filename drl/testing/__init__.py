@@ -1,1 +1,1 @@
-"""Checks and oracles for our tests and for yours."""
+"""Checks and oracles, for our tests and yours."""

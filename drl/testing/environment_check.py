@@ -1,16 +1,20 @@
-"""`check_environment`: what Gymnasium's own checker lets through and training cannot survive."""
+"""`check_environment`: finds faults that break training and that Gymnasium's own checker misses."""
 
-from typing import Any
+from typing import SupportsFloat
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.core import ActType, ObsType
 
 from drl.core.errors import BadInput
+from drl.core.specs import Array
 from drl.envs.spaces import action_spec, obs_spec
 
 
-def check_environment(env: gym.Env[Any, Any], steps: int = 1000, seed: int = 0, max_episode: int = 100_000) -> None:
-    """Play random actions and raise `BadInput`, naming the fault, unless `env` keeps the contract.
+def check_environment(
+    env: gym.Env[ObsType, ActType], steps: int = 1000, seed: int = 0, max_episode: int = 100_000
+) -> None:
+    """Play random actions and raise `BadInput`, naming the fault, if `env` breaks the contract.
 
     Checks spaces, determinism by seed, finite scalar rewards, observations inside the space and never reused as a
     buffer, boolean flags, and that episodes end.
@@ -23,11 +27,11 @@ def check_environment(env: gym.Env[Any, Any], steps: int = 1000, seed: int = 0, 
             raise BadInput(f"the same seed and actions gave another result at step {index}; use self.np_random only")
 
 
-def _play(env: gym.Env[Any, Any], steps: int, seed: int, max_episode: int) -> list[tuple[Any, float]]:
+def _play(env: gym.Env[ObsType, ActType], steps: int, seed: int, max_episode: int) -> list[tuple[list[Array], float]]:
     env.action_space.seed(seed)
     obs, _ = env.reset(seed=seed)
     _inside(env, obs, "reset")
-    trace: list[tuple[Any, float]] = []
+    trace: list[tuple[list[Array], float]] = []
     length = 0
     while len(trace) < steps:
         before = _copy(obs)
@@ -49,14 +53,14 @@ def _play(env: gym.Env[Any, Any], steps: int, seed: int, max_episode: int) -> li
     return trace
 
 
-def _scalar(reward: Any, step: int) -> None:
-    if np.ndim(reward) != 0:
-        raise BadInput(f"the reward at step {step} has shape {np.shape(reward)}; expected one number")
+def _scalar(reward: SupportsFloat, step: int) -> None:
+    if shape := np.asarray(reward).shape:
+        raise BadInput(f"the reward at step {step} has shape {shape}; expected one number")
     if not np.isfinite(float(reward)):
         raise BadInput(f"the reward at step {step} is {reward}; expected a finite number")
 
 
-def _inside(env: gym.Env[Any, Any], obs: Any, where: str) -> None:
+def _inside(env: gym.Env[ObsType, ActType], obs: ObsType, where: str) -> None:
     if not env.observation_space.contains(obs):
         raise BadInput(f"the observation of {where} is outside the observation space {env.observation_space}: {obs!r}")
     for leaf in _leaves(obs):
@@ -64,7 +68,7 @@ def _inside(env: gym.Env[Any, Any], obs: Any, where: str) -> None:
             raise BadInput(f"the observation of {where} has a number that is not finite: {obs!r}")
 
 
-def _leaves(obs: Any) -> list[Any]:
+def _leaves(obs: object) -> list[Array]:
     if isinstance(obs, dict):
         return [leaf for value in obs.values() for leaf in _leaves(value)]
     if isinstance(obs, tuple):
@@ -72,10 +76,10 @@ def _leaves(obs: Any) -> list[Any]:
     return [np.asarray(obs)]
 
 
-def _copy(obs: Any) -> list[Any]:
+def _copy(obs: object) -> list[Array]:
     return [np.array(leaf) for leaf in _leaves(obs)]
 
 
-def _same(one: tuple[Any, float], other: tuple[Any, float]) -> bool:
+def _same(one: tuple[list[Array], float], other: tuple[list[Array], float]) -> bool:
     leaves = zip(one[0], other[0], strict=True)
     return one[1] == other[1] and all(np.array_equal(a, b) for a, b in leaves)

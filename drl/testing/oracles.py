@@ -1,4 +1,4 @@
-"""The math again, slow and obvious: float64 loops written from the definitions. Used to check every engine's `ops`."""
+"""Reference math: slow float64 loops written from the definitions. They check every engine's `ops`."""
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def c51_projection(probs: Array, reward: float, continues: float, support: Array
     step = (float(support[-1]) - float(support[0])) / (len(support) - 1)
     for mass, atom in zip(probs, support, strict=True):
         moved = min(max(float(reward) + float(continues) * float(atom), float(support[0])), float(support[-1]))
-        for i, place in enumerate(support):  # a tent of width Δz over each atom
+        for i, place in enumerate(support):  # a triangle of half-width Δz over each atom
             target[i] += float(mass) * max(0.0, 1.0 - abs(moved - float(place)) / step)
     return target
 

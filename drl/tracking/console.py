@@ -1,7 +1,7 @@
-"""What a learning step prints: three blocks, the same for every algorithm, and one more where it was evaluated.
+"""Console output of a learning step: three blocks, the same for every algorithm, plus one after an evaluation.
 
-On a terminal they are a live panel with a progress bar; in a file or pipe they are plain text, throttled. A field
-that does not apply is left out, and so is a block without fields.
+A terminal shows a live panel with a progress bar; a file or pipe gets throttled plain text. Fields that do not apply
+and blocks without fields are left out.
 """
 
 import atexit
@@ -10,18 +10,22 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from drl.core.errors import BadInput
 from drl.core.log import Log
 
-REFRESH_SECONDS = 0.1  # of the live panel, at most this often
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+REFRESH_SECONDS = 0.1  # shortest time between two updates of the live panel
 COUNTS = ("rollout_len", "episodes_count", "timesteps_count", "rollouts_count", "total_timesteps")
 
 
 class Block(NamedTuple):
     title: str
-    fields: dict[str, str]  # name to shown text
+    fields: dict[str, str]  # name → displayed text
 
 
 def blocks(log: Log, total_timesteps: int | None = None, window: int | None = None) -> list[Block]:
@@ -85,10 +89,10 @@ def plain_text(found: list[Block]) -> str:
 
 
 class ConsoleTracker:
-    """Prints the blocks. `live=None` chooses the panel when `stream` is a terminal and plain text otherwise.
+    """Prints the blocks. `live=None` selects the panel if `stream` is a terminal and plain text otherwise.
 
-    Plain text shows the first log, the last, every log with an evaluation, and in between one per `seconds`, or every
-    `every`-th learning step where that is given, which does not depend on the clock.
+    Plain text shows the first log, the last, every log with an evaluation, and in between one per `seconds`. With
+    `every` it shows every `every`-th learning step instead, independent of the clock.
 
     >>> tracker = ConsoleTracker(total_timesteps=100, window=10, every=1)
     >>> tracker.write(Log(50, 2, 1, recent={"mean_ep_return": 21.5}))
@@ -109,14 +113,14 @@ class ConsoleTracker:
 
     def __init__(
         self,
-        total_timesteps: int | None = None,  # the budget, for the progress bar
-        total_episodes: int | None = None,  # the budget in episodes; what is used up first counts
-        window: int | None = None,  # N of RECENT N EPISODES where a log does not say
-        stream: TextIO | None = None,  # standard output
+        total_timesteps: int | None = None,  # budget, for the progress bar
+        total_episodes: int | None = None,  # budget in episodes; the budget reached first counts
+        window: int | None = None,  # N of RECENT N EPISODES if the log has none
+        stream: TextIO | None = None,  # default: standard output
         live: bool | None = None,
         *,
         every: int | None = None,  # plain text: learning steps between two prints
-        seconds: float = 5.0,  # plain text: between two prints, where `every` is not given
+        seconds: float = 5.0,  # plain text: seconds between two prints, unless `every` is given
     ):
         if every is not None and every < 1:
             raise BadInput(f"got every={every}; expected 1 or more learning steps, or None to go by the clock")
@@ -124,11 +128,11 @@ class ConsoleTracker:
         self.stream = sys.stdout if stream is None else stream
         self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
         self.every, self.seconds = every, seconds
-        self._panel: Any = None  # rich.live.Live, from the first log until close
+        self._panel: Live | None = None  # from the first log until close
         self._last: Log | None = None
         self._shown: Log | None = None
         self._shown_at = 0.0
-        self._evaluated: Log | None = None  # the panel goes on showing the latest evaluation
+        self._evaluated: Log | None = None  # the panel keeps the latest evaluation
 
     def write(self, log: Log) -> None:
         self._last = log
@@ -138,7 +142,7 @@ class ConsoleTracker:
             self._show(log)
 
     def close(self) -> None:
-        """Show the last log and give the terminal back. May be called twice."""
+        """Show the last log and release the terminal. May be called twice."""
         try:
             if self._last is not None and self._last is not self._shown:
                 self._show(self._last)
@@ -173,15 +177,15 @@ class ConsoleTracker:
         self._panel = Live(
             self._render(log),
             console=Console(file=self.stream, force_terminal=True),
-            auto_refresh=False,  # a refreshing thread could hold its lock while worker processes are forked
-            # Other prints appear above the panel; those that go into a file stay there.
+            auto_refresh=False,  # a refresh thread could hold its lock during a fork of worker processes
+            # Other prints appear above the panel; redirected output stays in its file.
             redirect_stdout=_is_terminal(sys.stdout),
             redirect_stderr=_is_terminal(sys.stderr),
         )
-        atexit.register(self._panel.stop)  # whoever forgets close() still gets a cursor
+        atexit.register(self._panel.stop)  # restores the cursor if close() is never called
         self._panel.start(refresh=True)
 
-    def _render(self, log: Log) -> Any:
+    def _render(self, log: Log) -> "Group":
         from rich import box
         from rich.columns import Columns
         from rich.console import Group
@@ -216,7 +220,7 @@ class ConsoleTracker:
         return Group(Columns(panels, padding=(0, 1)), status)
 
     def _share(self, log: Log) -> float | None:
-        """Of the budget used, where there is one."""
+        """Share of the budget used; None without a budget."""
         shares = []
         if total := self._total(log):
             shares.append(log.env_steps / total)
@@ -228,7 +232,7 @@ class ConsoleTracker:
         return log.trainer.get("total_timesteps", self.total_timesteps)
 
     def _seconds_left(self, log: Log) -> float | None:
-        """At the current speed, until the first budget is used up."""
+        """Seconds until the first budget is used up, at the current speed."""
         speed = log.time.get("steps_per_second", 0.0)
         steps = []
         if total := self._total(log):
@@ -239,7 +243,7 @@ class ConsoleTracker:
 
 
 class QuietConsole:
-    """Prints one line, at the end.
+    """Prints one line at the end.
 
     >>> console = QuietConsole()
     >>> console.write(Log(2048, 9, 1, recent={"mean_ep_return": 21.5, "window": 9}, time={"time_elapsed": 1.25}))
@@ -250,7 +254,7 @@ class QuietConsole:
     def __init__(self, stream: TextIO | None = None):
         self.stream = sys.stdout if stream is None else stream
         self._last: Log | None = None
-        self._seconds = 0.0  # each log tells its own
+        self._seconds = 0.0  # sum over logs
 
     def write(self, log: Log) -> None:
         self._last = log
@@ -270,7 +274,7 @@ class QuietConsole:
         self.stream.flush()
 
 
-def _is_terminal(stream: Any) -> bool:
+def _is_terminal(stream: object) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 
 

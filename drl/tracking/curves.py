@@ -1,11 +1,12 @@
-"""From rows of `metrics.jsonl` to curves that can be drawn: smoothing, thinning and confidence bands, in NumPy."""
+"""Turns rows of `metrics.jsonl` into curves: smoothing, thinning and confidence bands, in NumPy."""
 
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.specs import Array
+from drl.tracking.files import Row
 
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, a series around the normal is exact to 1e-3.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -14,10 +15,10 @@ T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 class EpisodeBuffer(NamedTuple):
     """The finished episodes of a run, in order."""
 
-    env_steps: Array  # [E] about where each ended: spread evenly over its learning step
-    returns: Array  # [E] NaN where a return was not finite
-    success: Array  # [E] 0 or 1; NaN where nobody can tell
-    row: Array  # [E] index of the log it was finished in
+    env_steps: Array  # [E] approximate end: spread evenly over the learning step
+    returns: Array  # [E] NaN if not finite
+    success: Array  # [E] 0 or 1; NaN if unknown
+    row: Array  # [E] index of its log
 
 
 class Band(NamedTuple):
@@ -28,7 +29,7 @@ class Band(NamedTuple):
     half: Array
 
 
-def episodes_of(rows: list[dict[str, Any]]) -> EpisodeBuffer:
+def episodes_of(rows: list[Row]) -> EpisodeBuffer:
     finished = [episode for row in rows for episode in row.get("finished", ())]
     counts = np.array([len(row.get("finished", ())) for row in rows], int)
     table = np.array(finished, float).reshape(len(finished), 4)  # None becomes NaN
@@ -40,13 +41,13 @@ def episodes_of(rows: list[dict[str, Any]]) -> EpisodeBuffer:
     return EpisodeBuffer(env_steps, table[:, 0], table[:, 3], row)
 
 
-def column(rows: list[dict[str, Any]], name: str) -> Array:
-    """One number per row; NaN where it is missing or null."""
+def column(rows: list[Row], name: str) -> Array:
+    """One number per row; NaN if missing or null."""
     return np.array([row.get(name) for row in rows], float)
 
 
-def names_in(rows: list[dict[str, Any]], group: str) -> list[str]:
-    """Full names `group/…` in order of first appearance, those with at least one finite number."""
+def names_in(rows: list[Row], group: str) -> list[str]:
+    """Names `group/…` with at least one finite number, in order of first appearance."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.startswith(f"{group}/")]
     return [name for name in names if np.isfinite(column(rows, name)).any()]
 
@@ -67,12 +68,12 @@ def trailing_mean(values: Array, window: int) -> Array:
 
 
 def smoothing_window(count: int) -> int:
-    """How many episodes to average over: a tenth of a short run, 100 of a usual one, more of a very long one."""
+    """Episodes to average over: a tenth of a short run, 100 in a normal run, more in a very long one."""
     return max(1, min(count // 10, 100), count // 200)
 
 
 def thinned(count: int, most: int) -> Array:
-    """Indices of at most about `most` out of `count` points, evenly, with the first and the last.
+    """Evenly spaced indices of at most about `most` of `count` points, including the first and the last.
 
     >>> thinned(3, 10), thinned(1000, 3)
     (array([0, 1, 2]), array([  0, 500, 999]))
@@ -81,7 +82,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def grouped(x: Array, values: Array, starts: Array, least: int = 2) -> Band:
-    """Means of consecutive groups that begin at `starts`, at each group's last x; NaN values do not count.
+    """Means of consecutive groups that begin at `starts`, at each group's last x. NaN values do not count.
 
     Groups of fewer than `least` values get no band.
 
@@ -112,8 +113,10 @@ def t_975(degrees: Array) -> Array:
 
 
 def across(curves: list[tuple[Array, Array]], points: int = 300) -> Band:
-    """Mean and 95 % band over several runs' curves, where at least half of them, and two, have data: a run that ended
-    early does not cut the mean of the others. Fewer than three runs get no band."""
+    """Mean and 95 % band over the curves of several runs, where at least half of them (and at least two) have data.
+
+    A run that ended early does not cut the mean of the others. Fewer than three runs get no band.
+    """
     needed = max(2, -(-len(curves) // 2))
     low = sorted(x[0] for x, _ in curves)[needed - 1]
     high = sorted((x[-1] for x, _ in curves), reverse=True)[needed - 1]

@@ -1,10 +1,10 @@
-"""How every picture looks: panels, lines, bands, axes, and a file in one piece.
+"""The shared look of all plots: panels, lines, bands, axes. Files are written atomically.
 
-Drawn on Agg canvases through matplotlib's objects: no window, no pyplot, no state shared with the user's own figures.
+Figures use matplotlib's Agg canvas directly: no window, no pyplot, no state shared with the user's own figures.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#6b6b6b")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#6b6b6b")
 INK, FAINT = "#2b2b2b", "#8a8a8a"
 
 
 def make_panels(
     title: str, subtitle: str, down: int, wide: int, size: tuple[float, float]
 ) -> "tuple[Figure, list[Axes]]":
-    """`down` × `wide` panels of `size` inches under one heading. Margins are fixed: measuring them doubles the time."""
+    """`down` × `wide` panels of `size` inches under one title. Margins are fixed: measuring them doubles the time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     gap_x, gap_y, left, right, top, bottom = 0.65, 0.6, 0.75, 0.25, 0.75, 0.52  # inches
-    top += 0.3 if down * wide > 1 else 0.0  # panels have titles of their own
+    top += 0.3 if down * wide > 1 else 0.0  # room for the panels' titles
     width = left + wide * size[0] + (wide - 1) * gap_x + right
     height = top + down * size[1] + (down - 1) * gap_y + bottom
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, va="top")
-    words: dict[str, Any] = {"fontsize": 9, "color": FAINT, "va": "top", "parse_math": False}  # a folder may have a $
-    figure.text(left / width, 1 - 0.47 / height, subtitle, **words)
+    # parse_math is off because a folder name may contain a $.
+    figure.text(left / width, 1 - 0.47 / height, subtitle, fontsize=9, color=FAINT, va="top", parse_math=False)
     spaces = {"wspace": gap_x / size[0], "hspace": gap_y / size[1]}
     edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
     return figure, list(figure.subplots(down, wide, squeeze=False, gridspec_kw=spaces | edges).ravel())
@@ -46,11 +46,32 @@ def make_figure(title: str, subtitle: str) -> "tuple[Figure, Axes]":
     return figure, ax
 
 
-def draw_line(ax: "Axes", x: Array, y: Array, **style: Any) -> None:
-    look: dict[str, Any] = {"linewidth": 2.0, "solid_capstyle": "round"} | style
-    if len(x) == 1:
-        look["marker"] = "o"
-    ax.plot(x, y, **look)
+def draw_line(
+    ax: "Axes",
+    x: Array,
+    y: Array,
+    *,
+    color: str,
+    label: str | None = None,
+    linestyle: str = "-",
+    linewidth: float = 2.0,
+    alpha: float | None = None,
+    marker: str = "",
+    markersize: float | None = None,
+) -> None:
+    """A curve; a single point is drawn as a dot."""
+    ax.plot(
+        x,
+        y,
+        color=color,
+        label=label,
+        linestyle=linestyle,
+        linewidth=linewidth,
+        alpha=alpha,
+        marker="o" if len(x) == 1 else marker,
+        markersize=markersize,
+        solid_capstyle="round",
+    )
 
 
 def draw_band(
@@ -87,7 +108,7 @@ def add_legend(ax: "Axes") -> None:
     legend = ax.legend(fontsize=8.5, frameon=True, framealpha=0.85, edgecolor="none", labelcolor=INK)
     for handle in legend.legend_handles:
         if handle is not None:
-            handle.set_alpha(1.0)  # a faint dot would not be found
+            handle.set_alpha(1.0)  # a faint dot is hard to see in a legend
 
 
 def short_number(value: float, letters_from: float = 1e3) -> str:

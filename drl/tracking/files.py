@@ -1,27 +1,29 @@
-"""Logs as files: `metrics.jsonl`, which everything else can be rebuilt from, and `progress.csv` for spreadsheets.
+"""Logs as files: `metrics.jsonl`, the source of all plots and reports, and `progress.csv` for spreadsheets.
 
-Both continue an existing file. A run resumed from a checkpoint lives some learning steps again: rows from the first
-log's learning step on are dropped before it is written, so an interrupted run leaves the same rows as one that was not.
+Both continue an existing file. A resumed run repeats some learning steps. Rows at or after the first new log's learning
+step are dropped first, so an interrupted run leaves the same rows as an uninterrupted one.
 """
 
 import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from drl.core.errors import UnusableFile
 from drl.core.log import Log
 from drl.core.safe_files import read_inside, write_atomically
+from drl.core.state_files import PlainDict
 
-Row = dict[str, Any]
+Row = PlainDict  # one line of metrics.jsonl
 MOST_METRICS = 1 << 30  # bytes
 
 
 class JsonlTracker:
-    """One flat JSON object per log, plus its finished episodes as `[return, length, terminated, success]`; `success` is
-    null where the environment does not tell what a success is.
+    """One flat JSON object per log, plus its finished episodes as `[return, length, terminated, success]`. `success` is
+    null if the environment does not define success.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
@@ -68,15 +70,15 @@ class JsonlTracker:
 
 
 def read_metrics(path: str | Path) -> list[Row]:
-    """Every row of a `metrics.jsonl`, also while it is being written: a torn last line is left out."""
+    """Every row of a `metrics.jsonl`. An incomplete last line is skipped, so the file may still be growing."""
     path = Path(path)
     lines = read_inside(path.parent, path, MOST_METRICS).splitlines(keepends=True)
-    try:  # all lines in one call take a third less time than one by one
+    try:  # one call for all lines takes a third less time than one per line
         rows = json.loads(b"[" + b",".join(lines) + b"]")
         if len(rows) == len(lines) and lines[-1].endswith(b"\n") and all(isinstance(row, dict) for row in rows):
             return list(rows)
     except (ValueError, IndexError, RecursionError):
-        pass  # the slow way finds out what is wrong
+        pass  # parse line by line below, to report the bad line
     return [row for _, row in _json_rows(path)]
 
 
@@ -102,18 +104,18 @@ def _json_rows(path: Path) -> list[tuple[bytes, Row]]:
     return rows
 
 
-def _json_number(value: Any) -> float | int | None:
-    """A plain number, or None where JSON has no word for it."""
+def _json_number(value: float) -> float | int | None:
+    """A plain number; None for NaN and infinity, which JSON lacks."""
     number = value.item() if hasattr(value, "item") else value
     return number if math.isfinite(number) else None
 
 
 def _json_flag(value: bool | None) -> bool | None:
-    return None if value is None else bool(value)  # also of NumPy's
+    return None if value is None else bool(value)  # converts NumPy's bool, too
 
 
 class CsvTracker:
-    """One line per log. A column that appears later is added on the right; earlier lines are empty there.
+    """One line per log. A new column is added on the right and stays empty in earlier lines.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "progress.csv"
@@ -154,7 +156,7 @@ class CsvTracker:
             self._file = None
 
     def _read(self) -> list[list[str]]:
-        """Header and rows, without a torn last line."""
+        """Header and rows, without an incomplete last line."""
         text = self.path.read_bytes().decode(errors="replace")
         return list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
 
@@ -171,13 +173,13 @@ class CsvTracker:
             ) from error
 
     def _rewrite(self, rows: list[list[str]]) -> None:
-        """Replace the whole file in one step, so that a kill leaves either the old file or the new one."""
+        """Replace the whole file atomically: a kill leaves either the old file or the new one."""
         self.close()
         write_atomically(self.path, "".join(_csv_line(line) for line in [self.columns, *rows]).encode())
         self._file = self.path.open("a", encoding="utf-8", newline="")
 
 
-def _csv_line(values: list[Any]) -> str:
+def _csv_line(values: Sequence[object]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(values)
     return line.getvalue()

@@ -1,4 +1,4 @@
-"""A tracker must never stop training."""
+"""Trackers that cannot stop training."""
 
 import contextlib
 import warnings
@@ -8,11 +8,11 @@ from drl.core.log import Log
 
 
 class TrackerFailed(UserWarning):
-    """A tracker raised and was switched off; training goes on."""
+    """A tracker raised and is switched off; training continues."""
 
 
 class Guarded:
-    """Passes logs on until the tracker raises; then warns once, closes it and passes nothing on any more."""
+    """Forwards logs until the tracker raises; then warns once, closes it and forwards nothing more."""
 
     def __init__(self, tracker: Tracker):
         self.tracker = tracker
@@ -23,7 +23,7 @@ class Guarded:
             return
         try:
             self.tracker.write(log)
-        except Exception as error:  # KeyboardInterrupt and SystemExit pass: they are the user's, not the tracker's
+        except Exception as error:  # KeyboardInterrupt and SystemExit pass: they come from the user
             self.error = error
             with contextlib.suppress(Exception):
                 self.tracker.close()
@@ -45,7 +45,7 @@ class Guarded:
 
 
 def guard(tracker: Tracker) -> Guarded:
-    """Wrap a tracker so that its failure costs its own output only.
+    """Wrap a tracker so that its failure loses only its own output.
 
     >>> class Full:
     ...     def write(self, log): raise OSError("no space left on device")

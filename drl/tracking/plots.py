@@ -1,9 +1,9 @@
-"""Pictures of finished or running runs, from their `metrics.jsonl` alone."""
+"""Plots of finished or running runs. They need only `metrics.jsonl`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from drl.tracking.curves import (
     trailing_mean,
 )
 from drl.tracking.figures import (
-    COLOURS,
+    COLORS,
     INK,
     add_legend,
     draw_band,
@@ -32,18 +32,18 @@ from drl.tracking.figures import (
     make_panels,
     save_figure,
 )
-from drl.tracking.files import read_metrics
+from drl.tracking.files import Row, read_metrics
 from drl.tracking.run_groups import grouped_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_PANELS = 60  # of one picture
-DOTS, LINE_POINTS, GROUPS = 4000, 1500, 200  # most that are drawn of each; more cannot be told apart
+MOST_PANELS = 60  # in one figure
+DOTS, LINE_POINTS, GROUPS = 4000, 1500, 200  # drawing limits; more points would overlap
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
-    """Write `plots/*.png` of one run and return those written; a picture without data is skipped."""
+    """Write `plots/*.png` of one run and return the paths. A plot without data is skipped."""
     run_dir = Path(run_dir)
     rows = _rows(run_dir)
     label = f"{run_dir.resolve().parent.name} / {run_dir.resolve().name}"
@@ -61,10 +61,10 @@ def plot_run(run_dir: str | Path) -> list[Path]:
 
 
 def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
-    """Smoothed returns of several runs on one picture.
+    """Plot the smoothed returns of several runs together.
 
-    Runs of one experiment that differ in the seed at most become a mean with its 95 % band over the faint single runs;
-    runs with other settings get a line of their own, labeled by what differs.
+    Runs of one experiment that differ only in the seed become a mean with a 95 % band; the single runs are drawn
+    faintly. Runs with other settings get their own line, labeled with the settings that differ.
     """
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
@@ -74,19 +74,16 @@ def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
         raise BadInput(f"none of {[str(run_dir) for run_dir in run_dirs]} has a finished episode yet; train longer")
     figure, ax = make_figure("Return per episode", "trailing mean; band: 95 % confidence over three runs or more")
     for i, (label, curves) in enumerate(groups.items()):
-        style: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "linestyle": ("-", "--", ":")[i // len(COLOURS) % 3],
-        }
+        color, linestyle = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
         if len(curves) == 1:
-            draw_line(ax, curves[0].x, curves[0].y, label=label, **style)
+            draw_line(ax, curves[0].x, curves[0].y, color=color, label=label, linestyle=linestyle)
             continue
         for x, y, _, _ in curves:
-            draw_line(ax, x, y, **style | {"linewidth": 0.8, "alpha": 0.35})
+            draw_line(ax, x, y, color=color, linestyle=linestyle, linewidth=0.8, alpha=0.35)
         band = across([(curve.x, curve.y) for curve in curves])
-        # No mean lies beyond what a single episode has reached: a bounded return does not get a band past its bounds.
+        # Clip the band to the range of single episodes: a bounded return must not get a band past its bounds.
         bounds = min(curve.lowest for curve in curves), max(curve.highest for curve in curves)
-        draw_band(ax, band, label=f"{label} ({len(curves)} runs)", bounds=bounds, **style)
+        draw_band(ax, band, color, f"{label} ({len(curves)} runs)", linestyle, bounds)
     finish(ax, "return")
     add_legend(ax)
     return save_figure(figure, Path(out))
@@ -126,13 +123,13 @@ def _return(episodes: EpisodeBuffer, label: str) -> "Figure | None":
         episodes.returns[dots],
         s=size,
         alpha=alpha,
-        color=COLOURS[0],
+        color=COLORS[0],
         linewidths=0,
         label="episode" if count <= DOTS else f"episode (one in {round(count / DOTS)})",
     )
     if window > 1:
         smooth = trailing_mean(episodes.returns, window)
-        draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLOURS[1], label=f"mean of the last {window:,}")
+        draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLORS[1], label=f"mean of the last {window:,}")
     finish(ax, "return")
     add_legend(ax)
     return figure
@@ -144,18 +141,18 @@ def _success_rate(episodes: EpisodeBuffer, label: str) -> "Figure | None":
     from matplotlib.ticker import PercentFormatter
 
     count = len(episodes.success)
-    window = max(smoothing_window(count), min(count, 10))  # a share of fewer than ten says little
+    window = max(smoothing_window(count), min(count, 10))  # a rate over fewer than ten episodes is too noisy
     figure, ax = make_figure("Success rate", f"{label} · share of the last {window:,} episodes")
     shown = thinned(count, LINE_POINTS)
     smooth = trailing_mean(episodes.success, window)
-    draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLOURS[2])
+    draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLORS[2])
     finish(ax, "success rate")
     ax.set_ylim(-0.03, 1.03)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return figure
 
 
-def _rollout_return(rows: list[dict[str, Any]], episodes: EpisodeBuffer, label: str) -> "Figure | None":
+def _rollout_return(rows: list[Row], episodes: EpisodeBuffer, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
     used, starts = np.unique(episodes.row, return_index=True)  # rollouts in which an episode ended
@@ -164,8 +161,8 @@ def _rollout_return(rows: list[dict[str, Any]], episodes: EpisodeBuffer, label: 
     unit = "each rollout" if per_group == 1 else f"every {per_group:,} rollouts"
     banded = " with its 95 % confidence" if np.isfinite(band.half).any() else ""
     figure, ax = make_figure("Return per rollout", f"{label} · mean of {unit}{banded}")
-    draw_band(ax, band, color=COLOURS[0])
-    # The band of a handful of episodes can be huge; the picture shows all means but not the widest bands in full.
+    draw_band(ax, band, color=COLORS[0])
+    # The band of a few episodes can be huge; the axis covers all means but cuts the widest bands.
     spread = np.nanpercentile(np.concatenate([band.mean - band.half, band.mean + band.half, band.mean]), (2, 98))
     low, high = min(spread[0], np.nanmin(band.mean)), max(spread[1], np.nanmax(band.mean))
     if high > low:
@@ -174,24 +171,24 @@ def _rollout_return(rows: list[dict[str, Any]], episodes: EpisodeBuffer, label: 
     return figure
 
 
-def _evaluation(rows: list[dict[str, Any]], label: str) -> "Figure | None":
+def _evaluation(rows: list[Row], label: str) -> "Figure | None":
     names = names_in(rows, "evaluation")
     bounds = ("evaluation/min_return", "evaluation/max_return")
     ranges = {"evaluation/mean_return": bounds} if {"evaluation/mean_return", *bounds} <= set(names) else {}
-    told = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # no panels of their own
+    hidden = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # get no panel
     note = " · shaded: worst to best episode" if ranges else ""
-    kept = [name for name in names if name not in told]
+    kept = [name for name in names if name not in hidden]
     return _small_multiples(rows, kept, "Evaluation", label + note, marker="o", ranges=ranges)
 
 
 def _small_multiples(
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     names: list[str],
     title: str,
     label: str,
     *,
     marker: str = "",
-    ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # names of the bounds of a shaded range
+    ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # name → names of the bounds of its shaded range
 ) -> "Figure | None":
     """One panel per name, each on its own scale."""
     if not names:
@@ -209,8 +206,8 @@ def _small_multiples(
         dots = marker if len(starts) <= 60 else ""
         if name in ranges and len(y) == len(starts):
             low, high = (column(rows, bound)[there] for bound in ranges[name])
-            ax.fill_between(x, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.15, linewidth=0)
-        draw_line(ax, curve.x, curve.mean, color=COLOURS[i % len(COLOURS)], linewidth=1.5, marker=dots, markersize=3.5)
+            ax.fill_between(x, low, high, color=COLORS[i % len(COLORS)], alpha=0.15, linewidth=0)
+        draw_line(ax, curve.x, curve.mean, color=COLORS[i % len(COLORS)], linewidth=1.5, marker=dots, markersize=3.5)
         short, lowest = name.split("/", 1)[1], i >= len(names) - wide  # lowest of its column
         if len(axes) > 1:
             ax.set_title(short, fontsize=10, color=INK, loc="left")
@@ -220,7 +217,7 @@ def _small_multiples(
     return figure
 
 
-def _rows(run_dir: Path) -> list[dict[str, Any]]:
+def _rows(run_dir: Path) -> list[Row]:
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
         raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")

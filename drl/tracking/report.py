@@ -1,6 +1,6 @@
 """One self-contained page for a run: headline numbers, pictures, evaluations, configuration.
 
-Reads the run folder only and leaves out what is not there. Every image is inlined and the page may load nothing.
+It reads only the run folder and skips what is missing. Images are inlined; the page loads nothing else.
 """
 
 import base64
@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from drl.core.errors import BadInput
 from drl.core.safe_files import read_inside, write_atomically
+from drl.core.state_files import PlainDict
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
-from drl.tracking.files import read_metrics
+from drl.tracking.files import Row, read_metrics
 
 PICTURES = ("return", "rollout_return", "success_rate", "evaluation", "loss")  # in this order; others follow
 MOST_PICTURES, MOST_PICTURE_BYTES = 20, 8 << 20
@@ -69,9 +69,9 @@ def write_report(run_dir: str | Path) -> Path:
     return path
 
 
-def _headline(rows: list[dict[str, Any]], run: Any) -> dict[str, str]:
+def _headline(rows: list[Row], run: object) -> dict[str, str]:
     record = run if isinstance(run, dict) else {}
-    found: dict[str, Any] = {key: record[key] for key in ("status", "seed") if key in record}
+    found: PlainDict = {key: record[key] for key in ("status", "seed") if key in record}
     final = record.get("final_evaluation")
     if isinstance(final, dict):
         found["final evaluation, mean return"] = final.get("mean_return")
@@ -83,12 +83,14 @@ def _headline(rows: list[dict[str, Any]], run: Any) -> dict[str, str]:
     over = f", last {window:,.0f} episodes" if window else ""
     found[f"mean return{over}"] = last.get("recent/mean_ep_return")
     found[f"success rate{over}"] = last.get("recent/success_rate")
-    found["seconds of training"] = sum(row.get("time/time_elapsed") or 0.0 for row in rows)  # each row's own
+    found["seconds of training"] = sum(
+        row.get("time/time_elapsed") or 0.0 for row in rows
+    )  # a row has the time of its own step
     found["steps per second"] = last.get("time/steps_per_second")
     return {key: _text(value) for key, value in found.items() if value is not None}
 
 
-def _evaluations(rows: list[dict[str, Any]]) -> str:
+def _evaluations(rows: list[Row]) -> str:
     evaluated = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
     if not evaluated:
         return ""
@@ -114,7 +116,7 @@ def _pictures(folder: Path) -> str:
     return "<h2>Curves</h2>" + "".join(images) if images else ""
 
 
-def _pairs(title: str, content: Any, opened: bool) -> str:
+def _pairs(title: str, content: object, opened: bool) -> str:
     if not content:
         return ""
     lines = [f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in _leaves(content)]
@@ -122,7 +124,7 @@ def _pairs(title: str, content: Any, opened: bool) -> str:
     return f"<details{' open' if opened else ''}><summary>{escape(title)}</summary>{table}</details>"
 
 
-def _leaves(content: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+def _leaves(content: object, prefix: str = "") -> Iterable[tuple[str, str]]:
     """Nested mappings as `a.b.c` and value."""
     if isinstance(content, dict) and content:
         for key, value in content.items():
@@ -140,8 +142,8 @@ def _cells(tag: str, texts: list[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
-def _parsed(path: Path) -> Any:
-    """The content of a YAML or JSON file; the raw text where it cannot be read; None where there is no file."""
+def _parsed(path: Path) -> object:
+    """The content of a YAML or JSON file; the raw text if it cannot be parsed; None if there is no file."""
     if not path.is_file():
         return None
     text = read_inside(path.parent, path, MOST_SETTINGS).decode(errors="replace")
@@ -151,7 +153,7 @@ def _parsed(path: Path) -> Any:
         return text
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):

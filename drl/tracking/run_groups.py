@@ -1,29 +1,29 @@
-"""Which runs may be averaged: those of one experiment folder whose settings differ in the seed at most."""
+"""Groups runs that may be averaged: runs of one experiment folder that differ at most in the seed."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from drl.core.safe_files import read_inside
+from drl.core.state_files import PlainDict
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 
-# Settings that do not change what is learned: runs may differ in them and still be repetitions of one another.
+# Settings that do not change what is learned. Runs that differ only in these count as repetitions.
 OF_ONE_RUN = {
     "seed", "num_seeds", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project",
     "evaluate_every", "evaluation_episodes", "checkpoint_every", "keep_checkpoints", "num_checkpoints", "max_minutes",
     "best_after",
 }  # fmt: skip
-SHOWN = 4  # settings named in a label, at most
+SHOWN = 4  # most settings named in a label
 
 
 def grouped_runs(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
-    """Runs that repeat one another, under a label: the experiment's name, and the settings in which its groups differ.
+    """Label → runs that are repetitions. A label is the experiment's name and the settings in which its groups differ.
 
-    Runs without a readable `config.yaml` count as alike.
+    Runs without a readable `config.yaml` count as equal.
     """
     groups: dict[tuple[Path, str], list[Path]] = {}
-    settings: dict[tuple[Path, str], dict[str, Any]] = {}
+    settings: dict[tuple[Path, str], PlainDict] = {}
     for run_dir in run_dirs:
         own = _settings(run_dir)
         key = (run_dir.resolve().parent, json.dumps(own, sort_keys=True, default=str))
@@ -37,19 +37,19 @@ def grouped_runs(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
     return labels
 
 
-def _differing(own: dict[str, Any], all_of_them: list[dict[str, Any]]) -> list[str]:
-    """`name=value` of the settings that tell a group from its siblings."""
+def _differing(own: PlainDict, all_of_them: list[PlainDict]) -> list[str]:
+    """`name=value` of the settings that distinguish a group from its siblings."""
     names = dict.fromkeys(name for one in all_of_them for name in one)
-    telling = [name for name in names if any(one.get(name) != own.get(name) for one in all_of_them)]
-    shown = [f"{name}={_short(own.get(name))}" for name in telling[:SHOWN]]
-    return shown + ([f"and {len(telling) - SHOWN} more"] if len(telling) > SHOWN else [])
+    distinct = [name for name in names if any(one.get(name) != own.get(name) for one in all_of_them)]
+    shown = [f"{name}={_short(own.get(name))}" for name in distinct[:SHOWN]]
+    return shown + ([f"and {len(distinct) - SHOWN} more"] if len(distinct) > SHOWN else [])
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _settings(run_dir: Path) -> dict[str, Any]:
+def _settings(run_dir: Path) -> PlainDict:
     path = run_dir / "config.yaml"
     try:
         content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None
@@ -59,7 +59,7 @@ def _settings(run_dir: Path) -> dict[str, Any]:
 
 
 def distinct_names(folders: list[Path]) -> dict[Path, str]:
-    """The last part of each path, or as many parts as it takes to tell them apart."""
+    """The last part of each path, or as many parts as needed to make them distinct."""
     for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
         names = {folder: "/".join(folder.parts[-parts:]) for folder in folders}
         if len(set(names.values())) == len(folders):

@@ -1,4 +1,4 @@
-"""Frames to an mp4 that every browser plays."""
+"""Writes frames as an mp4 that browsers play."""
 
 import contextlib
 import subprocess
@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from drl.core.specs import Array
 
 
 def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) -> Path:
-    """Write `frames` (each `[H, W, 3]` uint8, all of one size) as H.264; they may come from a generator.
+    """Write `frames` (each `[H, W, 3]` uint8, all of one size) as H.264. `frames` may be a generator.
 
-    An odd height or width is padded by repeating the last row or column, because 4:2:0 color needs even sizes;
-    nothing is rescaled. The file appears under its name only when it is complete.
+    An odd height or width is padded by repeating the last row or column, because 4:2:0 color needs even sizes.
+    Nothing is rescaled. The file appears under its name only when it is complete.
     """
     path = Path(path)
     if path.suffix != ".mp4":
@@ -38,7 +37,7 @@ def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) ->
     return path
 
 
-def _checked(frame: Any, index: int, shape: tuple[int, ...] | None) -> Array:
+def _checked(frame: object, index: int, shape: tuple[int, ...] | None) -> Array:
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise BadInput(f"frame {index} is {given}; expected a uint8 array of shape (height, width, 3)")
@@ -55,15 +54,15 @@ def _even(frame: Array) -> Array:
 
 
 def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: float) -> None:
-    """Pipe raw frames into ffmpeg and wait for it. Its exit code is checked: a full disk must not look like a video."""
-    with tempfile.TemporaryFile() as words:  # a pipe for its messages could fill up and block
+    """Pipe raw frames into ffmpeg, wait for it and check its exit code: a full disk must not pass for a video."""
+    with tempfile.TemporaryFile() as messages:  # a pipe could fill up and block
         command = [_ffmpeg(), "-y", "-loglevel", "error"]
         command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "-"]
         command += ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=words)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages)
         assert process.stdin is not None
         try:
-            with contextlib.suppress(BrokenPipeError):  # ffmpeg has given up; its exit code and words follow below
+            with contextlib.suppress(BrokenPipeError):  # ffmpeg exited early; its exit code is checked below
                 for frame in frames:
                     process.stdin.write(frame.data)
                 process.stdin.close()
@@ -76,8 +75,10 @@ def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: flo
                 process.stdin.close()
             process.wait()
         if code != 0:
-            words.seek(0)
-            raise OSError(f"ffmpeg could not write {path} (exit code {code}): {words.read().decode(errors='replace')}")
+            messages.seek(0)
+            raise OSError(
+                f"ffmpeg could not write {path} (exit code {code}): {messages.read().decode(errors='replace')}"
+            )
 
 
 def _ffmpeg() -> str:

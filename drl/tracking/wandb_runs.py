@@ -1,7 +1,7 @@
-"""Weights & Biases: config and metrics while a run goes on, videos and the best model at its end. Extra `wandb`.
+"""Weights & Biases: config and metrics during a run, videos and the best model at its end. Needs the extra `wandb`.
 
-Without a key or a network the run is kept offline in its own folder; `wandb sync` uploads it later. A thread does the
-talking: training never waits for it.
+Without a key or a network the run stays offline in its own folder; `wandb sync` uploads it later. A thread makes all
+calls to W&B, so training never waits.
 """
 
 import contextlib
@@ -14,27 +14,31 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.log import Log
+from drl.core.state_files import PlainDict
 from drl.tracking.guarded import TrackerFailed
 
-INIT_SECONDS, FINISH_SECONDS = 10.0, 60.0  # the longest that a connection and the last upload may take
+if TYPE_CHECKING:
+    from wandb import Run
+
+INIT_SECONDS, FINISH_SECONDS = 10.0, 60.0  # limits for connecting and for the last upload
 
 
 class WandbTracker:
-    """Every number of a log under `group/name`, over `env_steps`.
+    """Logs every number as `group/name`, over `env_steps`.
 
-    Call `finish()` when videos and models are written: it adds those of `folder` and ends the run. `close()` ends it
-    without them; after `finish()` it does nothing.
+    Call `finish()` after videos and models are written: it uploads those in `folder` and ends the run. `close()` ends
+    the run without them; after `finish()` it does nothing.
     """
 
-    def __init__(self, project: str, config: dict[str, Any], folder: str | Path, name: str | None = None):
+    def __init__(self, project: str, config: PlainDict, folder: str | Path, name: str | None = None):
         if importlib.util.find_spec("wandb") is None:
             raise MissingExtra("tracking with W&B", "wandb", "wandb")
         self.project, self.config, self.folder, self.name = project, config, Path(folder), name
-        self.error: Exception | None = None  # what went wrong in the thread
+        self.error: Exception | None = None  # raised in the thread
         self._jobs: queue.SimpleQueue[dict[str, float] | str] = queue.SimpleQueue()  # rows, then how to end
         self._ended = False
         self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
@@ -47,7 +51,7 @@ class WandbTracker:
         self._jobs.put({name: value for name, value in values.items() if math.isfinite(value)})
 
     def finish(self) -> None:
-        """Add the folder's videos and its best model, then end the run. Never raises: training is over and saved."""
+        """Add the folder's videos and best model, then end the run. It never raises: training is over and saved."""
         try:
             self._end("with files")
         except Exception as error:
@@ -69,7 +73,7 @@ class WandbTracker:
             raise self.error
 
     def _work(self) -> None:
-        """The thread's life: start a run, pass rows on, end it."""
+        """Body of the thread: start a run, log rows, end the run."""
         try:
             with self._started() as run:
                 while isinstance(job := self._jobs.get(), dict):
@@ -81,35 +85,35 @@ class WandbTracker:
             self.error = error
 
     @contextlib.contextmanager
-    def _started(self) -> Iterator[Any]:
-        """A run: online where that works within seconds, else offline. Nothing is asked and one line is said."""
-        os.environ.setdefault("WANDB_SILENT", "true")  # the library's own lines
-        mode = os.environ.get("WANDB_MODE", "online")  # set by the user: then there is nothing to say
+    def _started(self) -> "Iterator[Run]":
+        """A run: online if W&B answers within seconds, else offline with one printed line. It never prompts."""
+        os.environ.setdefault("WANDB_SILENT", "true")  # hides the library's own messages
+        mode = os.environ.get("WANDB_MODE", "online")  # a mode that the user set needs no message
         if mode == "online" and not _has_key():
             mode = "offline"
-            self._say_offline("no W&B key is set (`wandb login`)")
+            self._print_offline("no W&B key is set (`wandb login`)")
         try:
             run = self._init(mode)
         except Exception as error:
             if mode != "online":
                 raise
-            self._say_offline(f"W&B does not answer ({type(error).__name__})")
+            self._print_offline(f"W&B does not answer ({type(error).__name__})")
             run = self._init("offline")
         try:
             yield run
         finally:
             run.finish()
 
-    def _say_offline(self, why: str) -> None:
+    def _print_offline(self, why: str) -> None:
         print(f"W&B offline: {why}; upload later with: wandb sync {self.folder / 'wandb'}/offline-run-*", flush=True)
 
-    def _init(self, mode: str) -> Any:
+    def _init(self, mode: str) -> "Run":
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        wanted: dict[str, Any] = {
-            "silent": True,  # its banner and its summary
-            "console": "off",  # our terminal stays ours
+        wanted: PlainDict = {
+            "silent": True,  # no banner, no summary
+            "console": "off",  # do not capture our output
             "disable_git": True,
             "save_code": False,
             "init_timeout": INIT_SECONDS,
@@ -129,13 +133,13 @@ class WandbTracker:
         run.define_metric("*", step_metric="env_steps")
         return run
 
-    def _add_videos(self, run: Any) -> None:
+    def _add_videos(self, run: "Run") -> None:
         import wandb
 
         for path in sorted((self.folder / "videos").glob("*.mp4")):
             run.log({f"videos/{path.stem}": wandb.Video(str(path), format="mp4")})
 
-    def _add_model(self, run: Any) -> None:
+    def _add_model(self, run: "Run") -> None:
         import wandb
 
         models = self.folder / "models"
@@ -149,7 +153,7 @@ class WandbTracker:
 
 
 def _has_key() -> bool:
-    """Whether W&B knows how to log in, by its own rules (environment, netrc); nothing is asked or sent."""
+    """Whether W&B finds a key by its own rules (environment, netrc). Does not prompt or connect."""
     import wandb
 
     try:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -148,7 +149,10 @@ class TrainerLoop(ABC):
         return self.stats.learning_steps
 
 
-class Trainer(TrainerLoop):
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class Trainer(TrainerLoop, Generic[BatchT]):
     """Yields one Log per learning step. Iterating resumes; it never resets.
 
     A buffer that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
@@ -160,8 +164,8 @@ class Trainer(TrainerLoop):
         self,
         envs: VecEnv,
         agent: Agent,
-        algorithm: Algorithm[Batch],
-        buffer: Buffer[Batch],
+        algorithm: Algorithm[BatchT],
+        buffer: Buffer[BatchT],
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
@@ -230,7 +234,7 @@ class Trainer(TrainerLoop):
             return False
         return not (self.buffer.stops_anywhere and self.buffer.ready)
 
-    def _prepared(self, batch: Batch) -> Batch:
+    def _prepared(self, batch: BatchT) -> BatchT:
         """The batch as the learner sees it: observations normalized as they were when acting, rewards scaled."""
         if self.agent.normalizer is not None:
             batch = batch.normalized(self.agent.normalizer)

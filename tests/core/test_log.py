@@ -1,6 +1,7 @@
 """What counts as a success, and how it is counted."""
 
-from drl.core.log import Episode, Log, judge_success, rates
+from drl.core.log import Episode, Log, rates
+from drl.envs.episode_stats import judge_success
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import Evaluation, run_episodes
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from drl.core.specs import ActionSpec
 from drl.engines.jax.backbones import MLP
 from drl.engines.jax.models import LogitsHead, Model
 
@@ -42,7 +41,7 @@ def run(command, tmp_path, env=None, code=0):
 
 def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
     backbone = MLP((4,), hidden_sizes=(8,))
-    network = Model(backbone, LogitsHead(backbone.features, ActionSpec("discrete", sizes=(2,)).num_params))
+    network = Model(backbone, LogitsHead(backbone.features, 2))
     params = network.init(np.random.default_rng(0))
     forward = jax.jit(network.apply)
     obs = np.ones((3, 4), np.float32)

@@ -91,17 +91,17 @@ def test_every_policy_action_lands_in_the_space(name):
     space = ACTIONS[name]
     spec = action_spec(space)
     rng = np.random.default_rng(0)
-    if spec.kind == "gaussian":
+    if spec.kind == "box":
         action = rng.normal(0, 3, (200, spec.entries)).astype(np.float32)
-    elif spec.kind == "bernoulli":
+    elif spec.kind == "multi_binary":
         action = rng.integers(0, 2, (200, spec.entries))
     else:
         action = np.stack([rng.integers(0, size, 200) for size in spec.sizes], axis=1)
-        action = action[:, 0] if spec.kind == "categorical" else action
+        action = action[:, 0] if spec.kind == "discrete" else action
     in_env = spec.to_env(action)
     for row in in_env:
         assert space.contains(row)
-    if space.dtype is not None and spec.kind != "categorical":
+    if space.dtype is not None and spec.kind != "discrete":
         assert in_env.dtype == space.dtype
 
 

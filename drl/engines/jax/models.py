@@ -194,6 +194,7 @@ class AnyModel(Protocol):
 class Model:
     """Backbone + head.
 
+    >>> from drl.engines.jax.backbones import MLP
     >>> model = Model(MLP((4,), hidden_sizes=(8,)), ValueHead(8))
     >>> params = model.init(np.random.default_rng(0))
     >>> sorted(params)

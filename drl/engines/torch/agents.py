@@ -102,7 +102,8 @@ class TorchAgent(Actor):
     def save(self, folder: str | Path, **notes: object) -> None:
         """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
         params = {name: t.detach().cpu().numpy() for name, t in parameters_by_name(self.model).items()}
-        save_agent(folder, "torch", architecture_of(self.model), self, params, notes)
+        architecture = architecture_of(self.model, self.variant, self.obs_spec, self.action_spec)
+        save_agent(folder, "torch", architecture, self, params, notes)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None, device: str = "cpu") -> Self:

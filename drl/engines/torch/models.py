@@ -6,7 +6,6 @@ q-value `obs → q`. Any `nn.Module` with the same forward will do in their plac
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
 from drl.core.state_files import PlainDict
+from drl.core.variants import VARIANTS, maker_in
 from drl.engines.torch.backbones import make_backbone
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
@@ -135,14 +135,14 @@ class Model(nn.Module):
     torch.Size([3])
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module):
+    def __init__(self, backbone: nn.Module, head: nn.Module, config: ModelConfig | QModelConfig | None = None):
         super().__init__()
         if backbone.features != head.features:
             raise BadInput(
                 f"backbone gives {backbone.features} features but head expects {head.features}; "
                 f"build the head with features={backbone.features}"
             )
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head, self.config = backbone, head, config  # what it was built from
 
     def forward(self, obs: Tensor) -> Tensor:
         answer: Tensor = self.head(self.backbone(obs))
@@ -152,9 +152,9 @@ class Model(nn.Module):
 class PolicyValueModel(nn.Module):
     """An actor and a critic. Give both the same backbone object to share it, and with it its memory."""
 
-    def __init__(self, actor: Model, critic: Model):
+    def __init__(self, actor: Model, critic: Model, config: ModelConfig | None = None):
         super().__init__()
-        self.actor, self.critic = actor, critic
+        self.actor, self.critic, self.config = actor, critic, config  # what it was built from
         self.shared = actor.backbone is critic.backbone
         arrange(self)
 
@@ -165,20 +165,13 @@ class PolicyValueModel(nn.Module):
         return self.actor(obs), self.critic(obs)
 
 
-class BuiltFrom(NamedTuple):
-    """How a model was built: what its agent's card says."""
-
-    config: ModelConfig | QModelConfig
-    description: str  # of the module then; a module that was changed since is the user's own
-
-
 def make_policy_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config, generator)
     backbone = actor.backbone if config.shared else make_backbone(config, obs_spec, generator)
     critic = Model(backbone, ValueHead(backbone.features, generator))  # type: ignore[arg-type]
-    return _noted(PolicyValueModel(actor, critic), config)
+    return PolicyValueModel(actor, critic, config)
 
 
 def make_policy_model(
@@ -186,7 +179,8 @@ def make_policy_model(
 ) -> Model:
     backbone = make_backbone(config, obs_spec, generator)
     distribution = Distribution.on(action_spec, config.distribution)
-    return _noted(Model(backbone, make_policy_head(distribution, backbone.features, config, generator)), config)  # type: ignore[arg-type]
+    head = make_policy_head(distribution, backbone.features, config, generator)  # type: ignore[arg-type]
+    return Model(backbone, head, config)
 
 
 def make_q_value_model(
@@ -196,22 +190,23 @@ def make_q_value_model(
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone, actions = make_backbone(config, obs_spec, generator), action_spec.sizes[0]
     make: Callable[..., nn.Module] = QHead if config.head == "auto" else part_maker(HEADS, config.head, "torch")
-    return _noted(Model(backbone, make(backbone.features, actions, config, generator)), config)
+    return Model(backbone, make(backbone.features, actions, config, generator), config)
 
 
-ModelT = TypeVar("ModelT", bound=nn.Module)
-
-
-def _noted(model: ModelT, config: ModelConfig | QModelConfig) -> ModelT:
-    model.built_from = BuiltFrom(config, str(model))  # type: ignore[assignment]
-    return model
-
-
-def architecture_of(model: nn.Module) -> PlainDict | None:
+def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
     """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
     becomes when a part of it is replaced."""
-    built: BuiltFrom | None = getattr(model, "built_from", None)
-    return asdict(built.config) if built is not None and built.description == str(model) else None
+    config = getattr(model, "config", None)
+    if type(config) is not VARIANTS[variant].config:
+        return None
+    description = str(model)
+    if getattr(model, "checked", None) != description:
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw from the global stream when they are made
+            rebuilt = maker_in(VARIANTS[variant], "torch")(obs_spec, action_spec, config)
+        if str(rebuilt) != description:
+            return None
+        model.checked = description  # type: ignore[assignment]
+    return asdict(config)
 
 
 def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:

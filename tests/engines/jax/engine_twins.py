@@ -1,5 +1,7 @@
 """The same model, batch and configuration for both engines, drawn at random from a seed."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -65,15 +67,27 @@ def draw_obs(rng, spec, *shape):
 
 
 def draw_actions(rng, spec, *shape):
-    if spec.kind == "gaussian":
+    if spec.kind == "box":
         return rng.normal(size=(*shape, spec.entries)).astype(np.float32)
-    if spec.kind == "bernoulli":
+    if spec.kind == "multi_binary":
         return rng.integers(2, size=(*shape, spec.entries))
     columns = [rng.integers(size, size=shape) for size in spec.sizes]
-    return columns[0] if spec.kind == "categorical" else np.stack(columns, axis=-1)
+    return columns[0] if spec.kind == "discrete" else np.stack(columns, axis=-1)
 
 
-def draw_rollout(rng, obs_spec, action_spec, length=7, envs=3, phantoms=True, truncations=True):
+def draw_mask(rng, spec, action):
+    """Masks `[…, choices]` in which `action` is legal."""
+    if spec.kind == "multi_binary":
+        taken = np.stack([action == 0, action == 1], axis=-1).reshape(*action.shape[:-1], -1)
+    else:
+        entries = action[..., None] if spec.kind == "discrete" else action
+        taken = np.concatenate([np.eye(n, dtype=bool)[entries[..., i]] for i, n in enumerate(spec.sizes)], axis=-1)
+    return taken | (rng.random(taken.shape) < 0.6)
+
+
+def draw_rollout(
+    rng, obs_spec, action_spec, length=7, envs=3, phantoms=True, truncations=True, masked=False, squashed=False
+):
     """A window with both kinds of ending and, with `phantoms`, rows in which an environment only reset itself."""
     shape = (length, envs)
     terminated = rng.random(shape) < 0.15
@@ -85,9 +99,13 @@ def draw_rollout(rng, obs_spec, action_spec, length=7, envs=3, phantoms=True, tr
         terminated, truncated = terminated & valid, truncated & valid
         valid[1:] = ~(terminated | truncated)[:-1]
     index = np.flatnonzero(terminated | truncated)
+    action = draw_actions(rng, action_spec, *shape)
+    if squashed:
+        action = np.tanh(action)
     return RolloutBatch(
         obs=draw_obs(rng, obs_spec, *shape),
-        action=draw_actions(rng, action_spec, *shape),
+        action=action,
+        action_mask=draw_mask(rng, action_spec, action) if masked and action_spec.kind != "box" else None,
         reward=rng.normal(size=shape).astype(np.float32),
         terminated=terminated,
         truncated=truncated,
@@ -98,20 +116,19 @@ def draw_rollout(rng, obs_spec, action_spec, length=7, envs=3, phantoms=True, tr
     )
 
 
-def draw_episodes(rng, obs_spec, action_spec, length=23):
+def draw_episodes(rng, obs_spec, action_spec, length=23, masked=False):
     """Whole episodes in one column."""
     terminated = rng.random((length, 1)) < 0.15
     truncated = (rng.random((length, 1)) < 0.15) & ~terminated
     truncated[-1] = ~terminated[-1]
     index = np.flatnonzero(terminated | truncated)
-    batch = draw_rollout(rng, obs_spec, action_spec, length, 1, phantoms=False)
+    batch = draw_rollout(rng, obs_spec, action_spec, length, 1, phantoms=False, masked=masked)
     finals = draw_obs(rng, obs_spec, len(index))
-    return RolloutBatch(
-        batch.obs, batch.action, batch.reward, terminated, truncated, batch.valid, finals[-1:], index, finals
-    )  # fmt: skip
+    ends = {"terminated": terminated, "truncated": truncated, "final_index": index, "final_obs": finals}
+    return replace(batch, last_obs=finals[-1:], **ends)
 
 
-def draw_replay(rng, obs_spec, action_spec=ACTIONS["categorical"], count=16):
+def draw_replay(rng, obs_spec, action_spec=ACTIONS["categorical"], count=16, masked=False):
     return ReplayBatch(
         obs=draw_obs(rng, obs_spec, count),
         action=draw_actions(rng, action_spec, count),
@@ -121,6 +138,7 @@ def draw_replay(rng, obs_spec, action_spec=ACTIONS["categorical"], count=16):
         next_obs=draw_obs(rng, obs_spec, count),
         weight=rng.random(count).astype(np.float32),
         index=np.arange(count),
+        next_action_mask=draw_mask(rng, action_spec, draw_actions(rng, action_spec, count)) if masked else None,
     )
 
 

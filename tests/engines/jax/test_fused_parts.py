@@ -10,7 +10,7 @@ import pytest
 from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
 from drl.engines.jax.fused.counters import value_at
@@ -83,16 +83,16 @@ def test_schedules_agree_with_core(schedule, time):
 def test_actions_follow_the_policy():
     key = jax.random.PRNGKey(0)
     logits = jnp.log(jnp.array([0.1, 0.6, 0.3]))
-    spec = ActionSpec("discrete", sizes=(3,))
-    action = sample(spec, jnp.tile(logits, (20_000, 1)), random_draws(spec, key, (20_000,)))
+    dist = Distribution.on(ActionSpec("discrete", sizes=(3,)))
+    action = sample(dist, jnp.tile(logits, (20_000, 1)), random_draws(dist, key, (20_000,)))
     np.testing.assert_allclose(np.bincount(action) / 20_000, [0.1, 0.6, 0.3], atol=0.015)
-    spec = ActionSpec("multi_discrete", sizes=(3, 3), shape=(2,))
-    action = sample(spec, jnp.tile(logits, (20_000, 2)), random_draws(spec, key, (20_000,)))
+    dist = Distribution.on(ActionSpec("multi_discrete", sizes=(3, 3), shape=(2,)))
+    action = sample(dist, jnp.tile(logits, (20_000, 2)), random_draws(dist, key, (20_000,)))
     joint = np.bincount(np.asarray(action) @ [3, 1], minlength=9) / 20_000
     np.testing.assert_allclose(joint, np.outer([0.1, 0.6, 0.3], [0.1, 0.6, 0.3]).ravel(), atol=0.015)
-    spec = ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
+    dist = Distribution.on(ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0)))
     params = jnp.tile(jnp.array([1.0, -1.0, 0.0, np.log(0.5)]), (20_000, 1))
-    action = np.asarray(sample(spec, params, random_draws(spec, key, (20_000,))))
+    action = np.asarray(sample(dist, params, random_draws(dist, key, (20_000,))))
     np.testing.assert_allclose(action.mean(axis=0), [1.0, -1.0], atol=0.03)
     np.testing.assert_allclose(action.std(axis=0), [1.0, 0.5], rtol=0.03)
 

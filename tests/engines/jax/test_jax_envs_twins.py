@@ -56,7 +56,7 @@ def rollout(env, state, actions, noise):
 
 
 def policy_actions(spec, rng):
-    if spec.kind == "gaussian":
+    if spec.kind == "box":
         return rng.normal(size=(STEPS, ENVS, *spec.shape)).astype(np.float32)
     return rng.integers(spec.sizes[0], size=(STEPS, ENVS)).astype(np.int32)
 
@@ -186,7 +186,7 @@ def test_defaults_are_those_of_the_twin(env_id):
 def test_actions_are_translated_as_in_numpy(spec):
     rng = np.random.default_rng(0)
     action = rng.normal(0, 3, (50, *spec.policy_shape)).astype(np.float32)
-    if spec.kind != "gaussian":
+    if spec.kind != "box":
         action = rng.integers(2, size=action.shape).astype(np.int32)
     translated = np.asarray(to_env_units(spec, jnp.asarray(action)))
     np.testing.assert_allclose(translated, spec.to_env(action), rtol=1e-6, atol=1e-6)

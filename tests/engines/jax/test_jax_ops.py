@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_twins import QUICK
 
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
 from drl.engines.jax import ops
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 from drl.testing import oracles
@@ -71,8 +71,8 @@ def test_policies():
     rng = np.random.default_rng(0)
     params = rng.normal(scale=3, size=(6, 5)).astype(np.float32)
     action = np.stack([rng.integers(2, size=6), rng.integers(3, size=6)], axis=1)
-    spec = ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,))
-    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, spec))(params, action)
+    dist = Distribution.on(ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)))
+    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, dist))(params, action)
     for row in range(6):
         parts = (params[row, :2], params[row, 2:])
         expected = sum(oracles.categorical_log_prob(p, a) for p, a in zip(parts, action[row], strict=True))
@@ -80,16 +80,18 @@ def test_policies():
         assert float(entropy[row]) == pytest.approx(sum(oracles.categorical_entropy(p) for p in parts), rel=1e-4)
 
     logits, bits = np.float32([[0.7, -40.0, 0.0]]), np.array([[1, 0, 1]])
-    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, ActionSpec("multi_binary", shape=(3,))))(logits, bits)
+    log_prob, entropy = quick(
+        partial(ops.log_prob_and_entropy, Distribution.on(ActionSpec("multi_binary", shape=(3,))))
+    )(logits, bits)
     pairs = [np.array([0.0, logit]) for logit in logits[0]]
     expected = sum(oracles.categorical_log_prob(p, b) for p, b in zip(pairs, bits[0], strict=True))
     assert float(log_prob[0]) == pytest.approx(expected, rel=1e-5)
     assert float(entropy[0]) == pytest.approx(sum(oracles.categorical_entropy(p) for p in pairs), rel=1e-5)
 
     mean, log_std, action = rng.normal(size=(3, 4, 2)).astype(np.float32)
-    spec = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1))
+    dist = Distribution.on(ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1)))
     inputs = (np.concatenate([mean, log_std], axis=1), action)
-    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, spec))(*inputs)
+    log_prob, entropy = quick(partial(ops.log_prob_and_entropy, dist))(*inputs)
     for row in range(4):
         expected = oracles.gaussian_log_prob(mean[row], log_std[row], action[row])
         assert float(log_prob[row]) == pytest.approx(expected, rel=1e-5)

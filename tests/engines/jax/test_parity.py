@@ -46,7 +46,7 @@ def learn_both(ours, theirs, batches):
         if isinstance(theirs, torch_ppo.PPO):  # it shuffles epoch by epoch, ours all at once: an early stop parts them
             ours.rng, theirs.rng = np.random.default_rng(number), np.random.default_rng(number)
         logged = theirs.learn(batch, progress)
-        twins.assert_same_logs(logged, ours.learn(batch, progress))
+        twins.assert_same_logs(logged.log, ours.learn(batch, progress).log)
         twins.assert_same_learner(theirs, ours)
 
 
@@ -56,7 +56,8 @@ def test_ppo(seed):
     spec = twins.ACTIONS[KINDS[seed % 4]]
     obs_spec = pick(rng, twins.VECTOR, twins.VECTOR, twins.GRID)
     rate = float(10 ** rng.uniform(-4, -2))
-    model_config = twins.draw_model(rng)
+    squashed = spec.kind == "box" and seed > 5
+    model_config = twins.draw_model(rng, distribution="tanh_gaussian" if squashed else "auto")
     config = PPOConfig(
         gamma=float(rng.uniform(0.5, 1)),
         gae_lambda=float(rng.uniform(0, 1)),
@@ -78,8 +79,8 @@ def test_ppo(seed):
     model, model_state = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
     theirs = torch_ppo.PPO(model, spec, config)
     ours = jax_ppo.PPO(model_state, spec, config)
-    phantoms = bool(rng.integers(2))
-    learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, phantoms=phantoms) for _ in range(2)])
+    options = {"phantoms": bool(rng.integers(2)), "masked": seed % 8 < 4, "squashed": squashed}
+    learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, **options) for _ in range(2)])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,7 +101,7 @@ def test_a2c(seed):
     )
     model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
     theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(model_state, spec, config)
-    learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec) for _ in range(2)])
+    learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec, masked=seed < 4) for _ in range(2)])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -123,7 +124,9 @@ def test_reinforce(seed):
     model, model_state = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
     theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(model_state, spec, config)
     lengths = (23, 31)
-    learn_both(ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length) for length in lengths])
+    learn_both(
+        ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length, masked=seed < 4) for length in lengths]
+    )
     if config.baseline == "mean":
         assert float(ours.running_mean) == pytest.approx(theirs.running_mean, rel=1e-5)
 
@@ -165,7 +168,7 @@ def test_dqn(seed, monkeypatch):
             put_noise(network, noise_of(model_state.params, partial(stream.standard_normal, dtype=np.float32)))
 
     monkeypatch.setattr(theirs, "_resample", same_noise)
-    learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR) for _ in range(3)])
+    learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR, masked=seed % 4 < 2) for _ in range(3)])
     for name, array in twins.torch_arrays(theirs.target).items():
         twins.assert_near(ours.target[name], array, name=name)
 

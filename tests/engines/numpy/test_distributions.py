@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
 from drl.engines.numpy import distributions
 
-CATEGORICAL = ActionSpec("discrete", sizes=(3,))
-MULTI = ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,))
-BITS = ActionSpec("multi_binary", shape=(2,), dtype="int8")
-BOX = ActionSpec("box", shape=(2,), low=(-2.0, 0.0), high=(2.0, 10.0), dtype="float32")
+CATEGORICAL = Distribution.on(ActionSpec("discrete", sizes=(3,)))
+MULTI = Distribution.on(ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)))
+BITS = Distribution.on(ActionSpec("multi_binary", shape=(2,), dtype="int8"))
+BOX = Distribution.on(ActionSpec("box", shape=(2,), low=(-2.0, 0.0), high=(2.0, 10.0), dtype="float32"))
 
 
 def frequencies(spec, params, temperature=1.0, draws=40_000):

@@ -75,7 +75,7 @@ def test_noise_begins_as_strong_as_asked_behind_a_plain_layer():
     assert [layer.in_features for layer in noisy_layers(model)] == [16, 9]
     for layer in noisy_layers(model):
         np.testing.assert_allclose(layer.weight_sigma.detach(), 0.2 / np.sqrt(layer.in_features), rtol=1e-6)
-    assert architecture_of(model)["noisy_sigma"] == 0.2
+    assert architecture_of(model, "q_value", OBS, ACTION)["noisy_sigma"] == 0.2
 
 
 def test_noisy_networks_act_at_random_only_while_warming_up():

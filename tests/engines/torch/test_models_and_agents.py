@@ -166,12 +166,23 @@ def test_a_model_of_ones_own(tmp_path):
         load_agent(tmp_path, model=nn.Linear(3, 4))
 
 
-def test_hand_composed_models_are_recognized(tmp_path):
+@pytest.mark.parametrize(
+    "config", [ModelConfig(hidden_sizes=(8, 4), activation="relu", shared=True), ModelConfig(), None]
+)
+def test_a_hand_composed_model_is_known_by_the_config_it_is_given(tmp_path, config):
     backbone = MLP((3,), hidden_sizes=(8, 4), activation="relu")
-    model = PolicyValueModel(Model(backbone, LogitsHead(4, 4)), Model(backbone, ValueHead(4)))
-    agent = PolicyAgent(model, VECTOR, ACTIONS[0])
+    model = PolicyValueModel(Model(backbone, LogitsHead(4, 4)), Model(backbone, ValueHead(4)), config)
+    agent, obs = PolicyAgent(model, VECTOR, ACTIONS[0]), observations(VECTOR, 9)
     agent.save(tmp_path)
-    np.testing.assert_array_equal(load_agent(tmp_path).act(observations(VECTOR, 9)), agent.act(observations(VECTOR, 9)))
+    if config is None or not config.shared:  # no config, or that of another model
+        with pytest.raises(BadInput, match="model of your own"):
+            load_agent(tmp_path)
+        return
+    np.testing.assert_array_equal(load_agent(tmp_path).act(obs), agent.act(obs))
+    model.actor.head = torch.nn.Sequential(torch.nn.Linear(4, 4))  # no longer what the config says
+    agent.save(tmp_path)
+    with pytest.raises(BadInput, match="model of your own"):
+        load_agent(tmp_path)
 
 
 def test_plain_state_dicts_for_pytorch_users(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.specs import ActionSpec
+from drl.core.specs import ActionSpec, Distribution
 from drl.engines.torch import ops
 from drl.testing import oracles
 
@@ -66,15 +66,15 @@ def test_categorical_and_multi_categorical():
     rng = np.random.default_rng(0)
     params = rng.normal(scale=3, size=(6, 5))
     action = np.stack([rng.integers(2, size=6), rng.integers(3, size=6)], axis=1)
-    spec = ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,))
-    log_prob, entropy = ops.log_prob_and_entropy(spec, torch.tensor(params), torch.tensor(action))
+    dist = Distribution.on(ActionSpec("multi_discrete", sizes=(2, 3), shape=(2,)))
+    log_prob, entropy = ops.log_prob_and_entropy(dist, torch.tensor(params), torch.tensor(action))
     for row in range(6):
         parts = (params[row, :2], params[row, 2:])
         expected = sum(oracles.categorical_log_prob(p, a) for p, a in zip(parts, action[row], strict=True))
         assert log_prob[row].item() == pytest.approx(expected)
         assert entropy[row].item() == pytest.approx(sum(oracles.categorical_entropy(p) for p in parts))
     single = ops.log_prob_and_entropy(
-        ActionSpec("discrete", sizes=(5,)), torch.tensor(params), torch.tensor(action[:, 1])
+        Distribution.on(ActionSpec("discrete", sizes=(5,))), torch.tensor(params), torch.tensor(action[:, 1])
     )
     assert single[0][2].item() == pytest.approx(oracles.categorical_log_prob(params[2], action[2, 1]))
 
@@ -82,8 +82,8 @@ def test_categorical_and_multi_categorical():
 def test_bernoulli_is_a_two_class_categorical_per_bit():
     logits = np.array([[0.7, -40.0, 0.0]])
     bits = np.array([[1, 0, 1]])
-    spec = ActionSpec("multi_binary", shape=(3,))
-    log_prob, entropy = ops.log_prob_and_entropy(spec, torch.tensor(logits), torch.tensor(bits))
+    dist = Distribution.on(ActionSpec("multi_binary", shape=(3,)))
+    log_prob, entropy = ops.log_prob_and_entropy(dist, torch.tensor(logits), torch.tensor(bits))
     pairs = [np.array([0.0, logit]) for logit in logits[0]]
     expected = sum(oracles.categorical_log_prob(p, b) for p, b in zip(pairs, bits[0], strict=True))
     assert log_prob.item() == pytest.approx(expected)
@@ -93,9 +93,9 @@ def test_bernoulli_is_a_two_class_categorical_per_bit():
 def test_gaussian():
     rng = np.random.default_rng(0)
     mean, log_std, action = rng.normal(size=(3, 4, 2))
-    spec = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1))
+    dist = Distribution.on(ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1)))
     params = torch.tensor(np.concatenate([mean, log_std], axis=1))
-    log_prob, entropy = ops.log_prob_and_entropy(spec, params, torch.tensor(action))
+    log_prob, entropy = ops.log_prob_and_entropy(dist, params, torch.tensor(action))
     for row in range(4):
         expected = oracles.gaussian_log_prob(mean[row], log_std[row], action[row])
         assert log_prob[row].item() == pytest.approx(expected)

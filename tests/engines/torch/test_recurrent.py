@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from drl.engines.torch.recurrent_views import recurrent_views
 
 from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.ppo_record import PPOConfig
@@ -18,6 +17,7 @@ from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO, ppo_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.models import make_policy_value_model
+from drl.engines.torch.numpy_views import recurrent_views
 from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import pack, sequences
 from drl.experiment.load_agent import load_agent
@@ -136,7 +136,7 @@ def test_forward_and_gradient_equal_a_loop_of_cells(kind, shared):
 def test_advantages_bootstrap_with_what_the_successor_would_be_seen_with(kind, shared):
     model, batch = make_model(kind, shared), make_batch(hidden_width(kind, shared))
     expected = brute_force(model, batch)
-    rows = evaluate_rollout(model, SPEC, batch, 0.9, 0.8)
+    rows = evaluate_rollout(model, DIST, batch, 0.9, 0.8)
     values, next_values = np.zeros((2, STEPS, ENVS))
     for (t, n), (_, value, successor) in expected.items():
         values[t, n], next_values[t, n] = value.item(), successor.item()
@@ -144,7 +144,7 @@ def test_advantages_bootstrap_with_what_the_successor_would_be_seen_with(kind, s
     advantage = oracles.gae(batch.reward, values, next_values, *ends, 0.9, 0.8)
     for i, place in enumerate(positions(rows.obs.packing)):
         params, value, _ = expected[place]
-        log_prob, _ = ops.log_prob_and_entropy(SPEC, params[None], torch.tensor([batch.action[place]]))
+        log_prob, _ = ops.log_prob_and_entropy(DIST, params[None], torch.tensor([batch.action[place]]))
         numbers = (log_prob.item(), value.item(), advantage[place], advantage[place] + value.item())
         mine = (rows.log_prob[i], rows.value[i], rows.advantage[i], rows.target[i])
         np.testing.assert_allclose([float(x) for x in mine], numbers, rtol=1e-4, atol=1e-4)
@@ -180,14 +180,14 @@ def test_nothing_leaks_from_one_episode_into_another():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_minibatches_are_whole_worlds_and_cover_everything_once(count):
     model, batch = make_model("lstm", False), make_batch(24)
-    rows = evaluate_rollout(model, SPEC, batch, 0.9, 0.8)
+    rows = evaluate_rollout(model, DIST, batch, 0.9, 0.8)
     seen, clip = 0, torch.tensor(0.2)
     for part in minibatches_of_envs(rows, np.random.default_rng(0), count):
         params, value = model(part.obs)
         torch.testing.assert_close(value, part.value, rtol=1e-5, atol=1e-5)
-        log_prob, _ = ops.log_prob_and_entropy(SPEC, params, part.action)
+        log_prob, _ = ops.log_prob_and_entropy(DIST, params, part.action)
         torch.testing.assert_close(log_prob, part.log_prob, rtol=1e-5, atol=1e-5)
-        _, logged = ppo_loss(model, part, clip, SPEC, PPOConfig())
+        _, logged = ppo_loss(model, part, clip, DIST, PPOConfig())
         if count == 1:  # the very same computation: not a bit differs
             assert torch.equal(log_prob, part.log_prob)
             assert logged[3:].tolist() == [0.0, 0.0, 1.0]  # approx_kl, clip_fraction, mean_clipped_ratio

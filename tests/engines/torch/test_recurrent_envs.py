@@ -92,9 +92,9 @@ def test_the_learner_sees_the_policy_that_played(mode, kind):
         trainer = make_trainer(envs, config=config, recurrent=kind, normalize=True)
         agent, decide, played = trainer.agent, trainer.agent.decide, []
 
-        def spy(obs, explore=False):
+        def spy(obs, explore=False, action_mask=None):
             played.append(agent.dist_params(obs))
-            return decide(obs, explore)
+            return decide(obs, explore, action_mask)
 
         agent.decide = spy
         for _ in range(6):
@@ -103,8 +103,8 @@ def test_the_learner_sees_the_policy_that_played(mode, kind):
             while not trainer.buffer.ready:
                 trainer._collect()
             batch = trainer._prepared(trainer.buffer.take())
-            rows = evaluate_rollout(agent.model, envs.action_spec, batch, 0.99, 0.95)
-            parts = distributions.probabilities(envs.action_spec, np.concatenate(played))
+            rows = evaluate_rollout(agent.model, agent.distribution, batch, 0.99, 0.95)
+            parts = distributions.probabilities(agent.distribution, np.concatenate(played))
             chosen = np.take_along_axis(parts[0].reshape(21, -1), batch.action.reshape(-1, 1), axis=1)[:, 0]
             np.testing.assert_allclose(rows.log_prob.exp(), chosen[rows.obs.packing.row], rtol=1e-4)
             assert len(rows.value) == batch.valid.sum()
