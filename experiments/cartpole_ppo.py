@@ -10,6 +10,7 @@ import torch
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.cli.entry import run_script
 from drl.core.algorithms.ppo_record import PPOConfig
+from drl.core.configs import ModelConfig
 from drl.core.contracts import Tracker
 from drl.core.seeding import Seeds
 from drl.engines.torch.agents import PolicyAgent
@@ -36,16 +37,17 @@ class Settings:
 def main(settings: Settings) -> None:
     seeds = Seeds(settings.seed)
     config = PPOConfig(rollout_length=128, epochs=10, minibatches=8, learning_rate=1e-3, learning_rate_end=0.0)
-    with make_vec_env("CartPole-v1", num_envs=8, seed=settings.seed) as envs:  # the environment
+    with make_vec_env("CartPole-v1", num_envs=8, seed=settings.seed) as envs:
         init = torch.Generator().manual_seed(seeds.integer("init"))
-        model = PolicyValueModel(  # the model state
+        model = PolicyValueModel(
             actor=Model(MLP((4,), hidden_sizes=(64, 64), generator=init), LogitsHead(64, 2, init)),
             critic=Model(MLP((4,), hidden_sizes=(64, 64), generator=init), ValueHead(64, init)),
+            config=ModelConfig(hidden_sizes=(64, 64)),  # what these parts amount to: it goes on the agent's card
         )
-        agent = PolicyAgent(model, envs.obs_spec, envs.action_spec, rng=seeds.generator("exploration"))  # the student
-        ppo = PPO(model, envs.action_spec, config, seeds.generator("learner"))  # the lesson
+        agent = PolicyAgent(model, envs.obs_spec, envs.action_spec, rng=seeds.generator("exploration"))
+        ppo = PPO(model, envs.action_spec, config, seeds.generator("learner"))
         buffer = RolloutBuffer(config.rollout_length, envs.num_envs, envs.obs_spec, envs.action_spec)
-        trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps))  # the trainer
+        trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps))
 
         run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]

@@ -118,7 +118,7 @@ def test_every_name_is_in_its_file(page):
 
 
 OPS = "[ops.py](drl/engines/torch/ops.py)"
-HEADS = "[heads.py](drl/engines/torch/heads.py)"
+HEADS = "[models.py](drl/engines/torch/models.py)"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """One `Log` per learning step, and the episodes that ended in it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import NamedTuple
 
 # Bits that tell how an episode ended, where it has to be one number. SUCCESS counts only beside REPORTED.
@@ -23,14 +22,6 @@ class Episode(NamedTuple):
     terminated: bool  # False: cut by a clock
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
-
-
-def rates(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The share of episodes that terminated, and of those that succeeded where that can be told."""
-    ended = [(episode.terminated, episode.success) for episode in episodes]
-    judged = [success for _, success in ended if success is not None]
-    success_rate = {"success_rate": fmean(judged)} if judged else {}
-    return {"terminated_rate": fmean([terminated for terminated, _ in ended])} | success_rate
 
 
 @dataclass

@@ -31,26 +31,31 @@ def obs_spec(space: gym.Space[Any]) -> ObsSpec:
     if isinstance(space, spaces.MultiBinary):
         return ObsSpec("multi_binary", box_shape=space.shape)
     if isinstance(space, spaces.Dict):
-        used = {key: part for key, part in space.spaces.items() if key != MASK_KEY and not _is_text(key, part)}
+        used = {key: part for key, part in space.spaces.items() if key != MASK_KEY and not _is_text(part)}
+        if not used:
+            raise _unusable(space)
+        for key in space.spaces.keys() - used.keys() - {MASK_KEY}:
+            warnings.warn(
+                f"the part {key!r} of the observation is text and is left out; to use it, wrap the environment with "
+                "gymnasium.wrappers.TransformObservation and give it as numbers",
+                stacklevel=2,
+            )
         return ObsSpec("dict", keys=tuple(used), parts=tuple(obs_spec(part) for part in used.values()))
     if isinstance(space, spaces.Tuple):
         return ObsSpec("tuple", parts=tuple(obs_spec(part) for part in space.spaces))
-    raise BadInput(
+    raise _unusable(space)
+
+
+def _unusable(space: gym.Space[Any]) -> BadInput:
+    return BadInput(
         f"cannot use observation space {space}; expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or "
         "Tuple of these; wrap the environment with gymnasium.wrappers.TransformObservation to give one of them"
     )
 
 
-def _is_text(key: str, space: gym.Space[Any]) -> bool:
-    """Whether a part of a Dict is text, which is left out: MiniGrid's mission, for one, is nearly always the same."""
-    if not isinstance(space, spaces.Text) and type(space).__name__ != "MissionSpace":
-        return False
-    warnings.warn(
-        f"the part {key!r} of the observation is text and is left out; to use it, wrap the environment with "
-        "gymnasium.wrappers.TransformObservation and give it as numbers",
-        stacklevel=2,
-    )
-    return True
+def _is_text(space: gym.Space[Any]) -> bool:
+    """Whether a part of a Dict is text; MiniGrid has a space of its own for its mission."""
+    return isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace"
 
 
 def action_spec(space: gym.Space[Any]) -> ActionSpec:

@@ -9,10 +9,11 @@ import numpy as np
 
 from drl.core.contracts import Agent, VecEnv
 from drl.core.errors import BadInput, EnvFailed
-from drl.core.log import Episode, rates
+from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.experiment.open_envs import open_vec_env
+from drl.trainer.trainer import rates
 
 ENDLESS = 100_000  # vector steps without an episode's end after which an evaluation gives up
 

@@ -1,18 +1,21 @@
-"""A pen for the pictures of our environments, and their colors.
+"""A canvas for rendering our environments, and its colors.
 
-Pygame draws: it comes with `gymnasium[classic-control]` and needs no window. It is imported with the first picture.
-Shapes are drawn at twice the size and scaled down: pygame's own edges are jagged.
+It draws with pygame, which comes with `gymnasium[classic-control]` and needs no window. The first picture imports it.
+Shapes are drawn at twice the size and scaled down, because pygame's own edges are jagged.
 """
 
 import itertools
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl.core.specs import Array
 
-FINER = 2  # drawn this many times larger
+if TYPE_CHECKING:
+    from pygame.font import Font
+
+FINER = 2  # scale at which shapes are drawn
 
 Color = tuple[int, int, int]
 NIGHT, PANEL, GROOVE = (17, 19, 28), (28, 31, 44), (48, 53, 72)
@@ -21,7 +24,7 @@ GREEN, AMBER, RED = (72, 199, 132), (240, 176, 72), (232, 84, 92)
 
 
 class Canvas:
-    """Draws in points of the finished picture, `width` × `height` of them."""
+    """A picture of `width` × `height` pixels. Coordinates are pixels of the finished picture."""
 
     def __init__(self, width: int, height: int) -> None:
         import pygame
@@ -42,7 +45,7 @@ class Canvas:
             self._pygame.draw.circle(self._surface, color, point, 3 * FINER)
 
     def poster(self, at: tuple[int, int, int, int], top: Color, bottom: Color) -> None:
-        """A panel whose color runs from `top` to `bottom`, darkened so that white text stands on it."""
+        """A panel with a color gradient from `top` to `bottom`, darkened so that white text is readable on it."""
         pygame = self._pygame
         rect = pygame.Rect(*(FINER * x for x in at))
         strip = pygame.Surface((1, 2), pygame.SRCALPHA, 32)
@@ -60,7 +63,7 @@ class Canvas:
     def text(
         self, at: tuple[float, float], words: str, size: int, color: Color, right: bool = False, center: bool = False
     ) -> None:
-        """`at` is the upper left corner, or the upper end of the side or middle that is asked for."""
+        """`at` is the upper left corner; with `right` the upper right corner, with `center` the top center."""
         picture = _font(size).render(words, True, color)
         left = FINER * at[0] - (picture.get_width() if right else picture.get_width() / 2 if center else 0)
         self._surface.blit(picture, (round(left), round(FINER * at[1])))
@@ -71,14 +74,12 @@ class Canvas:
 
 
 @cache
-def _font(size: int) -> Any:
+def _font(size: int) -> "Font":
     import pygame
 
     pygame.font.init()
-    pygame.register_quit(
-        _font.cache_clear
-    )  # other environments quit pygame when they are closed, and fonts do not outlive it
-    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include the space between lines
+    pygame.register_quit(_font.cache_clear)  # fonts become invalid when another environment quits pygame
+    return pygame.font.Font(None, round(1.35 * size * FINER))  # pygame's sizes include line spacing
 
 
 def _darker(color: Color) -> Color:

@@ -1,7 +1,6 @@
-"""What our own vector environments share: a random stream per environment, seeds, and Gymnasium's layout of infos."""
+"""Shared by our own environments: a random stream per environment, seeds, and Gymnasium's layout of infos."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -9,21 +8,24 @@ from gymnasium.utils import seeding
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 
-BLOCK = 256  # draws fetched from a generator at once; calls into Python cost more than unused draws
+BLOCK = 256  # draws fetched from a generator at once: one call costs more than unused draws
+
+Info = dict[str, object]  # what `reset` and `step` return beside the observation
 
 
-def masked(info: dict[str, Any], mask: Array) -> dict[str, Any]:
-    """Gymnasium's layout: beside each array a mask of the environments it speaks of."""
-    return info | {f"_{key}": mask for key in info}
+def masked(info: Mapping[str, object], mask: Array) -> Info:
+    """Gymnasium's layout: each array has a mask of the environments that it applies to."""
+    return {**info, **{f"_{key}": mask for key in info}}
 
 
 def streams_for(seed: int | Sequence[int] | None, num_envs: int) -> "UniformStreams":
-    """Environment i draws what a single environment with seed `seed + i`, or `seed[i]`, would draw."""
-    seeds: list[Any] = [None] * num_envs
+    """Environment i draws the same numbers as a single environment with seed `seed + i`, or `seed[i]`."""
+    seeds: list[int] | list[None] = [None] * num_envs
     if seed is not None:
-        seeds = list(seed) if isinstance(seed, list | tuple | np.ndarray) else [seed]
         if isinstance(seed, int | np.integer):
-            seeds = [seed + i for i in range(num_envs)]
+            seeds = [int(seed) + i for i in range(num_envs)]
+        else:
+            seeds = list(seed) if isinstance(seed, list | tuple | np.ndarray) else []
         if len(seeds) != num_envs or not all(isinstance(s, int | np.integer) and s >= 0 for s in seeds):
             raise BadInput(
                 f"seed = {seed!r}; expected a whole number, 0 or more, or one for each of {num_envs} environments"
@@ -32,9 +34,9 @@ def streams_for(seed: int | Sequence[int] | None, num_envs: int) -> "UniformStre
 
 
 class UniformStreams:
-    """Random numbers for N environments at the price of one array, while each environment keeps a stream of its own.
+    """Random numbers for N environments as one array, while each environment keeps its own stream.
 
-    Environment i sees, one by one, what `generators[i].random()` would give it, whatever the others do.
+    Environment i gets the numbers that `generators[i].random()` would return, whatever the others do.
 
     >>> streams = UniformStreams([np.random.default_rng(0), np.random.default_rng(1)])
     >>> first, other = streams.draw_all(), streams.draw(np.array([1]))
@@ -45,11 +47,9 @@ class UniformStreams:
     def __init__(self, generators: Sequence[np.random.Generator]):
         self._generators = generators
         self._draws = np.empty((len(generators), BLOCK))
-        self._first = (
-            np.arange(len(generators)) * BLOCK
-        )  # where an environment's draws begin, counted through all of them
+        self._first = np.arange(len(generators)) * BLOCK  # flat index of each environment's first draw
         self._used = np.full(len(generators), BLOCK)
-        self._sure = 0  # draws that every environment has left for certain
+        self._sure = 0  # draws that every environment still has
 
     def draw_all(self) -> Array:
         """The next number of every environment."""

@@ -1,16 +1,15 @@
-"""Our own environments under Gymnasium ids. `import drl` registers them; the environments themselves are imported when
-one is made."""
-
-from typing import Any
+"""Our own environments under Gymnasium ids. `import drl` registers them; making one imports its module."""
 
 import gymnasium as gym
+
+from drl.core.state_files import PlainDict
 
 IPD = "drl.games.ipd"
 MOVIE_REC = "drl.games.movie_rec"
 PROBES = "drl.games.probes"
 
-# One explicit table: id → arguments of gymnasium.register.
-ENVS: dict[str, dict[str, Any]] = {
+# id → arguments of gymnasium.register
+ENVS: dict[str, PlainDict] = {
     "MovieRec-v1": {
         "entry_point": f"{MOVIE_REC}:MovieRecEnv",
         "vector_entry_point": f"{MOVIE_REC}:MovieRecVectorEnv",
@@ -40,7 +39,7 @@ ENVS: dict[str, dict[str, Any]] = {
 
 
 def register_envs() -> None:
-    """Make the ids above known to Gymnasium. Calling it again changes nothing."""
+    """Register the ids above with Gymnasium. A second call changes nothing."""
     for env_id, arguments in ENVS.items():
         if env_id not in gym.registry:
             gym.register(env_id, **arguments)

@@ -13,7 +13,7 @@ import numpy as np
 
 from drl.core.contracts import Agent, Algorithm, Buffer, VecEnv
 from drl.core.errors import BadInput, NonFinite
-from drl.core.log import GROUPS, Episode, Log, rates
+from drl.core.log import GROUPS, Episode, Log
 from drl.core.normalize import RewardScaler
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
@@ -278,6 +278,14 @@ def _means(logs: list[dict[str, float]]) -> dict[str, float]:
         for name, value in log.items():
             values.setdefault(name, []).append(value)
     return {name: float(np.mean(reported)) for name, reported in values.items()}
+
+
+def rates(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The share of episodes that terminated, and of those that succeeded where that can be told."""
+    ended = [(episode.terminated, episode.success) for episode in episodes]
+    judged = [success for _, success in ended if success is not None]
+    success_rate = {"success_rate": fmean(judged)} if judged else {}
+    return {"terminated_rate": fmean([terminated for terminated, _ in ended])} | success_rate
 
 
 def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:

@@ -71,7 +71,7 @@ def test_a_killed_search_loses_only_its_running_trial(tmp_path):
         (["ppo", "--n-trials", "0"], "at least 1"),
         (["ppo", "--n-trails", "3"], "--n-trials"),
         (["ppo", "--num-timesteps-per-trial", "9", "--num-episodes-per-trial", "9"], "give one budget"),
-        (["dqn", "--env", "Pendulum-v1"], "Discrete action space"),
+        (["dqn", "--env", "Pendulum-v1"], "dqn takes discrete actions"),
         (["dqn", "--config", "other.yaml"], "another algorithm"),
     ],
 )

@@ -28,15 +28,16 @@ def settings(*arguments):
 def test_defaults_are_the_documented_ones():
     experiment = settings()
     run, model, learner = experiment.run, experiment.model, experiment.learner
+    replay, exploration = experiment.buffer, experiment.exploration
     assert (run.env, run.num_episodes, run.seed, run.quiet, run.window, run.best_after) == (
         "CartPole-v1", 2000, 42, False, 100, 100,
     )  # fmt: skip
-    assert (learner.learning_rate, learner.gamma, learner.batch_size, learner.tau) == (1e-4, 0.99, 128, 0.005)
-    assert (learner.epsilon_start, learner.epsilon_end, learner.epsilon_decay) == (0.9, 0.05, 1000)
-    assert (learner.n_step, learner.capacity, learner.max_grad_value, learner.max_grad_norm) == (1, 100_000, 100, None)
-    per = (learner.priority_alpha, learner.priority_beta, learner.priority_beta_step, learner.priority_eps)
+    assert (learner.learning_rate, learner.gamma, replay.batch_size, learner.tau) == (1e-4, 0.99, 128, 0.005)
+    assert (exploration.epsilon_start, exploration.epsilon_end, exploration.epsilon_decay) == (0.9, 0.05, 1000)
+    assert (replay.n_step, replay.capacity, learner.max_grad_value, learner.max_grad_norm) == (1, 100_000, 100, None)
+    per = (replay.priority_alpha, replay.priority_beta, replay.priority_beta_step, replay.priority_eps)
     assert per == (0.6, 0.4, 0.001, 0.01)
-    assert (learner.optimizer, learner.amsgrad, learner.epsilon_schedule) == ("adamw", True, "exponential")
+    assert (learner.optimizer, learner.amsgrad, exploration.epsilon_schedule) == ("adamw", True, "exponential")
     assert (model.hidden_sizes, model.cnn_features, model.num_atoms, model.v_min, model.v_max) == (
         (128, 128),
         512,
@@ -44,16 +45,16 @@ def test_defaults_are_the_documented_ones():
         -10,
         10,
     )
-    assert not any((model.dueling, model.noisy, learner.double, learner.prioritized, model.distributional != "none"))
+    assert not any((model.dueling, model.noisy, learner.double, replay.prioritized, model.distributional != "none"))
     assert run.wandb_project == "drl-pbl-lecture"
 
 
 def test_atari_has_its_own_decay_and_screen():
     experiment = settings("--env_name", "ALE/Pong-v5")
-    assert experiment.learner.epsilon_decay == 1_000_000
+    assert experiment.exploration.epsilon_decay == 1_000_000
     assert experiment.run.frame_stack == 4
     assert experiment.run.env_arguments == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
-    assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").learner.epsilon_decay == 5
+    assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").exploration.epsilon_decay == 5
 
 
 def test_every_documented_command_parses():
@@ -106,7 +107,7 @@ def test_the_wrong_switches_are_named(trained):
         (("--load_model_path", "x.pth"), "--evaluate"),
         (("--evaluate", "--search"), "exclude"),
         (("--env_name", "CartPol-v1"), "did you mean 'CartPole-v1'"),
-        (("--env_name", "Pendulum-v1"), "Discrete"),
+        (("--env_name", "Pendulum-v1"), "takes discrete actions"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_2(tmp_path, arguments, hint):

@@ -1,9 +1,10 @@
 """What counts as a success, and how it is counted."""
 
-from drl.core.log import Episode, Log, rates
+from drl.core.log import Episode, Log
 from drl.envs.episode_stats import judge_success
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import Evaluation, run_episodes
+from drl.trainer.trainer import rates
 
 
 def episode(terminated, success, total=1.0):
@@ -35,7 +36,7 @@ class Balancer:
     def begin(self, envs=None):
         pass
 
-    def decide(self, obs, explore=False):
+    def decide(self, obs, explore=False, action_mask=None):
         lean = obs[:, 2] + 0.3 * obs[:, 3] + 0.05 * obs[:, 0] + 0.05 * obs[:, 1]
         return (lean > 0).astype(int) if self.good else (lean < 0).astype(int)
 

@@ -45,7 +45,7 @@ def test_a_half_written_state_is_refused(tmp_path):
 
 
 def test_an_agent_is_replaced_in_one_piece(tmp_path):
-    names = ("engine", "variant", "architecture", "obs_spec", "action_spec", "normalizer", "notes")
+    names = ("engine", "variant", "architecture", "distribution", "obs_spec", "action_spec", "normalizer", "notes")
     card = {name: {} for name in names} | {"engine": "torch", "variant": "q_value"}
     write_agent(tmp_path / "agent", card, {"w": np.zeros(3)})
     write_agent(tmp_path / "agent", card, {"w": np.ones(3)})

@@ -133,8 +133,8 @@ def test_zeros_are_honored_or_refused(folder, capsys, flags, code, said):
 
 
 def test_no_decay_means_the_end_from_the_start():
-    learner = experiment_of(make_parser().parse_args(["--eps_decay", "0", "--eps_end", "0.2"])).learner
-    assert (learner.epsilon_start, learner.epsilon_end) == (0.2, 0.2)
+    exploration = experiment_of(make_parser().parse_args(["--eps_decay", "0", "--eps_end", "0.2"])).exploration
+    assert (exploration.epsilon_start, exploration.epsilon_end) == (0.2, 0.2)
 
 
 def test_a_c51_file_is_evaluated_with_its_own_support(folder, capsys):

@@ -259,7 +259,7 @@ def test_extreme_logits_stay_finite(engine, dist):
     params = np.sign(some_params(dist)) * 300.0
     log_prob, entropy = evaluate(engine, dist, params, some_actions(dist))
     assert np.isfinite(log_prob).all()
-    np.testing.assert_allclose(log_prob, true_log_prob(dist, params, some_actions(dist)), rtol=1e-6)
+    np.testing.assert_allclose(log_prob, true_log_prob(dist, params, some_actions(dist)), atol=1e-4)
     assert np.isfinite(entropy).all()
     assert (entropy >= 0).all()
 
@@ -285,9 +285,7 @@ def test_mode_of_choices_is_the_likeliest_action(engine, dist):
 
 
 @each_engine
-@pytest.mark.parametrize(
-    ("dist", "expected"), [(GAUSSIAN, lambda x: x), (SQUASHED, np.tanh), (DETERMINISTIC, np.tanh)]
-)
+@pytest.mark.parametrize(("dist", "expected"), [(GAUSSIAN, lambda x: x), (SQUASHED, np.tanh), (DETERMINISTIC, np.tanh)])
 def test_mode_of_a_vector(engine, dist, expected):
     params = some_params(dist)
     np.testing.assert_allclose(mode(engine, dist, params), expected(params[:, :2]), rtol=1e-6)

@@ -86,15 +86,19 @@ class PolicyNet(NamedTuple):
     log_std: "Array | Layer | None"
 
     def __call__(self, obs: Array) -> Array:
-        return self.of_features(mlp_forward(self.layers, as_rows(obs)))
+        features = mlp_forward(self.layers, as_rows(obs))
+        answer = mlp_forward([self.head], features)
+        return answer if self.log_std is None else self._with_deviations(answer, features)
 
     def of_features(self, features: Array) -> Array:
         answer = mlp_forward([self.head], features)
-        if self.log_std is None:
-            return answer
+        return answer if self.log_std is None else self._with_deviations(answer, features)
+
+    def _with_deviations(self, mean: Array, features: Array) -> Array:
         if isinstance(self.log_std, tuple):
-            return np.concatenate([answer, np.clip(mlp_forward([self.log_std], features), *LOG_STD_RANGE)], axis=1)
-        return np.concatenate([answer, np.broadcast_to(self.log_std, answer.shape)], axis=1)
+            return np.concatenate([mean, np.clip(mlp_forward([self.log_std], features), *LOG_STD_RANGE)], axis=1)
+        assert self.log_std is not None
+        return np.concatenate([mean, np.broadcast_to(self.log_std, mean.shape)], axis=1)
 
 
 class QNet(NamedTuple):

@@ -159,10 +159,10 @@ class PolicyValueModel(nn.Module):
         arrange(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        if self.shared and type(self.actor) is type(self.critic) is Model:  # a subclass may do more than these lines
-            features = self.actor.backbone(obs)
-            return self.actor.head(features), self.critic.head(features)
-        return self.actor(obs), self.critic(obs)
+        if not type(self.actor) is type(self.critic) is Model:  # a subclass may do more than the lines below
+            return self.actor(obs), self.critic(obs)
+        features = self.actor.backbone(obs)
+        return self.actor.head(features), self.critic.head(features if self.shared else self.critic.backbone(obs))
 
 
 def make_policy_value_model(

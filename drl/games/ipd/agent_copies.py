@@ -1,15 +1,28 @@
-"""Trained agents at a table: what every seat needs to know about them."""
+"""Trained agents as players of a game."""
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from drl.core.specs import Array
 
-def own_copy(agent: Any, rng: np.random.Generator | None = None) -> Any:
-    """A copy that shares the weights but remembers for itself, at the start of a game.
 
-    A recurrent agent can so meet itself, and training does not notice. It explores from `rng` where one is given.
+class Actor(Protocol):
+    """Anything with `act(obs)`; sampling also needs `act(obs, explore=True)`."""
+
+    @property
+    def act(self) -> Callable[..., Array]: ...
+
+
+ActorT = TypeVar("ActorT", bound=Actor)
+
+
+def own_copy(agent: ActorT, rng: np.random.Generator | None = None) -> ActorT:
+    """A copy with shared weights and its own rnn_state, at the start of a game.
+
+    A recurrent agent can play against itself, and training is not affected. With `rng` the copy explores from it.
     """
     mine = copy.copy(agent)
     if hasattr(mine, "begin"):
@@ -19,7 +32,7 @@ def own_copy(agent: Any, rng: np.random.Generator | None = None) -> Any:
     return mine
 
 
-def rounds_seen(agent: Any, otherwise: int) -> int:
-    """How many rounds the agent's observations show: it says so itself, or `otherwise`."""
+def rounds_seen(agent: object, otherwise: int) -> int:
+    """Rounds in the agent's observations, from its `obs_spec`; `otherwise` if it has none."""
     spec = getattr(agent, "obs_spec", None)
     return otherwise if spec is None else int(spec.shape[0])

@@ -1,39 +1,45 @@
-"""The axelrod package (extra `axelrod`): its players as our opponents, and our agents as players of its tournaments.
+"""The axelrod package (extra `axelrod`): its players as our opponents, and our agents as players in its tournaments.
 
-The package is imported when it is first needed and not before.
+The package is imported on first use.
 """
 
 import importlib.util
 import inspect
 import math
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.specs import Array
-from drl.games.ipd.agent_copies import own_copy, rounds_seen
+from drl.games.ipd.agent_copies import Actor, own_copy, rounds_seen
 from drl.games.ipd.ipd_rules import COOPERATE, ONE_HOT, Rules, outcome_of
 
+if TYPE_CHECKING:
+    from axelrod import Action, Player
 
-def load_axelrod() -> Any:
-    """The package. Importing it reads the source of every strategy again and again, for 20 s on the machine where we
-    looked; what it reads is remembered meanwhile, which leaves 6."""
+
+def load_axelrod() -> ModuleType:
+    """The package. Importing it reads the source of every strategy many times; caching the sources cuts the import
+    from 20 s to 6 s (measured once)."""
     if "axelrod" in sys.modules:
         return sys.modules["axelrod"]
     if importlib.util.find_spec("axelrod") is None:
         raise MissingExtra("a player of the axelrod package", "axelrod", "axelrod")
-    read_source, seen = inspect.getsource, {}
+    read_source = inspect.getsource
+    seen: dict[object, str] = {}
 
-    def remembered(thing: Any) -> str:
+    def cached(thing: Callable[..., object]) -> str:
         function = getattr(thing, "__func__", thing)
         if function not in seen:
             seen[function] = read_source(thing)
-        return str(seen[function])
+        return seen[function]
 
-    inspect.getsource = remembered  # type: ignore[assignment]
+    inspect.getsource = cached  # type: ignore[assignment]
     try:
         return importlib.import_module("axelrod")
     finally:
@@ -41,7 +47,7 @@ def load_axelrod() -> Any:
 
 
 def find_strategy(name: str) -> type:
-    """The class of a strategy by its name, such as `TitForTat`."""
+    """The class of a strategy, by a name such as `TitForTat`."""
     axelrod = load_axelrod()
     strategies: dict[str, type] = {strategy.__name__: strategy for strategy in axelrod.all_strategies}
     if name not in strategies:
@@ -52,13 +58,13 @@ def find_strategy(name: str) -> type:
 
 
 class AxelrodOpponent:
-    """One player of the package in one of our games: `begin`, then `move` and `see` in turns."""
+    """One player of the package in one of our games. Call `begin`, then `move` and `see` in turn."""
 
     def __init__(self, strategy: type, rules: Rules):
         axelrod = load_axelrod()
         self._cooperate, self._moves = axelrod.Action.C, (axelrod.Action.D, axelrod.Action.C)
         self._player = strategy()
-        self._agent = axelrod.Player()  # stands in for the agent: the player reads its history
+        self._agent = axelrod.Player()  # represents the agent: the player reads its history
         reward, sucker, temptation, punishment = rules.payoffs
         self._attributes = {
             "length": math.inf if rules.rounds is None else rules.rounds,
@@ -67,7 +73,7 @@ class AxelrodOpponent:
         }
 
     def begin(self, uniform: float) -> None:
-        """A new game, whose chances follow from a uniform draw."""
+        """Start a new game. The uniform draw seeds the player."""
         self._agent.reset()
         self._player.reset()
         self._player.set_match_attributes(**self._attributes)
@@ -81,10 +87,10 @@ class AxelrodOpponent:
         self._agent.update_history(self._moves[agents], self._moves[own])
 
 
-def agent_player(agent: Any, name: str = "drl agent", history: int = 20, explore: bool = False) -> Any:
-    """A player of the axelrod package that moves as `agent` does: anything with `act(obs)`.
+def agent_player(agent: Actor, name: str = "drl agent", history: int = 20, explore: bool = False) -> "Player":
+    """A player of the axelrod package that moves like `agent`: anything with `act(obs)`.
 
-    `history` is used where the agent does not say how many rounds it sees. `explore=True` samples from its policy.
+    `history` is the number of observed rounds for agents without an `obs_spec`. `explore=True` samples from the policy.
 
         axelrod.Tournament([agent_player(agent), axelrod.TitForTat()], turns=100).play()
     """
@@ -99,22 +105,26 @@ def _player_class() -> type:
         name = "drl agent"
         classifier = {  # noqa: RUF012  (the package's own convention)
             "memory_depth": math.inf,
-            "stochastic": True,  # tells the package to play every match anew; another agent may have the same name
+            "stochastic": True,  # disables the package's match cache, since two agents may share a name
             "long_run_time": False,
             "inspects_source": False,
             "manipulates_source": False,
             "manipulates_state": False,
         }
 
-        def __init__(self, agent: Any, name: str, history: int, explore: bool):
+        def __init__(self, agent: Actor, name: str, history: int, explore: bool):
             super().__init__()
-            self.agent, self.name, self.explore = own_copy(agent), name, explore  # axelrod makes players anew per match
+            self.agent, self.name, self.explore = (
+                own_copy(agent),
+                name,
+                explore,
+            )  # axelrod creates a new player per match
             self.length = rounds_seen(agent, history)
 
         def __repr__(self) -> str:
             return str(self.name)
 
-        def strategy(self, opponent: Any) -> Any:
+        def strategy(self, opponent: "Player") -> "Action":
             obs = self._observed()
             move = self.agent.act(obs, explore=True) if self.explore else self.agent.act(obs)
             return axelrod.Action.C if int(np.asarray(move)) == COOPERATE else axelrod.Action.D

@@ -1,31 +1,30 @@
-"""How a player behaves against each opponent of a pool, and how far it is from the best possible."""
+"""How a player behaves against each opponent of a pool, and how close it is to the best reply."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from drl.core.specs import Array
 from drl.games.ipd.exact_values import best_response
-from drl.games.ipd.games import AgentSeat, Seat, play_games, seat_for
+from drl.games.ipd.games import AgentSeat, Player, Seat, play_games, seat_for
 from drl.games.ipd.ipd_rules import STATES, Rules
-from drl.games.ipd.opponents import Pool, as_pool
+from drl.games.ipd.opponents import Opponents, Pool, as_pool
 
 
 @dataclass(frozen=True, eq=False)
 class Behavior:
-    """Payoffs are per round; `best` is what the best reply to that opponent earns, NaN where it is not memory-1."""
+    """Payoffs are per round; `best` is the payoff of the best reply, NaN for opponents that are not memory-1."""
 
     pool: Pool
     payoffs: Array  # [K]
     errors: Array  # [K] standard errors
     best: Array  # [K]
-    cooperation: Array  # [K, 5] how often it cooperates in each state; NaN where it never came to that
+    cooperation: Array  # [K, 5] how often it cooperates in each state; NaN for unvisited states
 
     @property
     def payoff(self) -> float:
-        """Per round, against the pool."""
+        """Mean payoff per round against the pool."""
         return float(self.pool.weights @ self.payoffs)
 
     @property
@@ -35,7 +34,7 @@ class Behavior:
 
     @property
     def share(self) -> float:
-        """Of what one could earn who is told the opponent."""
+        """`payoff` relative to the best reply of a player that knows the opponent."""
         return self.payoff / float(self.pool.weights @ self.best)
 
     def __str__(self) -> str:
@@ -48,14 +47,14 @@ class Behavior:
         return "\n".join([*lines, f"{'the pool':{wide}}  {self.payoff:6.3f}  {best:6.3f}  {self.share:6.1%}"])
 
     def draw(self, path: Path, title: str) -> Path:
-        """Cooperation in each state (column) against each opponent (row), as a picture."""
+        """Plot the cooperation in each state (column) against each opponent (row)."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7.0, 1.6 + 0.42 * len(self.pool)), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
         ax = figure.subplots()
-        ax.set_facecolor("#d8d8d8")  # where it never came to that
+        ax.set_facecolor("#d8d8d8")  # unvisited states
         image = ax.imshow(self.cooperation, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
         for (row, column), rate in np.ndenumerate(self.cooperation):
             if np.isfinite(rate):
@@ -72,8 +71,8 @@ class Behavior:
 
 
 def observe_behavior(
-    player: Any,
-    opponents: Any = "all",
+    player: Player,
+    opponents: Opponents = "all",
     rules: Rules | None = None,
     games: int = 200,
     seed: int = 0,
@@ -81,7 +80,7 @@ def observe_behavior(
 ) -> Behavior:
     """Play `games` games against each opponent of a pool. `player` is an agent with `act`, or what `as_pool` takes.
 
-    Where games end by chance, returns are discounted instead (see `Games.returns`), so none depends on a lucky end.
+    If games end by chance, returns are discounted instead (see `Games.returns`), which removes the noise of the end.
 
     >>> print(observe_behavior("tit_for_tat", ["always_defect", "tit_for_tat"]))
                    payoff    best   share   cooperates:   start     CC     CD     DC     DD

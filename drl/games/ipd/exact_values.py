@@ -1,35 +1,35 @@
 """Exact values of games against memory-1 opponents.
 
-Against such an opponent the last outcome is the whole state, so a game is a small decision problem: five states, two
-moves. A policy here is five chances to cooperate: in the first round and after CC, CD, DC, DD, own move first. A value
-is the expected sum of payoffs of one game; divide by `rules.expected_rounds` for a payoff per round.
+Against such an opponent the last outcome is the whole state, so a game is a small decision process: five states, two
+moves. A policy is five chances to cooperate: in the first round and after CC, CD, DC, DD, own move first. A value is
+the expected sum of payoffs of one game; divide by `rules.expected_rounds` for a payoff per round.
 """
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.games.ipd.ipd_rules import OTHER_SIDE, Rules
-from drl.games.ipd.opponents import Pool, as_pool
+from drl.games.ipd.opponents import OnePlayer, Opponents, Pool, as_pool
 
-START = 0  # of the states; state 1 + o follows outcome o
-RANDOM_STARTS, ITERATIONS = 32, 3000  # of the search for a memory-1 reply
+START = 0  # the first state; state 1 + o follows outcome o
+RANDOM_STARTS, ITERATIONS = 32, 3000  # in the search for a memory-1 reply
 
 
 @dataclass(frozen=True, eq=False)
 class BestResponse:
-    """The best that any player can do against one opponent, whatever it remembers."""
+    """The best reply to one opponent; no policy of any kind is better."""
 
     value: float  # of a game
     values: Array  # [5] from each state on; with a fixed number of rounds [rounds, 5]
-    policy: Array  # moves, shaped as values: stationary where games end by chance, else one row per round
+    policy: Array  # moves, shaped like values: stationary if games end by chance, else one row per round
 
 
-def policy_values(policy: Any, opponents: Any, rules: Rules | None = None) -> Array:
+def policy_values(policy: ArrayLike, opponents: Opponents, rules: Rules | None = None) -> Array:
     """Value of memory-1 policies [..., 5] against each of K opponents: [..., K].
 
     >>> policy_values([1, 1, 1, 1, 1], ["always_defect", "tit_for_tat"], Rules(rounds=10)).tolist()
@@ -48,16 +48,16 @@ def policy_values(policy: Any, opponents: Any, rules: Rules | None = None) -> Ar
     return total
 
 
-def pool_value(policy: Any, opponents: Any, rules: Rules | None = None) -> Any:
-    """Value of memory-1 policies [..., 5] against a pool whose member is drawn anew for each game: [...]."""
+def pool_value(policy: ArrayLike, opponents: Opponents, rules: Rules | None = None) -> Array | np.float64:
+    """Value of memory-1 policies [..., 5] against a pool, with one opponent drawn per game: [...]."""
     pool = as_pool(opponents)
     return policy_values(policy, pool, rules) @ pool.weights
 
 
-def best_response(opponent: Any, rules: Rules | None = None) -> BestResponse:
-    """The best reply to one known memory-1 opponent: policy iteration, or backwards from the last of fixed rounds.
+def best_response(opponent: Pool | OnePlayer, rules: Rules | None = None) -> BestResponse:
+    """The best reply to one known memory-1 opponent: by policy iteration, or backward from the last fixed round.
 
-    Of two moves that are equally good it takes cooperation.
+    Ties go to cooperation.
 
     >>> reply = best_response("tit_for_tat")
     >>> round(reply.value, 9), reply.policy.tolist()
@@ -75,7 +75,7 @@ def best_response(opponent: Any, rules: Rules | None = None) -> BestResponse:
             policies.insert(0, _better(moves))
         return BestResponse(float(values[0][START]), np.array(values[:-1]), np.array(policies))
     policy = np.ones(5, np.int64)
-    while True:  # each policy is better than the one before, and there are 32
+    while True:  # ends: each policy is better than the last, and there are 32
         state_values = _survival_values(_outcome_chances(policy.astype(float), chance), rules)
         moves = _move_values(chance, rules.survival * state_values[1:], rules)
         better = np.where(moves.max(axis=1) > state_values + 1e-9, _better(moves), policy)
@@ -84,31 +84,31 @@ def best_response(opponent: Any, rules: Rules | None = None) -> BestResponse:
         policy = better
 
 
-def upper_bound(opponents: Any, rules: Rules | None = None) -> float:
-    """Value of the best play against a pool by someone who is told the opponent: nobody can do better."""
+def upper_bound(opponents: Opponents, rules: Rules | None = None) -> float:
+    """Value of the best play by a player that knows the opponent: an upper bound for all players."""
     pool = as_pool(opponents)
     values = [best_response(row[None], rules).value for row in pool.table]
     return float(pool.weights @ values)
 
 
-def best_memory_one_reply(opponents: Any, rules: Rules | None = None) -> tuple[Array, float]:
+def best_memory_one_reply(opponents: Opponents, rules: Rules | None = None) -> tuple[Array, float]:
     """The best memory-1 policy found against a pool, and its exact value.
 
-    The value is a smooth function of five probabilities that can have several maxima. Projected gradient ascent with
-    exact gradients is run from all 32 deterministic policies, from a point near each and from 32 random ones. What is
-    guaranteed: the value is that of the policy, and no deterministic memory-1 policy is better. That no other policy is
-    better is likely, not proven.
+    The value is a smooth function of five probabilities and can have several maxima. Projected gradient ascent with
+    exact gradients starts from all 32 deterministic policies, from a point near each and from 32 random ones. The
+    returned value is exact, and no deterministic memory-1 policy is better. That no other memory-1 policy is better is
+    likely, not proven.
     """
     rules, pool = rules or Rules(), as_pool(opponents)
     corners = np.array(list(itertools.product((0.0, 1.0), repeat=5)))
-    # Near the corners too: at a corner itself a gradient can vanish because a state is never reached.
+    # Also start near the corners: at a corner the gradient can vanish because a state is never reached.
     starts = np.concatenate([corners, 0.1 + 0.8 * corners, np.random.default_rng(0).random((RANDOM_STARTS, 5))])
     policies, values = _ascend(starts, pool, rules)
     best = int(values.argmax())
     return policies[best], float(values[best])
 
 
-def checked_policy(policy: Any) -> Array:
+def checked_policy(policy: ArrayLike) -> Array:
     """Memory-1 policies [..., 5] as an array, or a clear error."""
     array = np.asarray(policy, np.float64)
     if array.shape[-1:] != (5,) or not ((array >= 0) & (array <= 1)).all():
@@ -117,7 +117,7 @@ def checked_policy(policy: Any) -> Array:
 
 
 def _outcome_chances(policy: Array, opponent: Array) -> Array:
-    """Chance of CC, CD, DC, DD in each state: [..., 5, 4]. Both tables are given from their own player's side."""
+    """Chance of CC, CD, DC, DD in each state: [..., 5, 4]. Each table is from its own player's side."""
     mine, other = policy, opponent[..., OTHER_SIDE]
     return np.stack([mine * other, mine * (1 - other), (1 - mine) * other, (1 - mine) * (1 - other)], axis=-1)
 
@@ -133,8 +133,8 @@ def _survival_values(steps: Array, rules: Rules) -> Array:
 
 
 def _move_values(opponent: Array, future: Array, rules: Rules) -> Array:
-    """Value of defecting (column 0) and cooperating (column 1) in each state: [..., 5, 2], given what each outcome is
-    worth for the rest of the game [..., 4]."""
+    """Value of defecting (column 0) and cooperating (column 1) in each state: [..., 5, 2], given the value of the
+    rest of the game after each outcome [..., 4]."""
     other = opponent[..., OTHER_SIDE]  # [..., 5]
     worth = (np.array(rules.payoffs) + future)[..., None, :]  # [..., 1, 4]
     cooperate = other * worth[..., 0] + (1 - other) * worth[..., 1]
@@ -147,8 +147,8 @@ def _better(moves: Array) -> Array:
 
 
 def _value_and_gradient(policy: Array, pool: Pool, rules: Rules) -> tuple[Array, Array]:
-    """Value [B] against the pool and its gradient [B, 5]: how often a state is visited times what cooperating in it
-    gains over defecting, summed over opponents."""
+    """Value [B] against the pool and its gradient [B, 5]: state visits times the gain of cooperating over defecting
+    in it, summed over opponents."""
     table, payoffs = pool.table, np.array(rules.payoffs)
     steps = _outcome_chances(policy[:, None], table)  # [B, K, 5, 4]
     if rules.survival is not None:
@@ -173,7 +173,7 @@ def _value_and_gradient(policy: Array, pool: Pool, rules: Rules) -> tuple[Array,
 
 
 def _ascend(policy: Array, pool: Pool, rules: Rules) -> tuple[Array, Array]:
-    """Projected gradient ascent from every row at once, each with a step length of its own that grows with success."""
+    """Projected gradient ascent from every row at once; each row has its own step length, which grows with success."""
     value, gradient = _value_and_gradient(policy, pool, rules)
     step = 0.1 / (np.abs(gradient).max(axis=1, keepdims=True) + 1e-12)
     for _ in range(ITERATIONS):

@@ -10,8 +10,8 @@ from drl.games.ipd.ipd_rules import OUTCOMES, Rules
 
 STRIP = 40  # rounds of the text strip: the last ones
 COLUMNS = 32  # rounds of the picture: the last ones
-WIDTH, HEIGHT = 640, 288  # multiples of 16, which video encoders like
-MOVE_COLOURS = {"C": GREEN, "D": RED}
+WIDTH, HEIGHT = 640, 288  # multiples of 16, for video encoders
+MOVE_COLORS = {"C": GREEN, "D": RED}
 
 
 def describe(rules: Rules, opponent: str, outcomes: Sequence[int]) -> str:
@@ -41,7 +41,7 @@ def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
         left = 112 + column * wide
         moves = OUTCOMES[outcomes[first + column]] if first + column < len(outcomes) else None
         for row in (0, 1):
-            color = GROOVE if moves is None else MOVE_COLOURS[moves[row]]
+            color = GROOVE if moves is None else MOVE_COLORS[moves[row]]
             canvas.box((left, 64 + 28 * row, wide - 3, 24), color, 4)
     _draw_score(canvas, rules, outcomes, first, wide)
     return canvas.pixels()

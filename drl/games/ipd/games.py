@@ -1,21 +1,24 @@
 """Games between any two players, many at once: memory-1 tables, players of the axelrod package, trained agents.
 
-A seat is one player in G games: it hands out G moves, then sees what both sides did.
+A seat is one player in G games: it returns G moves, then sees the moves of both sides.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.games.ipd.agent_copies import own_copy, rounds_seen
+from drl.games.ipd.agent_copies import Actor, own_copy, rounds_seen
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, STATES, Rules, outcome_of
-from drl.games.ipd.opponents import as_pool
+from drl.games.ipd.opponents import OnePlayer, Pool, as_pool
 
-NEGLIGIBLE = 1e-6  # weight of the rounds that are left out of a game that ends by chance
+NEGLIGIBLE = 1e-6  # weight of the rounds that are not played in a game that ends by chance
+
+Player = Pool | OnePlayer | Actor
 
 
 class Seat(Protocol):
@@ -64,10 +67,10 @@ class AxelrodSeat:
 class AgentSeat:
     """Anything with `act(obs)` that takes a batch of observations, such as a trained agent.
 
-    `history` is used where the agent does not say how many rounds it sees. `explore=True` samples from its policy.
+    `history` is the number of observed rounds for agents without an `obs_spec`. `explore=True` samples from the policy.
     """
 
-    def __init__(self, agent: Any, history: int = 20, explore: bool = False):
+    def __init__(self, agent: Actor, history: int = 20, explore: bool = False):
         self._agent, self._history = agent, rounds_seen(agent, history)
         self._options = {"explore": True} if explore else {}
 
@@ -82,8 +85,8 @@ class AgentSeat:
         self._obs = np.concatenate([self._obs[:, 1:], ONE_HOT[states][:, None]], axis=1)
 
 
-def seat_for(player: Any, rules: Rules) -> Seat:
-    """A seat for whatever names a player: what `as_pool` takes for one opponent, or an agent with `act`."""
+def seat_for(player: Player, rules: Rules) -> Seat:
+    """A seat for a player: what `as_pool` takes for one opponent, or an agent with `act`."""
     if hasattr(player, "act"):
         return AgentSeat(player, rules.history)
     pool = as_pool(player)
@@ -95,7 +98,7 @@ def seat_for(player: Any, rules: Rules) -> Seat:
 
 @dataclass(frozen=True, eq=False)
 class Games:
-    """What happened in G games of T rounds, from the first player's side."""
+    """The states of G games of T rounds, from the first player's side."""
 
     states: Array  # [T, G], 1 … 4 for CC, CD, DC, DD
     rules: Rules
@@ -103,8 +106,8 @@ class Games:
     def returns(self, second: bool = False) -> Array:
         """The value of each game [G] to the first player, or to the second.
 
-        Where games end by chance, the chance is not drawn but taken into account: round t counts survival^t. That is
-        the expected return given the moves, with none of the noise of an early or late end.
+        If games end by chance, round t has the weight survival^t. That is the expected return given the moves, without
+        the noise of an early or late end.
         """
         states = OTHER_SIDE[self.states] if second else self.states
         return self._round_weights() @ np.array(self.rules.payoffs)[states - 1]
@@ -114,7 +117,7 @@ class Games:
         return self.returns(second) / self._round_weights().sum()
 
     def cooperation(self) -> dict[str, float]:
-        """How often the first player cooperates in the first round and after each outcome; NaN where it never was."""
+        """How often the first player cooperates in the first round and after each outcome; NaN for unvisited states."""
         before = np.concatenate([np.zeros_like(self.states[:1]), self.states[:-1]])
         cooperates = self.states <= 2
         weights = np.broadcast_to(self._round_weights()[:, None], self.states.shape)
@@ -129,8 +132,10 @@ class Games:
         return np.power(survival, np.arange(len(self.states)))
 
 
-def play_games(first: Seat, second: Seat, rules: Rules | None = None, games: int = 1, seed: Any = 0) -> Games:
-    """Let two players meet `games` times. Games that end by chance are played until what is left does not matter.
+def play_games(
+    first: Seat, second: Seat, rules: Rules | None = None, games: int = 1, seed: int | Sequence[int] = 0
+) -> Games:
+    """Play `games` games. Games that end by chance are played until the rest is negligible.
 
     >>> rules = Rules(rounds=5)
     >>> played = play_games(seat_for("always_defect", rules), seat_for("tit_for_tat", rules), rules)

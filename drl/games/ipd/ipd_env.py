@@ -1,28 +1,30 @@
-"""The iterated Prisoner's Dilemma in Gymnasium's single form."""
+"""The iterated Prisoner's Dilemma as a single Gymnasium environment."""
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsIndex
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from drl.core.errors import BadInput
+from drl.core.specs import Array
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.game_picture import describe, draw_game
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, Rules, outcome_of
-from drl.games.ipd.opponents import as_pool
+from drl.games.ipd.opponents import Opponents, as_pool
+from drl.games.random_streams import Info
 
 RENDER_MODES = ("ansi", "rgb_array")
 
 
-class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
+class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
     """One episode is one game against one opponent, drawn from a pool. Each step is a round: 0 defect, 1 cooperate.
 
     Observation: the last `history` rounds, oldest first, one-hot over empty, CC, CD, DC, DD. A game takes one uniform
     draw for the opponent (and one more to seed a player of the axelrod package), then one per round for the opponent's
-    move, and one to end it where it ends by chance.
+    move, and one per round to end the game if it ends by chance.
 
     >>> env = IteratedPrisonersDilemmaEnv("tit_for_tat", render_mode="ansi")
     >>> obs, info = env.reset(seed=1)
@@ -36,12 +38,12 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
 
     def __init__(
         self,
-        opponents: Any = "all",  # whatever `as_pool` takes
-        weights: Sequence[float] | None = None,  # how often each is drawn; default: all alike
-        payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),  # of the agent, after CC, CD, DC, DD
-        survival: float | None = None,  # chance that the game goes on after a round; 0.95 unless rounds are given
+        opponents: Opponents = "all",  # see `as_pool`
+        weights: Sequence[float] | None = None,  # how often each is drawn; default: equal
+        payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),  # to the agent, after CC, CD, DC, DD
+        survival: float | None = None,  # chance that the game continues after a round; 0.95 unless rounds are given
         rounds: int | None = None,  # or a fixed number of rounds
-        history: int = 20,  # rounds an observation shows
+        history: int = 20,  # rounds in an observation
         render_mode: str | None = None,
     ):
         if render_mode not in (None, *RENDER_MODES):
@@ -51,13 +53,15 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
         self.action_space = spaces.Discrete(2)
-        self._cooperation = self.pool.probs[:, OTHER_SIDE].tolist()  # of an opponent in each state, seen by the agent
-        self._scripted: dict[int, AxelrodOpponent] = {}  # players of the axelrod package that have been met
+        self._cooperation = self.pool.probs[
+            :, OTHER_SIDE
+        ].tolist()  # of an opponent in each state, from the agent's side
+        self._scripted: dict[int, AxelrodOpponent] = {}  # players of the axelrod package, created on first use
         self._states = np.zeros(history, np.int64)
         self._opponent, self._state, self._round, self._over = 0, 0, 0, True
-        self._played: list[int] = []  # outcomes of this game, kept only to be drawn
+        self._played: list[int] = []  # outcomes of this game, kept only for rendering
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._opponent = int(self.pool.draw(self.np_random.random()))
         strategy = self.pool.strategies[self._opponent]
@@ -70,7 +74,7 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
         self._played.clear()
         return ONE_HOT[self._states], {"opponent": self.pool.names[self._opponent]}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: SupportsIndex) -> tuple[Array, float, bool, bool, Info]:
         rules = self.rules
         move = self._checked(action)
         other = int(self.np_random.random() < self._cooperation[self._opponent][self._state])
@@ -87,17 +91,17 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Any, Any]):
         self._over = terminated or truncated
         if self.render_mode is not None:
             self._played.append(outcome)
-        info = {"opponent": self.pool.names[self._opponent], "outcome": OUTCOMES[outcome]}
+        info: Info = {"opponent": self.pool.names[self._opponent], "outcome": OUTCOMES[outcome]}
         return ONE_HOT[self._states], rules.payoffs[outcome], terminated, truncated, info
 
-    def render(self) -> Any:
-        """The game so far: a line of text (`ansi`) or a picture (`rgb_array`)."""
+    def render(self) -> str | Array:
+        """The game so far as a line of text (`ansi`) or a picture (`rgb_array`)."""
         if self.render_mode is None:
             raise BadInput(f"this environment was made without a render_mode; pass one of {', '.join(RENDER_MODES)}")
         show = describe if self.render_mode == "ansi" else draw_game
         return show(self.rules, self.pool.names[self._opponent], self._played)
 
-    def _checked(self, action: Any) -> int:
+    def _checked(self, action: SupportsIndex) -> int:
         if self._over:
             raise BadInput("step() without a running game; call reset() first")
         try:

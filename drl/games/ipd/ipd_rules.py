@@ -1,39 +1,45 @@
-"""The rules of the iterated Prisoner's Dilemma, once, for every form of the environment and for the exact values.
+"""The rules of the iterated Prisoner's Dilemma, shared by both environments and the exact values.
 
-Outcomes are numbered CC, CD, DC, DD = 0 … 3, the agent's move first. What a player knows of the last round is a state
-0 … 4: empty (nothing played yet), CC, CD, DC, DD. Moves are 0 (defect) and 1 (cooperate).
+Outcomes are numbered CC, CD, DC, DD = 0 … 3, the agent's move first. A state 0 … 4 is a player's view of the last
+round: empty (nothing played yet), CC, CD, DC, DD. Moves are 0 (defect) and 1 (cooperate).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from drl.core.errors import BadInput
+from drl.core.specs import Array
+
+if TYPE_CHECKING:
+    import jax
 
 DEFECT, COOPERATE = 0, 1
 OUTCOMES = ("CC", "CD", "DC", "DD")
 STATES = ("start", *OUTCOMES)
-OTHER_SIDE = np.array([0, 1, 3, 2, 4])  # my state → the same state as the other player sees it
-SURVIVAL = 0.95  # unless a game is asked for that ends otherwise
+OTHER_SIDE = np.array([0, 1, 3, 2, 4])  # own state → the same state seen by the other player
+SURVIVAL = 0.95  # default
 ONE_HOT = np.eye(len(STATES), dtype=np.float32)
+
+Moves = TypeVar("Moves", int, Array, "jax.Array")  # of one game or of many
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a round pays and how a game ends, checked.
+    """The payoffs and the end of a game, checked.
 
     >>> Rules().survival, Rules(rounds=10).survival, Rules(payoffs=[2, -1, 3, 0]).payoffs
     (0.95, None, (2.0, -1.0, 3.0, 0.0))
     """
 
-    payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0)  # of the agent, after CC, CD, DC, DD
-    survival: float | None = None  # chance that a game goes on after a round; the default of 0.95 if rounds is None
+    payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0)  # to the agent, after CC, CD, DC, DD
+    survival: float | None = None  # chance that a game continues after a round; default 0.95 if rounds is None
     rounds: int | None = None  # or: every game has this many rounds
-    history: int = 20  # rounds that an observation shows
+    history: int = 20  # rounds in an observation
 
     def __post_init__(self) -> None:
         payoffs = self.payoffs.tolist() if isinstance(self.payoffs, np.ndarray) else self.payoffs
@@ -54,18 +60,18 @@ class Rules:
 
     @property
     def expected_rounds(self) -> float:
-        """Rounds of a game on average: what turns the value of a game into a payoff per round."""
+        """Mean rounds of a game. Divide the value of a game by it to get a payoff per round."""
         return 1 / (1 - self.survival) if self.survival is not None else float(self.rounds or 0)
 
 
-def outcome_of(move: Any, other: Any) -> Any:
-    """The outcome (number) of two moves; also for arrays of moves."""
+def outcome_of(move: Moves, other: Moves) -> Moves:
+    """The number of the outcome of two moves, or of two arrays of moves."""
     return 3 - 2 * move - other
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,7 +1,6 @@
 """The iterated Prisoner's Dilemma for N games in one NumPy program."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,18 +11,18 @@ from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
-from drl.games.ipd.opponents import as_pool
-from drl.games.random_streams import UniformStreams, masked, streams_for
+from drl.games.ipd.opponents import Opponents, as_pool
+from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
-SPARE = 64  # rounds that are written behind the histories before these move back to the front
+SPARE = 64  # rounds written after the histories before these move back to the front
 
 
-class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
-    """N games at once, each starting anew in the step that ends it (SAME_STEP).
+class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
+    """N games at once. A game restarts in the step that ends it (SAME_STEP).
 
-    Environment i is `IteratedPrisonersDilemmaEnv` seeded with `seed + i` (or with `seed[i]` of a list), row by row,
-    whatever N is. Where a game ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and
-    info. Opponents from the axelrod package are asked one by one, at their own speed.
+    Environment i equals `IteratedPrisonersDilemmaEnv` with seed `seed + i` (or `seed[i]` of a list), whatever N is.
+    Where a game ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info. Opponents
+    from the axelrod package are not vectorized: they move one by one.
 
     >>> env = IteratedPrisonersDilemmaVectorEnv(num_envs=2, opponents=["grim", "random"])
     >>> obs, infos = env.reset(seed=1)
@@ -36,7 +35,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(
         self,
         num_envs: int = 1,
-        opponents: Any = "all",
+        opponents: Opponents = "all",
         weights: Sequence[float] | None = None,
         payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),
         survival: float | None = None,
@@ -65,25 +64,25 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         self._scripted: dict[tuple[int, int], AxelrodOpponent] = {}  # by environment and opponent
         self._streams: UniformStreams | None = None
         self._everywhere = np.ones(num_envs, bool)
-        self._everywhere.flags.writeable = False  # handed out as a mask at every step
-        # One-hot rounds of all environments. The observation is the window of `history` rounds from `_at` on; a round
-        # is written behind it and the window moves on by one, so that nothing has to be shifted.
+        self._everywhere.flags.writeable = False  # returned as a mask by every step
+        # One-hot rounds of all environments. The observation is the window of `history` rounds from `_at` on. A new
+        # round is written after the window, which then moves by one, so nothing is shifted.
         self._rows = np.zeros((num_envs, history + SPARE, len(ONE_HOT)), np.float32)
         self._at = 0
         self._opponent = np.zeros(num_envs, np.int64)
         self._state = np.zeros(num_envs, np.int64)
         self._round = np.zeros(num_envs, np.int64)
-        self._name = np.full(num_envs, None, object)  # replaced, never changed: it has been handed out
+        self._name = np.full(num_envs, None, object)  # replaced, never changed in place, because infos refer to it
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, Info]:
         if seed is not None or self._streams is None:
             self._streams = streams_for(seed, self.num_envs)
         self._begin(np.arange(self.num_envs))
         return self._observed(), masked({"opponent": self._name}, self._everywhere)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
         rules = self.rules
         move = self._checked(actions)
         assert self._streams is not None
@@ -130,7 +129,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
                 self._scripted[key].begin(uniform)
 
     def _ask_scripted(self, move: Array, other: Array) -> None:
-        """Put the moves of players of the axelrod package into `other`."""
+        """Write the moves of players of the axelrod package into `other`."""
         for index in np.flatnonzero(self._is_scripted[self._opponent]).tolist():
             player = self._scripted[index, int(self._opponent[index])]
             other[index] = player.move()
@@ -148,8 +147,8 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
         return self._rows[:, self._at : self._at + self.rules.history].copy()
 
     def _last_observed(self, indices: Array) -> Array:
-        """Gymnasium's own layout, one array per environment that ended: few end at once, a second whole batch costs
-        more."""
+        """Gymnasium's layout, one array per environment that ended. Few end at once, so this is cheaper than a whole
+        batch."""
         found = np.full(self.num_envs, None, object)
         for index, obs in zip(
             indices.tolist(), self._rows[indices, self._at : self._at + self.rules.history], strict=True
@@ -157,12 +156,12 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Any, Any, Any]):
             found[index] = obs
         return found
 
-    def _checked(self, actions: Any) -> Array:
+    def _checked(self, actions: Array) -> Array:
         if self._streams is None:
             raise BadInput("step() before the first reset(); call reset() once")
         move = np.asarray(actions)
         if move.shape != (self.num_envs,) or move.dtype.kind not in "iu":
             raise BadInput(f"actions = {actions!r}; expected {self.num_envs} moves, 0 (defect) or 1 (cooperate)")
-        if (move.astype(np.uint64) > 1).any():  # a negative number becomes a huge one
+        if (move.astype(np.uint64) > 1).any():  # a negative number wraps to a huge one
             raise BadInput(f"actions = {actions!r}; expected only 0 (defect) and 1 (cooperate)")
         return move.astype(np.int64, copy=False)

@@ -1,10 +1,10 @@
-"""Whom the agent meets: named memory-1 players, tables of them, players of the axelrod package, pools in files."""
+"""Opponents of the agent: named memory-1 players, tables of them, players of the axelrod package, pools in files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 import numpy as np
 
@@ -22,23 +22,17 @@ NAMED: dict[str, tuple[float, float, float, float, float]] = {
     "suspicious_tit_for_tat": (0, 1, 0, 1, 0),
     "generous_tit_for_tat": (1, 1, 1 / 3, 1, 1 / 3),
     "win_stay_lose_shift": (1, 1, 0, 0, 1),
-    "grim": (
-        1,
-        1,
-        0,
-        0,
-        0,
-    ),  # after its first defection its own last move always is one, and it answers both with another
+    "grim": (1, 1, 0, 0, 0),  # once it has defected, its own last move is always a defection
     "zd_extort_2": (1, 8 / 9, 1 / 2, 1 / 3, 0),
     "zd_gtft_2": (1, 1, 1 / 8, 1, 1 / 4),
 }
-AXELROD = "axelrod:"  # before the name of a strategy of that package
+AXELROD = "axelrod:"  # prefix for a strategy of that package
 POOL_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """K opponents and how often each is met. Make one with `as_pool`.
+    """K opponents and how often each is drawn. Make one with `as_pool`.
 
     >>> pool = as_pool(["grim", [1, 1, 0, 1, 0]], weights=[3, 1])
     >>> pool.names, pool.weights.tolist(), pool.probs.shape
@@ -46,7 +40,7 @@ class Pool:
     """
 
     names: tuple[str, ...]
-    probs: Array  # [K, 5], from the opponent's side; NaN where it is no memory-1 player
+    probs: Array  # [K, 5], from the opponent's side; NaN for players that are not memory-1
     weights: Array  # [K], summing to 1
     strategies: tuple[type | None, ...]  # the class of a player of the axelrod package, None for memory-1 players
 
@@ -55,23 +49,27 @@ class Pool:
 
     @property
     def table(self) -> Array:
-        """The memory-1 table, for exact values. Raises where an opponent has none."""
+        """The memory-1 table, for exact values. Raises if an opponent has none."""
         for name, strategy in zip(self.names, self.strategies, strict=True):
             if strategy is not None:
                 raise BadInput(f"opponent {name!r} is no memory-1 player; exact values exist for memory-1 players only")
         return self.probs
 
-    def draw(self, uniform: Any) -> Any:
-        """The opponent (index) that a uniform draw from [0, 1) stands for; also for arrays of draws."""
+    @overload
+    def draw(self, uniform: float) -> np.intp: ...
+    @overload
+    def draw(self, uniform: Array) -> Array: ...
+    def draw(self, uniform: float | Array) -> np.intp | Array:
+        """The index of the opponent for a uniform draw from [0, 1), or for an array of draws."""
         return np.searchsorted(self._edges, uniform, side="right")
 
     @cached_property
     def _edges(self) -> Array:
-        """Where one opponent's share of [0, 1) ends and the next one's begins; [K − 1]."""
+        """Boundaries between the opponents' shares of [0, 1): [K − 1]."""
         return np.cumsum(self.weights)[:-1]
 
     def save(self, path: str | Path) -> None:
-        """Write the pool as JSON, in one piece."""
+        """Write the pool as JSON, atomically."""
         players = [
             {"name": name, "weight": float(weight)} | ({} if strategy else {"cooperation": row.tolist()})
             for name, row, weight, strategy in zip(self.names, self.probs, self.weights, self.strategies, strict=True)
@@ -79,27 +77,32 @@ class Pool:
         write_json(Path(path), {"format": POOL_FORMAT, "players": players})
 
 
-def as_pool(opponents: Any = "all", weights: Sequence[float] | None = None) -> Pool:
-    """A pool from plain data, such as a config file or a command line holds.
+OnePlayer = str | Sequence[float] | Array  # a name, or five cooperation probabilities
+Opponents = Pool | OnePlayer | Sequence[OnePlayer] | Mapping[str, OnePlayer]  # what `as_pool` takes
 
-    One opponent or a list of them, each a name (see `NAMED`), `axelrod:Name` or five cooperation probabilities; a dict
-    of such opponents, by names of your own; a (K, 5) array; `all`: every named one; a file ending in `.json`; a Pool.
+
+def as_pool(opponents: Opponents = "all", weights: Sequence[float] | None = None) -> Pool:
+    """A pool from plain data, such as a config file or a command line.
+
+    Takes one opponent or a list of them, each a name (see `NAMED`), `axelrod:Name` or five cooperation probabilities; a
+    dict of such opponents under your own names; a (K, 5) array; `all`: every named one; a `.json` file; or a Pool.
     """
-    if isinstance(opponents, Pool):
-        return opponents if weights is None else _pool(_entries(opponents), weights)
-    if isinstance(opponents, str) and opponents.endswith(".json"):
-        return load_pool(opponents, weights)
-    if isinstance(opponents, str):
-        opponents = list(NAMED) if opponents == "all" else [opponents]
-    if isinstance(opponents, np.ndarray):
-        opponents = opponents.tolist()
-    if isinstance(opponents, list | tuple) and opponents and all(isinstance(p, int | float) for p in opponents):
-        opponents = [opponents]  # one row
-    if isinstance(opponents, Mapping):
-        return _pool([(str(name), given) for name, given in opponents.items()], weights)
-    if not isinstance(opponents, list | tuple) or not opponents:
-        raise BadInput(f"opponents = {opponents!r}; expected names, rows of five probabilities, or a .json file")
-    return _pool([(given if isinstance(given, str) else str(i), given) for i, given in enumerate(opponents)], weights)
+    given: object = opponents
+    if isinstance(given, Pool):
+        return given if weights is None else _pool(_entries(given), weights)
+    if isinstance(given, str) and given.endswith(".json"):
+        return load_pool(given, weights)
+    if isinstance(given, str):
+        given = list(NAMED) if given == "all" else [given]
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if isinstance(given, list | tuple) and given and all(isinstance(p, int | float) for p in given):
+        given = [given]  # one row
+    if isinstance(given, Mapping):
+        return _pool([(str(name), player) for name, player in given.items()], weights)
+    if not isinstance(given, list | tuple) or not given:
+        raise BadInput(f"opponents = {given!r}; expected names, rows of five probabilities, or a .json file")
+    return _pool([(player if isinstance(player, str) else str(i), player) for i, player in enumerate(given)], weights)
 
 
 def load_pool(path: str | Path, weights: Sequence[float] | None = None) -> Pool:
@@ -118,14 +121,14 @@ def load_pool(path: str | Path, weights: Sequence[float] | None = None) -> Pool:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _entries(pool: Pool) -> list[tuple[str, Any]]:
+def _entries(pool: Pool) -> list[tuple[str, object]]:
     return [
         (name, row.tolist() if strategy is None else name)
         for name, row, strategy in zip(pool.names, pool.probs, pool.strategies, strict=True)
     ]
 
 
-def _pool(entries: Sequence[tuple[str, Any]], weights: Sequence[float] | None) -> Pool:
+def _pool(entries: Sequence[tuple[str, object]], weights: Sequence[float] | None) -> Pool:
     if not entries:
         raise BadInput("a pool without opponents; give at least one")
     names = tuple(name for name, _ in entries)
@@ -136,7 +139,7 @@ def _pool(entries: Sequence[tuple[str, Any]], weights: Sequence[float] | None) -
     return Pool(names, _frozen(probs), _checked_weights(weights, len(names)), tuple(strategy for _, strategy in found))
 
 
-def _player(name: str, given: Any) -> tuple[Sequence[float], type | None]:
+def _player(name: str, given: object) -> tuple[Sequence[float], type | None]:
     if isinstance(given, str):
         if given.startswith(AXELROD):
             return [np.nan] * 5, find_strategy(given.removeprefix(AXELROD))
@@ -147,15 +150,18 @@ def _player(name: str, given: Any) -> tuple[Sequence[float], type | None]:
             )
         return NAMED[given], None
     row = given.tolist() if isinstance(given, np.ndarray) else given
-    numbers = isinstance(row, list | tuple) and all(isinstance(p, int | float) and 0 <= p <= 1 for p in row)
-    if not numbers or len(row) != 5:
-        raise BadInput(
-            f"opponent {name!r} is {given!r}; expected five probabilities: to cooperate first and after CC, CD, DC, DD"
-        )
-    return row, None
+    if isinstance(row, list | tuple) and len(row) == 5 and all(map(_is_probability, row)):
+        return row, None
+    raise BadInput(
+        f"opponent {name!r} is {given!r}; expected five probabilities: to cooperate first and after CC, CD, DC, DD"
+    )
 
 
-def _checked_weights(weights: Any, count: int) -> Array:
+def _is_probability(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
+def _checked_weights(weights: Sequence[float] | None, count: int) -> Array:
     array = np.ones(count) if weights is None else np.asarray(weights)
     fine = array.shape == (count,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
     if not fine or (array < 0).any() or array.sum() <= 0:

@@ -1,10 +1,10 @@
-"""Breeding a pool: memory-1 strategies on a grid play each other, and what earns more becomes more frequent.
+"""Breeds a pool: memory-1 strategies on a grid play each other, and those that earn more become more frequent.
 
 Replicator dynamics with mutation, in discrete generations: a strategy's share x becomes
 
     x' ∝ (1 − mutation) · x · exp(selection · payoff per round against the population) + mutation / strategies
 
-The exponential form takes payoffs of any sign and tends to the continuous replicator equation as `selection` shrinks.
+The exponential form allows payoffs of any sign and approaches the replicator equation for small `selection`.
 """
 
 import itertools
@@ -19,16 +19,16 @@ from drl.games.ipd.exact_values import policy_values
 from drl.games.ipd.ipd_rules import Rules
 from drl.games.ipd.opponents import Pool, as_pool
 
-MOST_STRATEGIES = 1100  # all pairs are solved: a grid of four levels, 1024 strategies, takes seconds
+MOST_STRATEGIES = 1100  # all pairs are solved: 1024 strategies (four levels) take seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breeding:
-    levels: Sequence[float] = (0.0, 0.5, 1.0)  # cooperation probabilities of the grid, to the power of five
+    levels: Sequence[float] = (0.0, 0.5, 1.0)  # cooperation probabilities of the grid; it has levels⁵ strategies
     generations: int = 500
-    selection: float = 0.5  # how strongly a payoff per round counts
-    mutation: float = 1e-3  # share of each generation that is reborn as a random strategy of the grid
-    least_share: float = 0.01  # strategies that are rarer than this at the end do not enter the pool
+    selection: float = 0.5  # weight of the payoff per round
+    mutation: float = 1e-3  # share of each generation replaced by random strategies of the grid
+    least_share: float = 0.01  # strategies rarer than this at the end are left out of the pool
 
     def __post_init__(self) -> None:
         levels = list(self.levels)

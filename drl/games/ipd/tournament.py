@@ -1,15 +1,14 @@
-"""Round-robin tournaments: everyone against everyone, as a table."""
+"""Round-robin tournaments as a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.games.ipd.exact_values import policy_values
-from drl.games.ipd.games import MemoryOneSeat, Seat, play_games, seat_for
+from drl.games.ipd.games import MemoryOneSeat, Player, Seat, play_games, seat_for
 from drl.games.ipd.ipd_rules import Rules
 from drl.games.ipd.opponents import NAMED
 
@@ -24,13 +23,13 @@ class Table:
 
     @property
     def scores(self) -> Array:
-        """Mean over all others [K]; a player's games against itself do not count, as in the axelrod package."""
+        """Mean over all others [K]. Games against itself do not count, as in the axelrod package."""
         count = len(self.names)
         return (self.payoffs.sum(axis=1) - np.diag(self.payoffs)) / max(count - 1, 1)
 
     @property
     def ranking(self) -> tuple[str, ...]:
-        """Names, the best first."""
+        """Names, best first."""
         return tuple(self.names[i] for i in np.argsort(-self.scores, kind="stable"))
 
     def __str__(self) -> str:
@@ -44,13 +43,13 @@ class Table:
 
 
 def round_robin(
-    players: Mapping[str, Any] | None = None, rules: Rules | None = None, games: int = 200, seed: int = 0
+    players: Mapping[str, Player | None] | None = None, rules: Rules | None = None, games: int = 200, seed: int = 0
 ) -> Table:
-    """Everyone against everyone and against itself.
+    """Every player against every other and against itself.
 
-    `players` are names of your own and what they stand for: a named or axelrod player, five probabilities, or an agent
-    with `act`; default: all named memory-1 players. Two memory-1 players get their exact expected payoff, every other
-    pair plays `games` games.
+    `players` maps your own names to players: a named or axelrod player, five probabilities, or an agent with `act`.
+    The default is all named memory-1 players. Two memory-1 players get their exact expected payoff; every other pair
+    plays `games` games.
 
     >>> table = round_robin({"defect": "always_defect", "tft": "tit_for_tat"}, Rules(rounds=10))
     >>> print(table)
@@ -61,7 +60,7 @@ def round_robin(
     players, rules = dict.fromkeys(NAMED) if players is None else players, rules or Rules()
     if not players:
         raise BadInput("a tournament without players; give at least one")
-    # Two seats each, so that a player can meet itself.
+    # Two seats each, so that a player can play against itself.
     given = {name: name if player is None else player for name, player in players.items()}
     seats = [(seat_for(player, rules), seat_for(player, rules)) for player in given.values()]
     payoffs, errors = np.zeros((len(seats), len(seats))), np.zeros((len(seats), len(seats)))
@@ -72,8 +71,8 @@ def round_robin(
     return Table(tuple(players), payoffs, errors)
 
 
-def _meet(first: Seat, second: Seat, rules: Rules, games: int, seed: Any) -> tuple[Array, Array]:
-    """Payoffs per round of both and their standard errors."""
+def _meet(first: Seat, second: Seat, rules: Rules, games: int, seed: Sequence[int]) -> tuple[Array, Array]:
+    """Payoffs per round of both players and their standard errors."""
     if isinstance(first, MemoryOneSeat) and isinstance(second, MemoryOneSeat):
         exact = [policy_values(a.probs, b.probs[None], rules)[0] for a, b in ((first, second), (second, first))]
         return np.array(exact) / rules.expected_rounds, np.zeros(2)

@@ -1,9 +1,9 @@
-"""What can be reached without being told the persona.
+"""Bounds on the return of a policy that does not know the persona.
 
-The state is then the belief over personas, fatigue and step: a continuum. The value is convex in the belief, so linear
-interpolation between the points of a grid never falls below it: backing up interpolated values gives an upper bound.
-The policy that is greedy on that grid is a real policy; following all its histories (the state branches only in click
-or no click) gives its exact value, a lower bound. The truth lies between the two.
+The state is the belief over personas, fatigue and step. The value is convex in the belief, so linear interpolation on a
+grid never underestimates it: backing up interpolated values gives an upper bound. The greedy policy on that grid is a
+real policy. Following all its histories (each step branches into click and no click) gives its exact value, a lower
+bound. The optimal value lies between the two.
 """
 
 import itertools
@@ -15,19 +15,19 @@ from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
 
-MOST_CELLS = 20_000  # grid cells that we are ready to solve for; three personas then take some 200 MB
+MOST_CELLS = 20_000  # largest grid; with three personas it takes about 200 MB
 CHUNK = 4096  # beliefs evaluated at once
-SAME_BELIEF = 12  # decimals by which two histories are told apart
+SAME_BELIEF = 12  # decimals at which two beliefs count as equal
 
 
 def belief_bounds(rules: Rules | None = None, resolution: int = 60) -> tuple[float, float]:
-    """(lower, upper) bound of the expected return of the best policy that has to find out the persona itself."""
+    """(lower, upper) bound of the expected return of the best policy that does not know the persona."""
     policy = BeliefPolicy(rules, resolution)
     return policy.expected_return(), policy.upper_bound
 
 
 class BeliefPolicy:
-    """Greedy on the interpolated values of a belief grid: close to the best that can be done.
+    """Greedy on the interpolated values of a belief grid: close to optimal.
 
     >>> policy = BeliefPolicy(Rules(max_session_length=2), resolution=8)
     >>> int(policy.act(policy.prior[None], np.array([0]), step=0)[0]), policy.prior.round(2).tolist()
@@ -42,7 +42,7 @@ class BeliefPolicy:
             raise BadInput(f"resolution = {resolution!r}; expected 1 to {most} for {count} personas")
         self.resolution = resolution
         self.prior = np.full(count, 1 / count)
-        # Movies with the same click probabilities are one choice; the least id stands for them.
+        # Movies with equal click probabilities are one choice, represented by the smallest id.
         _, first = np.unique(self.rules.click_base, axis=1, return_index=True)
         self.choices = np.sort(first)
         self.values = self._solve()  # [L + 1, F, cells]
@@ -55,13 +55,13 @@ class BeliefPolicy:
         return self.choices[np.concatenate(best)]
 
     def update(self, belief: Array, fatigue: Array, movie: Array, clicked: Array) -> Array:
-        """Beliefs [n, P] after having seen the outcomes `clicked` [n]; `fatigue` is that before the step."""
+        """Beliefs [n, P] after the outcomes `clicked` [n]; `fatigue` is the one before the step."""
         prob = self.rules.click_prob[:, movie, fatigue].T
         weight = belief * np.where(clicked[:, None], prob, 1 - prob)
         return weight / weight.sum(axis=1, keepdims=True)
 
     def expected_return(self) -> float:
-        """Exact, by following every history of clicks; those that lead to the same belief are merged."""
+        """The exact value: follows every history of clicks and merges those with the same belief."""
         rules = self.rules
         reach, belief, fatigue = np.ones(1), self.prior[None], np.zeros(1, np.int64)
         total = 0.0
@@ -83,7 +83,7 @@ class BeliefPolicy:
         rules, cells = self.rules, (self.resolution + 1) ** (len(self.prior) - 1)
         points, place = self._grid()
         values = np.zeros((rules.max_session_length + 1, CHURN_TENTHS, cells))
-        # Where a grid point's posteriors lie does not depend on the step: find out once.
+        # A grid point's posteriors do not depend on the step: compute them once.
         levels = [self._branches(points, np.full(len(points), f)) for f in range(CHURN_TENTHS)]
         for step in reversed(range(rules.max_session_length)):
             for fatigue, branches in enumerate(levels):
@@ -109,11 +109,11 @@ class BeliefPolicy:
         """The P grid points around each belief [..., P] and their weights (Freudenthal's triangulation).
 
         In the coordinates K · (belief in personas i and later), i = 1 … P − 1, grid points are whole and the simplex
-        around a point is found by sorting the fractions: walk from the floor, raising the largest fraction first.
+        around a point follows from sorting the fractions: start at the floor and raise the largest fraction first.
         """
         size = belief.shape[-1] - 1
         tail = self.resolution * np.cumsum(belief[..., ::-1], axis=-1)[..., ::-1][..., 1:]
-        tail = np.clip(np.round(tail, 9), 0, self.resolution)  # or a rounding error would leave the grid
+        tail = np.clip(np.round(tail, 9), 0, self.resolution)  # keeps rounding errors inside the grid
         floor = np.minimum(np.floor(tail), self.resolution).astype(np.int64)
         fraction = tail - floor
         order = np.argsort(-fraction, axis=-1, kind="stable")
@@ -123,7 +123,7 @@ class BeliefPolicy:
         stride = (self.resolution + 1) ** np.arange(size)
         start = (floor * stride).sum(axis=-1, keepdims=True)
         cell = start + np.concatenate([np.zeros_like(start), np.cumsum(stride[order], axis=-1)], axis=-1)
-        # A corner of weight 0 may lie outside; any cell serves.
+        # A corner of weight 0 may lie outside the grid; any cell will do.
         return np.where(weight > 0, cell, 0), weight
 
     def _grid(self) -> tuple[Array, Array]:

@@ -1,25 +1,27 @@
-"""MovieRec in Gymnasium's single form."""
+"""MovieRec as a single Gymnasium environment."""
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import SupportsIndex
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from drl.core.errors import BadInput
+from drl.core.specs import Array
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, CHURN_TENTHS, PERSONAS, Persona, Rules, as_personas, observe
 from drl.games.movie_rec.session_card import Moment, describe, draw_card
+from drl.games.random_streams import Info
 
 RENDER_MODES = ("ansi", "rgb_array")
 
 
-class MovieRecEnv(gym.Env[Any, Any]):
+class MovieRecEnv(gym.Env[Array, np.int64]):
     """One episode is one session with one viewer, whose persona is hidden. Each step recommends one movie.
 
-    Observation: satisfaction per genre, fatigue, share of the session gone; all in [0, 1]. An episode takes one
-    uniform draw for the persona, then one for each step, which is a click where it is below the click probability.
+    Observation: satisfaction per genre, fatigue, elapsed share of the session; all in [0, 1]. An episode takes one
+    uniform draw for the persona, then one per step: the viewer clicks if it is below the click probability.
 
     >>> env = MovieRecEnv(render_mode="ansi")
     >>> obs, info = env.reset(seed=1)
@@ -53,17 +55,17 @@ class MovieRecEnv(gym.Env[Any, Any]):
         self._step = 0
         self._persona = 0
         self._over = True  # no session is running
-        self._running_stats: list[Moment] = []  # of this session, kept only to be drawn
+        self._moments: list[Moment] = []  # steps of this session, kept only for rendering
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._persona = int(self.rules.persona_of(self.np_random.random()))
         self._counts[:] = 0
         self._fatigue, self._step, self._over = 0, 0, False
-        self._running_stats.clear()
+        self._moments.clear()
         return observe(self._counts, self.rules.scale), {"user_persona": self._name, "fatigue": 0.0}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: SupportsIndex) -> tuple[Array, float, bool, bool, Info]:
         rules = self.rules
         movie = self._checked(action)
         click_prob = float(rules.click_prob[self._persona, movie, self._fatigue])
@@ -77,7 +79,7 @@ class MovieRecEnv(gym.Env[Any, Any]):
         churned = self._fatigue >= CHURN_TENTHS
         truncated = self._step >= rules.max_session_length and not churned
         self._over = churned or truncated
-        info = {
+        info: Info = {
             "user_persona": self._name,
             "is_clicked": clicked,
             "click_prob": click_prob,
@@ -88,21 +90,21 @@ class MovieRecEnv(gym.Env[Any, Any]):
         if self._over:
             info["is_success"] = truncated  # the viewer stayed to the end
         if self.render_mode is not None:
-            self._running_stats.append(Moment(movie, clicked, click_prob, self._fatigue, reward))
+            self._moments.append(Moment(movie, clicked, click_prob, self._fatigue, reward))
         return observe(self._counts, rules.scale), reward, churned, truncated, info
 
-    def render(self) -> Any:
-        """What the last step did: a line of text (`ansi`) or a picture (`rgb_array`)."""
+    def render(self) -> str | Array:
+        """The last step as a line of text (`ansi`) or a picture (`rgb_array`)."""
         if self.render_mode is None:
             raise BadInput(f"this environment was made without a render_mode; pass one of {', '.join(RENDER_MODES)}")
         show = describe if self.render_mode == "ansi" else draw_card
-        return show(self.rules, self._name, self._running_stats)
+        return show(self.rules, self._name, self._moments)
 
     @property
     def _name(self) -> str:
         return self.rules.personas[self._persona].name
 
-    def _checked(self, action: Any) -> int:
+    def _checked(self, action: SupportsIndex) -> int:
         if self._over:
             raise BadInput("step() without a running session; call reset() first")
         try:

@@ -1,7 +1,7 @@
-"""Every rule of MovieRec, once, as tables that all forms of the environment and the exact solutions read.
+"""The rules of MovieRec as tables, shared by both environments and the exact solutions.
 
-Whole numbers inside: fatigue in tenths, satisfaction in fifths, click probabilities in hundredths. They become floats
-at the last moment, by one division, so nothing drifts and churn comes exactly where the rules say.
+The tables hold integers: fatigue in tenths, satisfaction in fifths, click probabilities in hundredths. One division
+turns them into floats at the end, so rounding errors do not add up and churn happens exactly at its threshold.
 """
 
 import math
@@ -9,24 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import overload
 
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 
-CHURN_TENTHS = 10  # a viewer this tired leaves
-RELIEF_TENTHS = 1  # a click takes this much fatigue away, …
-BOREDOM_TENTHS = 2  # … and a miss adds this much
-SATISFIED_FIFTHS = 5  # where the satisfaction shown stops growing; a click adds one fifth
+CHURN_TENTHS = 10  # at this fatigue a viewer leaves
+RELIEF_TENTHS = 1  # a click reduces fatigue by this
+BOREDOM_TENTHS = 2  # a miss increases fatigue by this
+SATISFIED_FIFTHS = 5  # the observed satisfaction stops growing here; a click adds one fifth
 # Click probability, in hundredths.
 NEUTRAL, PER_LIKED, PER_HATED, PER_TENTH, LEAST, MOST = 30, 30, 20, 5, 5, 95
 
 
 @dataclass(frozen=True)
 class Persona:
-    """A kind of viewer. Genres that are neither liked nor hated leave it cold."""
+    """A kind of viewer. Other genres than those liked or hated have no effect."""
 
     name: str
     likes: tuple[str, ...] = ()
@@ -65,9 +65,9 @@ PERSONAS: tuple[Persona, ...] = (
 
 @dataclass(frozen=True)
 class Rules:
-    """What a user may change, checked, and the tables that follow from it.
+    """The settings of MovieRec, checked, and the tables computed from them.
 
-    In shapes: P personas, M movies, G genres, F = 10 levels of fatigue (tenths) at which a viewer still watches.
+    In shapes: P personas, M movies, G genres, F = 10 levels of fatigue (tenths) before churn.
 
     >>> rules = Rules()
     >>> len(rules.genres), rules.click_prob.shape
@@ -80,7 +80,7 @@ class Rules:
     personas: Sequence[Persona] = PERSONAS  # drawn uniformly at reset
     reward_click: float = 1.0
     reward_no_click: float = -0.2
-    reward_churn: float = -10.0  # instead of the miss's reward, not on top of it
+    reward_churn: float = -10.0  # replaces the reward of the miss
     max_session_length: int = 20  # steps
 
     def __post_init__(self) -> None:
@@ -119,34 +119,38 @@ class Rules:
 
     @cached_property
     def fatigue_after(self) -> Array:
-        """Tenths after a miss (row 0) and after a click (row 1): [2, F]. `CHURN_TENTHS` or more: the viewer is gone."""
+        """Tenths after a miss (row 0) and after a click (row 1): [2, F]. At `CHURN_TENTHS` the viewer leaves."""
         fatigue = np.arange(CHURN_TENTHS)
         return np.stack([fatigue + BOREDOM_TENTHS, np.maximum(fatigue - RELIEF_TENTHS, 0)])
 
     @cached_property
     def reward(self) -> Array:
-        """Of a miss (row 0) and of a click (row 1): [2, F]."""
+        """Reward of a miss (row 0) and of a click (row 1): [2, F]."""
         plain = np.array([[self.reward_no_click], [self.reward_click]], np.float64)
         return np.where(self.fatigue_after >= CHURN_TENTHS, float(self.reward_churn), plain)
 
     @cached_property
     def scale(self) -> Array:
-        """How many units make a 1.0 in each entry of an observation: [G + 2]."""
+        """Units that make 1.0 in each entry of an observation: [G + 2]."""
         units = [SATISFIED_FIFTHS] * len(self.genres) + [CHURN_TENTHS, self.max_session_length]
         return np.array(units, np.int32)
 
-    def persona_of(self, uniform: Any) -> Any:
-        """The persona (index) that a uniform draw from [0, 1) stands for; also for arrays of draws."""
+    @overload
+    def persona_of(self, uniform: float) -> np.int64: ...
+    @overload
+    def persona_of(self, uniform: Array) -> Array: ...
+    def persona_of(self, uniform: float | Array) -> np.int64 | Array:
+        """The index of the persona for a uniform draw from [0, 1), or for an array of draws."""
         return np.int64(uniform * len(self.personas))
 
 
 def observe(counts: Array, scale: Array) -> Array:
-    """From whole numbers (fifths per genre, tenths, steps) [..., G + 2] to a fresh float32 observation in [0, 1]."""
+    """Turns integers (fifths per genre, tenths, steps) [..., G + 2] into a new float32 observation in [0, 1]."""
     return np.divide(np.minimum(counts, scale), scale, dtype=np.float32)
 
 
 def as_personas(given: Sequence[Persona] | Mapping[str, Mapping[str, Sequence[str]]]) -> Sequence[Persona]:
-    """Personas from plain data, such as a config file holds.
+    """Personas from plain data, such as a config file.
 
     >>> as_personas({"night_owl": {"likes": ["Horror"]}})
     (Persona(name='night_owl', likes=('Horror',), hates=()),)
@@ -162,7 +166,7 @@ def as_personas(given: Sequence[Persona] | Mapping[str, Mapping[str, Sequence[st
     return tuple(personas)
 
 
-def _checked_catalogue(catalogue: Any) -> tuple[tuple[str, ...], ...]:
+def _checked_catalogue(catalogue: object) -> tuple[tuple[str, ...], ...]:
     if not isinstance(catalogue, list | tuple) or not catalogue:
         raise BadInput(f"catalogue = {catalogue!r}; expected a list with one list of genres per movie")
     movies = tuple(_checked_genres(f"catalogue: movie {i}", genres) for i, genres in enumerate(catalogue))
@@ -171,7 +175,7 @@ def _checked_catalogue(catalogue: Any) -> tuple[tuple[str, ...], ...]:
     return movies
 
 
-def _checked_personas(personas: Any) -> tuple[Persona, ...]:
+def _checked_personas(personas: object) -> tuple[Persona, ...]:
     if not isinstance(personas, list | tuple) or not personas or not all(isinstance(p, Persona) for p in personas):
         raise BadInput(f"personas = {personas!r}; expected a list of Persona, or a dict of name → likes and hates")
     names = [persona.name for persona in personas]
@@ -187,7 +191,7 @@ def _checked_personas(personas: Any) -> tuple[Persona, ...]:
     return tuple(checked)
 
 
-def _checked_genres(of: str, genres: Any) -> tuple[str, ...]:
+def _checked_genres(of: str, genres: object) -> tuple[str, ...]:
     if not isinstance(genres, list | tuple) or not all(isinstance(genre, str) and genre for genre in genres):
         raise BadInput(f"{of}: {genres!r}; expected a list of genre names, such as ['Drama', 'War']")
     if len(set(genres)) < len(genres):

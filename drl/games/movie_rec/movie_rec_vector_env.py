@@ -1,7 +1,6 @@
 """MovieRec for N environments in one NumPy program."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -11,14 +10,14 @@ from gymnasium.vector.utils import batch_space
 from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, CHURN_TENTHS, PERSONAS, Persona, Rules, as_personas, observe
-from drl.games.random_streams import UniformStreams, masked, streams_for
+from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
 
-class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
-    """N sessions at once, each starting anew in the step that ends it (SAME_STEP).
+class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
+    """N sessions at once. A session restarts in the step that ends it (SAME_STEP).
 
-    Environment i is `MovieRecEnv` seeded with `seed + i` (or with `seed[i]` of a list), row by row, whatever N is.
-    Where an episode ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info.
+    Environment i equals `MovieRecEnv` with seed `seed + i` (or `seed[i]` of a list), whatever N is. Where an episode
+    ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info.
 
     >>> env = MovieRecVectorEnv(num_envs=2)
     >>> obs, infos = env.reset(seed=1)
@@ -52,34 +51,35 @@ class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._names = np.array([persona.name for persona in rules.personas], object)
-        # What a step adds to the counts of an environment: the genres of the movie clicked, one step; last row: a miss.
+        # What a step adds to the counts: one step and the genres of the clicked movie. The last row is a miss.
         movies, genres = rules.membership.shape
         self._gain = np.zeros((movies + 1, genres + 2), np.int32)
         self._gain[:movies, :genres], self._gain[:, -1] = rules.membership, 1
         self._streams: UniformStreams | None = None
         self._everywhere = np.ones(num_envs, bool)
-        self._everywhere.flags.writeable = False  # handed out as a mask at every step
-        # One row per environment, since NumPy is several times faster on equal shapes than on a short row stretched to
-        # many.
+        self._everywhere.flags.writeable = False  # returned as a mask by every step
+        # One row per environment: NumPy is several times faster on equal shapes than with broadcasting.
         self._scale = np.tile(rules.scale, (num_envs, 1))
         self._counts = np.zeros_like(self._scale)  # fifths per genre, tenths of fatigue, steps
-        self._fatigue = np.zeros(num_envs, np.int64)  # tenths, once more: it selects from the tables
+        self._fatigue = np.zeros(num_envs, np.int64)  # tenths again, as an index into the tables
         self._persona = np.zeros(num_envs, np.int64)
-        self._viewer = np.full(num_envs, None, object)  # names; replaced, never changed: it has been handed out
+        self._viewer = np.full(
+            num_envs, None, object
+        )  # names; replaced, never changed in place, because infos refer to it
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, Info]:
         if seed is not None or self._streams is None:
             self._streams = streams_for(seed, self.num_envs)
         self._begin(np.arange(self.num_envs))
         return observe(self._counts, self._scale), masked(self._first_info(), self._everywhere)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
         rules, movies = self.rules, len(self.rules.catalogue)
         movie = self._checked(actions)
         assert self._streams is not None
-        # Tables are read through their flat index, which `take` does much faster than indexing by several arrays.
+        # `take` with a flat index is much faster than indexing by several arrays.
         click_prob = rules.click_prob.take((self._persona * movies + movie) * CHURN_TENTHS + self._fatigue)
         clicked = self._streams.draw_all() < click_prob
         outcome = clicked * CHURN_TENTHS + self._fatigue
@@ -116,16 +116,16 @@ class MovieRecVectorEnv(VectorEnv[Any, Any, Any]):
         self._viewer = self._viewer.copy()
         self._viewer[indices] = self._names[persona]
 
-    def _first_info(self) -> dict[str, Any]:
+    def _first_info(self) -> Info:
         return {"user_persona": self._viewer, "fatigue": self._fatigue / CHURN_TENTHS}
 
-    def _checked(self, actions: Any) -> Array:
+    def _checked(self, actions: Array) -> Array:
         if self._streams is None:
             raise BadInput("step() before the first reset(); call reset() once")
-        movie = np.array(actions)  # a copy: the infos hold on to it
+        movie = np.array(actions)  # a copy, because infos refer to it
         movies = len(self.rules.catalogue)
         if movie.shape != (self.num_envs,) or movie.dtype.kind not in "iu":
             raise BadInput(f"actions = {actions!r}; expected {self.num_envs} whole numbers 0–{movies - 1}")
-        if (movie.astype(np.uint64) >= movies).any():  # a negative number becomes a huge one
+        if (movie.astype(np.uint64) >= movies).any():  # a negative number wraps to a huge one
             raise BadInput(f"actions = {actions!r}; expected only whole numbers 0–{movies - 1}")
         return movie.astype(np.int64, copy=False)

@@ -1,13 +1,13 @@
 """Exact values of MovieRec sessions, by dynamic programming over fatigue and step.
 
-Satisfaction is shown to the agent but changes nothing, so for a known persona (fatigue, step) is the whole state.
-What can be reached without knowing the persona is in `hidden_persona.py`.
+Satisfaction is observed but has no effect, so for a known persona (fatigue, step) is the whole state.
+`hidden_persona.py` has the values for an unknown persona.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
@@ -15,7 +15,7 @@ from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
 
 
 def upper_bound(rules: Rules | None = None) -> float:
-    """Expected return of the best policy that is told the persona: nobody can do better.
+    """Expected return of the best policy that knows the persona: an upper bound for all policies.
 
     >>> round(upper_bound(Rules(max_session_length=1)), 9)  # one movie, 90 % liked: 0.9 · 1.0 + 0.1 · −0.2
     0.88
@@ -31,7 +31,7 @@ def random_return(rules: Rules | None = None) -> float:
 
 
 def constant_returns(rules: Rules | None = None) -> Array:
-    """Expected return of recommending the same movie all the time, for each movie: [M]. The best blind policies."""
+    """Expected return of always recommending the same movie, for each movie: [M]."""
     rules = rules or Rules()
 
     def always(movie: int) -> float:
@@ -41,7 +41,7 @@ def constant_returns(rules: Rules | None = None) -> Array:
 
 
 class PersonaOracle:
-    """The best policy that is told the persona; its expected return is `upper_bound`.
+    """The best policy that knows the persona; its expected return is `upper_bound`.
 
     >>> oracle = PersonaOracle()
     >>> int(oracle.movies[0, 0, 0])  # the first movie for an action fan
@@ -53,19 +53,19 @@ class PersonaOracle:
         self.values = _solve(self.rules, lambda q: q.max(axis=1))  # [P, L + 1, F], from a step on
         steps = range(self.rules.max_session_length)
         q = [movie_values(self.rules, self.values[:, step + 1]) for step in steps]
-        # The least id of several equally good movies; rounding keeps the last bit from choosing.
+        # The smallest id of equally good movies; rounding keeps float errors from breaking ties.
         self.movies = np.stack([np.round(values, 9).argmax(axis=1) for values in q], axis=1)  # [P, L, F]
         self._index = {persona.name: i for i, persona in enumerate(self.rules.personas)}
 
-    def act(self, persona: Any, obs: Any) -> Array:
+    def act(self, persona: str | Array, obs: ArrayLike) -> Array:
         """Best movies for personas (a name, or an array of names as in infos) and observations [..., G + 2]."""
         names = np.asarray(persona, object)
         if unknown := sorted(set(names.ravel().tolist()) - set(self._index)):
             raise BadInput(f"unknown persona {unknown[0]!r}; expected one of {', '.join(map(repr, self._index))}")
         who = np.vectorize(self._index.__getitem__, otypes=[np.int64])(names)
-        obs = np.asarray(obs)
-        fatigue = np.rint(obs[..., -2] * CHURN_TENTHS).astype(np.int64)
-        step = np.rint(obs[..., -1] * self.rules.max_session_length).astype(np.int64)
+        array = np.asarray(obs)
+        fatigue = np.rint(array[..., -2] * CHURN_TENTHS).astype(np.int64)
+        step = np.rint(array[..., -1] * self.rules.max_session_length).astype(np.int64)
         return self.movies[who, step, fatigue]
 
 
@@ -78,7 +78,7 @@ def movie_values(rules: Rules, following: Array) -> Array:
 
 
 def _solve(rules: Rules, choose: Callable[[Array], Array]) -> Array:
-    """Values [P, L + 1, F] of the policy that turns movie values [P, M, F] into the value of its choice [P, F]."""
+    """Values [P, L + 1, F] of a policy; `choose` maps movie values [P, M, F] to the value of its choice [P, F]."""
     length = rules.max_session_length
     values = np.zeros((len(rules.personas), length + 1, CHURN_TENTHS))
     for step in reversed(range(length)):

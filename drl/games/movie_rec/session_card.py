@@ -1,4 +1,4 @@
-"""A session as a line of text and as a picture, which takes about 10 ms."""
+"""A session as a line of text and as a picture (about 10 ms)."""
 
 import colorsys
 import itertools
@@ -11,12 +11,12 @@ from drl.core.specs import Array
 from drl.games.canvas import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Canvas, Color
 from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
 
-WIDTH, HEIGHT = 640, 400  # multiples of 16, which video encoders like
+WIDTH, HEIGHT = 640, 400  # multiples of 16, for video encoders
 MOST_CELLS = 60  # a session longer than this gets a plain bar
 
 
 class Moment(NamedTuple):
-    """What one step did."""
+    """The result of one step."""
 
     movie: int
     clicked: bool
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 
 def describe(rules: Rules, persona: str, moments: Sequence[Moment]) -> str:
-    """The last step in one line; columns are as wide as the widest entry of these rules, so lines align."""
+    """The last step in one line. Columns fit the widest entry of these rules, so lines align."""
     width = len(str(rules.max_session_length))
     head = f"step {len(moments):{width}}/{rules.max_session_length}  "
     head += f"{persona:{max(len(p.name) for p in rules.personas)}}  "
@@ -122,7 +122,7 @@ def _draw_session(canvas: Canvas, rules: Rules, moments: Sequence[Moment]) -> No
 
 
 def _genre_color(rules: Rules, genre: str) -> Color:
-    """Light colors, evenly around the wheel, so that no two genres of a catalogue share one."""
+    """Light colors, evenly spaced in hue, so that every genre has its own."""
     hue = rules.genres.index(genre) / len(rules.genres)
     red, green, blue = colorsys.hls_to_rgb(hue, 0.70, 0.62)
     return int(255 * red), int(255 * green), int(255 * blue)

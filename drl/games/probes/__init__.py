@@ -1,4 +1,4 @@
-"""Tiny environments whose every value is known. Importing this registers nothing; see `drl.games.registry`."""
+"""Tiny environments with known values. Importing this registers nothing; see `drl.games.registry`."""
 
 from drl.games.probes.counting import CountingEnv, CountingVectorEnv
 from drl.games.probes.known_values import MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv

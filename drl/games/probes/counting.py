@@ -1,12 +1,13 @@
-"""An environment whose observation says where it is, so that a row that bridges a reset gives itself away.
+"""An environment whose observation shows its position, so that a row that spans a reset is easy to detect.
 
 Observation: (episode index, step in the episode, last action). Reward: 100·episode + step after the move.
 An episode lasts 1 + (2·episode + its first action) mod 5 steps. It ends terminated, truncated, or with both flags
-set, in turn (episode index mod 3). Every third episode reports `is_success` itself, and says False.
-Nothing is random and seeds are ignored: all engines must give the same rows to the same actions.
+set, in turn (episode index mod 3). Every third episode reports `is_success` = False.
+Nothing is random and seeds are ignored: all vectorizations must give the same rows for the same actions.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import SupportsInt
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from drl.core.specs import Array
+from drl.games.random_streams import Info
 
 ACTIONS = 4
 
@@ -23,8 +25,8 @@ def _observation_space() -> spaces.Box:
     return spaces.Box(-1.0, np.inf, (3,), np.float32)
 
 
-class CountingEnv(gym.Env[Any, Any]):
-    """The counting environment in Gymnasium's single form. It reuses its observation buffer on purpose."""
+class CountingEnv(gym.Env[Array, np.int64]):
+    """A single counting environment. It reuses its observation array on purpose."""
 
     metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own convention)
 
@@ -36,27 +38,26 @@ class CountingEnv(gym.Env[Any, Any]):
         self._episode = -1
         self._length = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._episode += 1
         self._obs[:] = (self._episode, 0, -1)
         return self._obs, {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: SupportsInt) -> tuple[Array, float, bool, bool, Info]:
         if self._obs[1] == 0:
             self._length = 1 + (2 * self._episode + int(action)) % 5
         self._obs[1] += 1
-        self._obs[2] = action
+        self._obs[2] = int(action)
         step = int(self._obs[1])
         ends = step == self._length
         turn = self._episode % 3
-        info: dict[str, Any] = {"is_success": False} if ends and turn == 0 else {}
+        info: Info = {"is_success": False} if ends and turn == 0 else {}
         return self._obs, 100.0 * self._episode + step, ends and turn != 1, ends and turn != 0, info
 
 
-class CountingVectorEnv(VectorEnv[Any, Any, Any]):
-    """The same environment for N environments at once, in any autoreset mode; written for arrays, not as a loop over
-    the above."""
+class CountingVectorEnv(VectorEnv[Array, Array, Array]):
+    """N counting environments at once, in any autoreset mode; implemented with arrays, not as a loop over the above."""
 
     def __init__(
         self,
@@ -83,12 +84,16 @@ class CountingVectorEnv(VectorEnv[Any, Any, Any]):
         self._episode[mask] += 1
         self._step[mask], self._action[mask], self._ended[mask] = 0, -1, False
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._begin((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, Info]:
+        self._begin(np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool))))
         return self._observe(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        phantom = self._ended.copy()  # stays all False where ends are dealt with at once
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
+        phantom = (
+            self._ended.copy()
+        )  # environments that only reset in this step; all False in the other autoreset modes
         if self.mode is AutoresetMode.DISABLED:
             assert not phantom.any(), "an environment that has ended was stepped without a reset"
         first = (self._step == 0) & ~phantom
@@ -98,10 +103,10 @@ class CountingVectorEnv(VectorEnv[Any, Any, Any]):
         reward = np.where(phantom, 0.0, 100.0 * self._episode + self._step)
         ended = (self._step == self._length) & ~phantom
         terminated, truncated = ended & (turn != 1), ended & (turn != 0)
-        infos: dict[str, Any] = {}
+        infos: Info = {}
         final_obs = self._observe()
         for i in np.flatnonzero(ended):
-            info: dict[str, Any] = {"is_success": False} if turn[i] == 0 else {}
+            info: Info = {"is_success": False} if turn[i] == 0 else {}
             if self.mode is AutoresetMode.SAME_STEP:
                 info = {"final_obs": final_obs[i], "final_info": info}
             infos = self._add_info(infos, info, int(i))

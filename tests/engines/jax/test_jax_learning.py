@@ -137,7 +137,7 @@ def test_a_checkpoint_continues_identically(algorithm, tmp_path):
     for student, lesson in ((agent, learner), restored):
         logs = lesson.learn(batches[2], progress=0.5)
         actions = student.decide(batches[2].obs.reshape(-1, 3), explore=True)
-        ends.append(logs | student.model_state.host | {"actions": actions})
+        ends.append(logs.log | student.model_state.host | {"actions": actions})
     assert ends[0].keys() == ends[1].keys()
     for name, value in ends[0].items():
         np.testing.assert_array_equal(value, ends[1][name], err_msg=name)
@@ -152,7 +152,7 @@ def test_target_kl_stops_the_epochs():
 def test_what_an_algorithm_cannot_do_is_refused():
     with make_vec_env("drl/Match-v0", 1, seed=0) as envs:
         for algorithm, options, complaint in (
-            ("sac", {}, "no algorithm 'sac'"),
+            ("sac", {}, "unknown algorithm 'sac'"),
             ("ppo", {"config": PPOConfig(critic_learning_rate=1e-3), "model": ModelConfig(shared=True)}, "of its own"),
             ("ppo", {"model": ModelConfig(recurrent="lstm")}, "recurrent is 'lstm'"),
         ):

@@ -18,6 +18,7 @@ from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.specs import Distribution
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
@@ -221,7 +222,7 @@ def test_a_step_is_an_update_with_what_its_key_gives():
     """Also for rollouts in which all rows count, and for several seeds at once."""
     rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
     _, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden_sizes=(5,)))
-    pure = jax_ppo.PurePPO(model_state.model, spec, PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
+    pure = jax_ppo.PurePPO(model_state.model, Distribution.on(spec), PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
     window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, envs=4, phantoms=False))
     assert window.valid.all()
     keys, rates = jax.random.split(jax.random.key(3), 2), (np.float32(1e-3), np.float32(0.2))

@@ -10,7 +10,7 @@ from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.agents import PolicyAgent
@@ -24,6 +24,7 @@ from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
+DIST = Distribution.on(SPEC)
 IMAGE, ROUNDS = ObsSpec("box", (2, 36, 40), "uint8"), ObsSpec("box", (10, 5))
 GAUSSIAN = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32")
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -202,7 +203,7 @@ def test_ppo_and_a2c_learn_from_a_recurrent_batch():
     for algorithm, config in (("ppo", PPOConfig(minibatches=2)), ("a2c", A2CConfig())):
         model_config = ModelConfig(hidden_sizes=(8,), recurrent="gru", recurrent_size=6)
         _, learner = build_learner(algorithm, (OBS, SPEC), (model_config, config), Seeds(0))
-        assert np.isfinite(list(learner.learn(batch).values())).all()
+        assert np.isfinite(list(learner.learn(batch).log.values())).all()
     with pytest.raises(BadInput, match="sequences"):
         learner.learn(RolloutBatch(**{**vars(batch), "rnn_state": None}))
 
@@ -216,7 +217,7 @@ def test_acting_in_numpy_equals_torch(kind, shared, spec):
     agent = PolicyAgent(make_model(kind, shared, spec=spec), OBS, spec)
     assert recurrent_views(agent.model) is not None
     slow = PolicyAgent(agent.model, OBS, spec)
-    slow._numpy_net.make = lambda model: None
+    slow._memory.make = lambda model: None
     for _ in range(3):
         obs = rng.normal(size=(5, 3)).astype(np.float32)
         np.testing.assert_allclose(agent.dist_params(obs), slow.dist_params(obs), atol=2e-6)

@@ -91,21 +91,18 @@ class PPO(Learner):
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
         rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
-        logged = self._descend(rows, rate, torch.tensor(clip_range, device=rows.value.device))
-        fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
-        return Learned(logged | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range})
-
-    def _descend(self, rows: Rows, rate: float, clip_range: Tensor) -> dict[str, float]:
-        """Minibatch epochs. Numbers to log stay on the device until the end."""
-        total, updates = torch.zeros(len(LOGGED), device=rows.value.device), 0
+        device = rows.value.device
+        limit, total, updates = torch.tensor(clip_range, device=device), torch.zeros(len(LOGGED), device=device), 0
         for _ in range(self.config.epochs):
             for minibatch in self._minibatches(rows):
-                logged = self.optimizer.descend(rate, minibatch, clip_range)
-                total += logged
+                logged = self.optimizer.descend(rate, minibatch, limit)
+                total += logged  # numbers to log stay on the device until the end
                 updates += 1
             if self._too_far(logged):
                 break
-        return dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
+        log = dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
+        fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
+        return Learned(log | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range})
 
     def _minibatches(self, rows: Rows) -> Iterator[Rows]:
         """The rows in a new random order, in nearly equal parts; of a recurrent rollout whole environments in their
