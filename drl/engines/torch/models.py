@@ -196,8 +196,8 @@ def make_q_value_model(
 def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
     """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
     becomes when a part of it is replaced."""
-    config = getattr(model, "config", None)
-    if type(config) is not VARIANTS[variant].config:
+    config: ModelConfig | QModelConfig | None = getattr(model, "config", None)
+    if config is None or type(config) is not VARIANTS[variant].config:
         return None
     description = str(model)
     if getattr(model, "checked", None) != description:

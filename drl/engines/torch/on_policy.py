@@ -59,7 +59,8 @@ def evaluate_rollout(model: nn.Module, dist: Distribution, batch: RolloutBatch, 
     dist_params, value = forward_in_chunks(model, obs)
     log_prob, _ = ops.log_prob_and_entropy(dist, dist_params, action, mask)
     values = value.cpu().numpy().reshape(batch.reward.shape)  # [T, N]
-    next_values = successor_values(model, batch, values)
+    _, bootstrap = forward_in_chunks(model, cut_obs(batch, device))
+    next_values = successor_values(batch, values, bootstrap.cpu().numpy())
     advantage = ops.gae(batch.reward, values, next_values, batch.terminated, batch.truncated, gamma, lam)
     advantages = torch.from_numpy(advantage.reshape(-1)).to(device)
     rows = Rows(obs, action, log_prob, value, advantages, advantages + value, mask)
@@ -104,14 +105,14 @@ def minibatches_of_envs(rows: Rows, rng: np.random.Generator, count: int) -> Ite
         yield Rows(seen, *rows.columns(keep))  # type: ignore[arg-type]
 
 
-@torch.no_grad()
-def successor_values(model: nn.Module, batch: RolloutBatch, values: Array) -> Array:
-    """V of every row's true successor `[T, N]`: the next row's, or the critic's word where the trace was cut."""
-    device = next(model.parameters()).device
-    cut = ops.to_tensors(np.concatenate([batch.last_obs, batch.final_obs]), device)
-    _, cut_value = forward_in_chunks(model, cut)
+def cut_obs(batch: RolloutBatch, device: torch.device) -> ops.Obs:
+    """What was seen where a trace is cut: after the window's last row `[N]`, then at the end of each episode `[E]`."""
+    return ops.to_tensors(np.concatenate([batch.last_obs, batch.final_obs]), device)
+
+
+def successor_values(batch: RolloutBatch, values: Array, bootstrap: Array) -> Array:
+    """V of every row's true successor `[T, N]`: the next row's, or the critic's estimate for `cut_obs`."""
     num_envs = len(batch.last_obs)
-    bootstrap = cut_value.cpu().numpy()
     next_values = np.concatenate([values[1:], bootstrap[None, :num_envs]])
     next_values.reshape(-1)[batch.final_index] = bootstrap[num_envs:]
     return next_values

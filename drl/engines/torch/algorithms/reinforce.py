@@ -17,7 +17,7 @@ from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.models import distribution_of
-from drl.engines.torch.on_policy import forward_in_chunks, successor_values
+from drl.engines.torch.on_policy import cut_obs, forward_in_chunks, successor_values
 from drl.engines.torch.recurrent import recurrent_parts
 
 LOGGED = ("policy_loss", "entropy", "value_loss", "grad_norm")
@@ -100,8 +100,10 @@ class Reinforce(Learner):
             with torch.no_grad():
                 device = next(self.model.parameters()).device
                 _, value = forward_in_chunks(self.model, ops.to_tensors(batch.obs[:, 0], device))
+                _, bootstrap = forward_in_chunks(self.model, cut_obs(batch, device))
             values = value.cpu().numpy()[:, None]
-            return ops.discounted_returns(batch.reward, successor_values(self.model, batch, values), *ends), values
+            tails = successor_values(batch, values, bootstrap.cpu().numpy())
+            return ops.discounted_returns(batch.reward, tails, *ends), values
         tail = self.running_mean or 0.0 if self.config.baseline == "mean" else 0.0
         returns = ops.discounted_returns(batch.reward, np.full_like(batch.reward, tail), *ends)
         if self.config.baseline == "none":
