@@ -91,6 +91,8 @@ class ReplayBuffer:
             if self.next_action_mask is None:
                 self.next_action_mask = np.ones((self.config.capacity, rows.next_action_mask.shape[1]), bool)
             self.next_action_mask[slots] = rows.next_action_mask
+        elif self.next_action_mask is not None:
+            self.next_action_mask[slots] = True
         if self.tree is not None:
             self.tree.set(slots, np.full(count, self.top_priority**self.config.priority_alpha))
         self.cursor = (self.cursor + count) % self.config.capacity

@@ -1,22 +1,24 @@
-"""A sum tree with its top cut off: proportional sampling and updates in a few dozen NumPy calls.
+"""A sum tree without its upper levels: proportional sampling and updates in a few dozen NumPy calls.
 
-A binary tree over 100 000 leaves has 17 levels, and NumPy's overhead is paid at each of them. The upper levels are
-cheap to do without: a running sum over a few thousand numbers and one `searchsorted` take as long as two levels. So
-this tree is binary only at the bottom.
+A binary tree over 100 000 leaves has 17 levels, and each costs NumPy's overhead. A running sum over a few thousand
+numbers and one `searchsorted` take only as long as two levels. So they replace the upper levels of this tree.
 """
 
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl.core.specs import Array
 
-TOP = 8192  # nodes of the highest level, about: below it a running sum costs less than further levels
+if TYPE_CHECKING:
+    from drl.buffers.compiled_sum_tree import CompiledSumTree
+
+TOP = 8192  # approximate number of nodes in the highest level: for fewer nodes a running sum is faster
 
 
-def make_sum_tree(size: int) -> Any:
-    """The fastest tree that this machine has: compiled where numba is installed."""
+def make_sum_tree(size: int) -> "SumTree | CompiledSumTree":
+    """The fastest tree available: compiled if numba is installed."""
     if importlib.util.find_spec("numba") is None:
         return SumTree(size)
     from drl.buffers.compiled_sum_tree import CompiledSumTree
@@ -56,7 +58,7 @@ class SumTree:
         for below, above in zip(self.levels[:-1], self.levels[1:], strict=True):
             left = index & ~1
             index = index >> 1
-            above[index] = below.take(left) + below.take(left + 1)  # equal nodes get equal sums: repeats do no harm
+            above[index] = below.take(left) + below.take(left + 1)  # a repeated node gets the same sum twice
 
     def find(self, mass: Array) -> Array:
         """For each mass in [0, total): the leaf where the running sum of weights passes it; its weight is not zero."""
@@ -71,7 +73,7 @@ class SumTree:
             rest -= left * goes_right
             node += goes_right
         empty = self.levels[0].take(node) <= 0.0
-        if empty.any():  # rounding led past the last weight of a node: take the nearest one before it
+        if empty.any():  # rounding passed the last weight of a node: take the nearest one before it
             node[empty] = [self._last_weight(leaf) for leaf in node[empty]]
         return node
 

@@ -16,6 +16,8 @@ from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 
+Waiting = list[Any]  # of a step that still looks ahead: obs, action, reward so far, k so far
+
 
 class NStepRows(NamedTuple):
     """Transitions ready to be stored, `[M, …]`."""
@@ -36,14 +38,13 @@ class NStep:
 
     def __init__(self, n: int, gamma: float, num_envs: int):
         self.n, self.gamma = n, gamma
-        # Per environment, the steps that still look ahead: [obs, action, reward so far, k so far].
-        self.pending: list[list[list[Any]]] = [[] for _ in range(num_envs)]
+        self.pending: list[list[Waiting]] = [[] for _ in range(num_envs)]
 
     def add(self, obs: Array, action: Array, step: VecStep) -> NStepRows | None:
         """The transitions that this step completed; None if there are none."""
         if self.n == 1:
             return self._single(obs, action, step)
-        complete: list[tuple[Any, ...]] = []
+        complete: list[tuple[object, ...]] = []
         masks: list[Array | None] = []
         for env in np.flatnonzero(step.valid).tolist():
             waiting = self.pending[env]

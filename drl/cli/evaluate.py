@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     frame_stack = notes.get("frame_stack", 1)
     env_kwargs = notes.get("env_kwargs") if env == notes.get("env") else None
     if env is None:
-        raise BadInput(f"{folder} does not say where it was trained; add --env ID")
+        raise BadInput(f"{folder} does not name its environment; add --env ID")
 
     from drl.experiment.load_agent import load_agent
 

@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> int:
     except DrlError:
         raise
     except Exception as error:  # a run's files may come from anyone and contain anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({said})") from error
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({message})") from error
     if not written:
         raise BadInput(f"{folders[0]} has nothing to draw yet: no finished episode in metrics.jsonl")
     for path in written:

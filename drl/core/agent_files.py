@@ -1,21 +1,21 @@
-"""The deployable agent on disk: a JSON card that says what it is, and its weights as safetensors.
+"""The deployable agent on disk: a JSON card that describes it, and its weights as safetensors.
 
 ```text
 agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer, checksum
 agent/weights-<checksum>.safetensors
 ```
-The card is replaced last and in one piece, so a reader always finds a card whose weights are there.
+The card is replaced last and atomically, so the weights that a card names always exist.
 """
 
 import math
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside
@@ -50,7 +50,7 @@ def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None
 
 
 def find_agent(path: str | Path) -> Path:
-    """The agent's folder, given that folder, the run folder around it, or the card."""
+    """The agent's folder, given that folder, its run folder, or the card."""
     given = Path(path)
     if not given.exists():
         raise BadInput(f"{given} does not exist; give a run folder or an agent folder")
@@ -63,7 +63,7 @@ def find_agent(path: str | Path) -> Path:
 
 
 def read_agent(path: str | Path) -> tuple[PlainDict, dict[str, Array]]:
-    """The card and the arrays, verified."""
+    """The card and the arrays, after verification."""
     folder = find_agent(path)
     card = read_json(folder / "card.json")
     if not isinstance(card, dict) or "format" not in card:
@@ -87,7 +87,7 @@ def read_agent(path: str | Path) -> tuple[PlainDict, dict[str, Array]]:
 
 
 def check_finite(arrays: dict[str, Array], source: str) -> None:
-    """Weights are real numbers that float32 can hold."""
+    """Raise unless every weight is a finite float32 number."""
     for name, array in arrays.items():
         with np.errstate(over="ignore"):
             if array.dtype.kind not in "fiu" or not np.isfinite(array.astype(np.float32)).all():
@@ -95,11 +95,11 @@ def check_finite(arrays: dict[str, Array], source: str) -> None:
 
 
 class StoredAgent(NamedTuple):
-    """An agent file in our own words."""
+    """The parsed content of an agent file."""
 
     variant: str  # of its model
-    config: Any  # a dataclass of the variant's, which rebuilds the model; None: it was one of the user's own
-    distribution: Distribution  # of its policy; of action values the usual one of their space
+    config: Config  # of the variant; rebuilds the model. None: a custom model
+    distribution: Distribution  # of its policy; for action values the default of their space
     obs_spec: ObsSpec
     action_spec: ActionSpec
     normalizer: ObsNormalizer | None
@@ -107,14 +107,14 @@ class StoredAgent(NamedTuple):
 
 
 def open_agent(path: str | Path) -> StoredAgent:
-    """What an engine needs to bring an agent back. A card whose words make no sense is unusable, whatever is wrong."""
+    """Read what an engine needs to rebuild an agent. Any invalid content raises `UnusableFile`."""
     card, arrays = read_agent(path)
     variant = find_variant(card["variant"], path)
     try:
         return _stored(card, arrays, variant)
     except UnusableFile:
         raise
-    except Exception as error:  # the card may come from anybody, and there are many ways to be wrong
+    except Exception as error:  # the card is untrusted: parsing it can raise anything
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({said})") from None
 
@@ -123,7 +123,7 @@ def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) ->
     obs_spec, action_spec = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
     distribution = Distribution.on(action_spec, card["distribution"] or "auto")
     params = {name.removeprefix("model."): arrays[name] for name in arrays if name.startswith("model.")}
-    config: Any = None
+    config: Config = None
     if card["architecture"] is not None:
         config = _config(variant.config, card["architecture"])
         least, weights = _least_weights(config, obs_spec, action_spec), sum(array.size for array in params.values())
@@ -133,8 +133,8 @@ def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) ->
     return StoredAgent(variant.name, config, distribution, obs_spec, action_spec, normalizer, params)
 
 
-def _config(kind: type[Any], plain: PlainDict) -> Any:
-    """A model's config from plain data: every value of the type that its default has."""
+def _config(kind: ConfigClass, plain: PlainDict) -> Config:
+    """A model's config from plain data. Every value must have the type of its default."""
     defaults: PlainDict = {field.name: field.default for field in fields(kind)}
     values: PlainDict = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     for name, value in values.items():
@@ -149,8 +149,8 @@ def _config(kind: type[Any], plain: PlainDict) -> Any:
     return kind(**values)
 
 
-def _least_weights(config: Any, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
-    """How many weights one of our own models has at least: known before anybody makes room for it."""
+def _least_weights(config: Config, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
+    """A lower bound on the number of weights of a built-in model, computed without allocating it."""
     if not isinstance(config, ModelConfig | QModelConfig) or config.backbone not in ("auto", "mlp", "cnn", "conv1d"):
         return 0
     shape, least = obs_spec.shape, 0
@@ -189,7 +189,7 @@ def _normalizer(card: PlainDict | None, arrays: dict[str, Array], obs_spec: ObsS
 
 
 class Savable(Protocol):
-    """What a card says of an agent besides its model."""
+    """The attributes of an agent that its card holds besides the model."""
 
     variant: str
     obs_spec: ObsSpec
@@ -200,7 +200,7 @@ class Savable(Protocol):
 def save_agent(
     folder: str | Path,
     engine: str,
-    architecture: PlainDict | None,  # the config that rebuilds the model; None: one of the user's own
+    architecture: PlainDict | None,  # the config that rebuilds the model; None: a custom model
     agent: Savable,
     params: dict[str, Array],
     notes: PlainDict,

@@ -1,6 +1,6 @@
-"""What can be chosen, for every engine alike. Frozen, checked when made, each field with its meaning.
+"""Configs of models, buffers and exploration: frozen dataclasses, validated when they are made.
 
-Engines share these classes, so that a configuration means the same in PyTorch and in JAX.
+All engines share these classes, so a config means the same in PyTorch and in JAX.
 """
 
 import math
@@ -10,12 +10,15 @@ from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES, HEADS
-from drl.core.specs import ObsSpec
+from drl.core.specs import ObsSpec, PlainDict
 from drl.core.yaml_files import parse_yaml
 
+Config = Any  # an instance of a config dataclass, one of ours or a plugin's
+ConfigClass = type[Any]
 
-def require(config: Any, rule: str, names: str, test: Callable[[Any], bool]) -> None:
-    """Raise unless `test` holds for each of the fields in `names`; a field that is None is not set and passes."""
+
+def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
+    """Raise unless `test` holds for each of the fields in `names`; a field that is None passes."""
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{name} is {value}; expected a finite number")
@@ -30,15 +33,15 @@ def not_negative(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one that a plugin registered
+    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
-    head: str = "auto"  # auto, or a policy head that a plugin registered
+    head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "tanh"  # of the MLP: tanh · relu
-    shared: bool = False  # one backbone for actor and critic, memory included
-    recurrent: str = "none"  # none · gru · lstm: a memory between backbone and head, for ppo and a2c
-    recurrent_size: int = 64  # width of that memory
+    shared: bool = False  # one backbone for actor and critic, recurrent layer included
+    recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
+    recurrent_size: int = 64  # width of the recurrent layer
     distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions
     log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
 
@@ -52,17 +55,17 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one that a plugin registered
+    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
-    head: str = "auto"  # auto, or a head of action values that a plugin registered
+    head: str = "auto"  # auto, or a head of action values registered by a plugin
     hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
     activation: str = "relu"  # of the MLP: tanh · relu
-    dueling: bool = False  # value and advantage apart: Q = V + A − mean A
-    noisy: bool = False  # noisy layers in place of linear ones; they explore by themselves
-    noisy_sigma: float = 0.5  # how strong their noise is at first, as a share of their weights' scale
+    dueling: bool = False  # separate value and advantage: Q = V + A − mean A
+    noisy: bool = False  # noisy layers in place of linear ones; their noise is the exploration
+    noisy_sigma: float = 0.5  # initial scale of the noise, relative to the scale of the weights
     distributional: str = "none"  # none · c51 (a fixed support) · qr (quantiles)
-    num_atoms: int = 51  # of the support, or quantiles
+    num_atoms: int = 51  # atoms of the support, or quantiles
     v_min: float = -10.0  # c51: smallest return of the support
     v_max: float = 10.0  # c51: largest return of the support
 
@@ -76,7 +79,7 @@ class QModelConfig:
 
     @property
     def sigma(self) -> float:
-        """Of the noise in every layer; 0: no noisy layers."""
+        """Initial scale of the noise in every layer; 0: no noisy layers."""
         return self.noisy_sigma if self.noisy else 0.0
 
 
@@ -95,7 +98,7 @@ def _check_backbone(config: ModelConfig | QModelConfig) -> None:
 
 
 def backbone_name(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> str:
-    """The backbone a config means: `auto` looks at the observation, images → cnn, everything else → mlp."""
+    """The backbone that a config selects. `auto` depends on the observation: images → cnn, everything else → mlp."""
     if config.backbone == "auto":
         return "cnn" if len(obs_spec.shape) == 3 and min(obs_spec.shape[1:]) >= 36 else "mlp"
     if obs_spec.is_structured and config.backbone in ("mlp", "cnn", "conv1d"):
@@ -104,7 +107,7 @@ def backbone_name(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> str:
     return config.backbone
 
 
-def plain_pairs(name: str, pairs: tuple[str, ...]) -> dict[str, Any]:
+def plain_pairs(name: str, pairs: tuple[str, ...]) -> PlainDict:
     """`NAME=VALUE` pairs as a dict; values are read as YAML.
 
     >>> plain_pairs("env_kwargs", ("gravity=-5", "names=[a, b]"))
@@ -119,30 +122,30 @@ def plain_pairs(name: str, pairs: tuple[str, ...]) -> dict[str, Any]:
         raise BadInput(f"{name} has a value that is not YAML: {error}") from None
 
 
-# ── what an algorithm's buffer and exploration can be told ────────────────────────────────────────────────────────
+# ── settings of an algorithm's buffer and exploration ─────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """For parts with nothing to choose."""
+    """For parts without settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """The replay buffer of every off-policy algorithm, and how often it hands out a batch."""
+    """The replay buffer of the off-policy algorithms, and how often it gives a batch."""
 
     batch_size: int = 128  # transitions per update
-    capacity: int = 100_000  # transitions the replay keeps
-    warmup: int = 1000  # environment steps before the first update; a whole batch must be there too
+    capacity: int = 100_000  # transitions the buffer holds
+    warmup: int = 1000  # environment steps before the first update, which also needs a whole batch
     train_every: int = 1  # environment steps per round of updates, whatever the number of environments
     gradient_steps: int = 1  # updates per round
-    updates_per_log: int = 100  # updates that make up one learning step, one line in the log
-    n_step: int = 1  # steps looked ahead
-    prioritized: bool = False  # draw transitions in proportion to their last error
+    updates_per_log: int = 100  # updates per learning step, which is one line in the log
+    n_step: int = 1  # steps of the n-step return
+    prioritized: bool = False  # sample transitions in proportion to their last error
     priority_alpha: float = 0.6  # 0: uniform, 1: in full proportion
-    priority_beta: float = 0.4  # strength of the correction by importance weights, at first
+    priority_beta: float = 0.4  # initial strength of the correction by importance weights
     priority_beta_step: float = 0.001  # added at every batch, up to 1
-    priority_eps: float = 0.01  # added to every error, so that each transition can still be drawn
+    priority_eps: float = 0.01  # added to every error, so that every transition can still be sampled
 
     def __post_init__(self) -> None:
         whole = "batch_size capacity train_every gradient_steps updates_per_log n_step"
@@ -156,10 +159,10 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig:
-    """A random action now and then. Noisy networks explore by themselves: for these the share of random actions falls
+    """ε-greedy: a random action with probability ε. Noisy networks explore through their noise: for these ε falls
     from 1 to 0 until the first update."""
 
-    epsilon_start: float = 0.9  # share of random actions
+    epsilon_start: float = 0.9  # probability of a random action
     epsilon_end: float = 0.05
     epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (linear)
     epsilon_schedule: str = "exponential"  # exponential · linear
@@ -173,7 +176,7 @@ class EpsilonGreedyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomStartConfig:
-    """Uniformly random actions first, then what the policy samples."""
+    """Uniformly random actions first, then samples from the policy."""
 
     random_steps: int = 0  # environment steps with uniformly random actions
 
@@ -189,7 +192,7 @@ class ActionNoiseConfig(RandomStartConfig):
     noise_sigma: float = 0.1  # standard deviation of each draw
     noise_sigma_end: float | None = None  # linear to this over `noise_decay`; None: constant
     noise_decay: float = 100_000.0  # environment steps
-    noise_theta: float = 0.15  # ornstein_uhlenbeck: share of the noise that is lost per step
+    noise_theta: float = 0.15  # ornstein_uhlenbeck: share of the noise that decays per step
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The roles and what they hand to each other. Arrays cross rooms as NumPy, time-major `[T, N, …]`."""
+"""The interfaces between the parts of the package. Arrays between them are NumPy, time-major `[T, N, …]`."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,40 +14,40 @@ from drl.core.transition import Batch
 
 
 class VecStep(NamedTuple):
-    """One step of N environments. Arrays are freshly owned by the receiver or valid until the next `step`."""
+    """One step of N environments. The arrays are valid at least until the next `step`."""
 
     reward: Array  # [N] float32
-    terminated: Array  # [N] bool; wins over truncated when both would hold
+    terminated: Array  # [N] bool; takes precedence over truncated
     truncated: Array  # [N] bool
     next_obs: Array  # [N, …] true successors
-    # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended. Environments that
-    # reset themselves one call later show the last observation again until their row with `valid` False is over.
+    # [N, …] what to act on next: next_obs, or the first observation of a new episode. Environments that reset one call
+    # later repeat the last observation until their row with `valid` False is over.
     obs: Array
-    valid: Array  # [N] bool; False where the environment only reset itself in this call and nothing happened
+    valid: Array  # [N] bool; False where the environment only reset itself in this call
     episodes: list[Episode]  # those that ended in this step
-    action_mask: Array | None = None  # [N, choices] bool: actions that are legal in `obs`; None: all are
+    action_mask: Array | None = None  # [N, choices] bool: legal actions in `obs`; None: all
     next_action_mask: Array | None = None  # the same for `next_obs`
 
     @property
     def over(self) -> Array:
-        """[N] bool; where nothing of the past belongs to what comes next: an episode ended, or its reset row did."""
+        """[N] bool; where the next row begins a new episode: an episode or its reset row ended here."""
         over: Array = self.terminated | self.truncated | ~self.valid
         return over
 
 
 class VecEnv(ABC):
-    """N environments stepped together, closed at the end of a `with` block. `close` may be called twice."""
+    """N environments stepped together. A `with` block closes them; `close` may be called twice."""
 
     vectorization: str  # how they are stepped: sync · async · native · envpool · jax
     env_id: str
     num_envs: int
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    action_mask: Array | None = None  # [N, choices] bool: what is legal now, after `reset` or `step`; None: everything
+    action_mask: Array | None = None  # [N, choices] bool: legal actions after `reset` or `step`; None: all
 
     @abstractmethod
     def reset(self) -> Array:
-        """Begin a new episode everywhere. The first call seeds; later ones continue each environment's own stream."""
+        """Begin a new episode in all environments. Only the first call seeds them."""
 
     @abstractmethod
     def step(self, action: Array) -> VecStep:
@@ -70,43 +70,41 @@ class VecEnv(ABC):
 
 
 class Exploration(Protocol):
-    """How an agent leaves its best action while it trains. The agent owns it; the trainer tells it the time."""
+    """How an agent explores while it trains. It belongs to the agent; the trainer sets its time."""
 
-    carries: bool  # whether it carries anything from step to step within an episode
+    carries: bool  # whether it has state within an episode
 
     def at(self, env_steps: int) -> dict[str, float]:
-        """From now on act as at this many environment steps. Returns what to log, such as epsilon."""
+        """Set the number of environment steps. Returns what to log, such as epsilon."""
         ...
 
-    def begin(self, envs: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
+    def begin(self, envs: Array | None = None) -> None: ...  # new episodes in all environments, or in those of the mask
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class Agent(Protocol):
-    """The thin actor that survives training."""
+    """Acts with a trained model. It is what remains after training."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
     normalizer: ObsNormalizer | None
-    rng: np.random.Generator  # explores; evaluation puts its own in its place meanwhile
+    rng: np.random.Generator  # for exploration; evaluation replaces it temporarily
     variant: str  # of its model
     has_value: bool
-    recurrent: bool  # whether it remembers; then it must learn where episodes begin
-    rnn_state: (
-        Array | None
-    )  # [N, S] what it remembers of N environments; evaluation puts its own in its place meanwhile
+    recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
+    rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
 
     @property
-    def exploration(self) -> Exploration | None: ...  # None: it samples from its policy, and nothing changes over time
+    def exploration(self) -> Exploration | None: ...  # None: it samples from its policy
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array: ...
     def predict(self, obs: object) -> Array: ...  # act(obs)
     def sample(self, obs: object) -> Array: ...  # act(obs, explore=True)
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array: ...
     def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]: ...
-    def begin(self, envs: Array | None = None) -> None: ...  # new episodes everywhere, or where the mask says so
-    def recall(self, num_envs: int) -> Array: ...  # `rnn_state`, or zeros where there is none yet
+    def begin(self, envs: Array | None = None) -> None: ...  # new episodes in all environments, or in those of the mask
+    def recall(self, num_envs: int) -> Array: ...  # `rnn_state`, or zeros if it is None
     def save(self, folder: str | Path, **notes: object) -> None: ...
     def save_policy_net(self, path: str | Path) -> None: ...
     def state_dict(self) -> StateDict: ...
@@ -116,8 +114,8 @@ class Agent(Protocol):
 class Learned(NamedTuple):
     """What one call of `learn` gives."""
 
-    log: dict[str, float]  # numbers to log; a learning step shows the mean over the calls that report a name
-    priority: Array | None = None  # [B] how wrong the learner was about each row of a replayed batch
+    log: dict[str, float]  # numbers to log; a learning step reports their means over its calls
+    priority: Array | None = None  # [B] error of each row of a replay batch
 
 
 BatchT = TypeVar("BatchT", bound=Batch, contravariant=True)
@@ -125,36 +123,36 @@ NewBatchT = TypeVar("NewBatchT", bound=Batch, covariant=True)
 
 
 class Algorithm(Protocol[BatchT]):
-    """A pure loss and the step that follows it. `progress` is the share of the budget used, for schedules."""
+    """A loss and its optimizer step. `progress` is the share of the budget used, for schedules."""
 
     needs: str  # the variant its model must have
 
     def learn(self, batch: BatchT, progress: float = 0.0) -> Learned: ...
-    def predict(self, obs: Array) -> Array: ...  # what the agent chooses from: distribution parameters, action values
-    def sync_target(self) -> None: ...  # online → target network, where there is one
+    def predict(self, obs: Array) -> Array: ...  # distribution parameters or action values
+    def sync_target(self) -> None: ...  # online → target network, if there is one
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class Buffer(Protocol[NewBatchT]):
-    """What the learner sees. `take` hands out the batch of one learning step, once `ready`."""
+    """Collects what the learner learns from. `take` gives the batch of one learning step, once `ready`."""
 
     num_envs: int
-    stops_anywhere: bool  # whether a run may end between any two steps; else a whole rollout or episode is needed
+    stops_anywhere: bool  # whether a run may end after any step, or only after a whole rollout or episode
     takes_sequences: bool  # whether a recurrent agent can learn from it
 
     @property
     def ready(self) -> bool: ...
     def take(self) -> NewBatchT: ...
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None: ...
-    def remember(self, rnn_state: Array) -> None: ...  # before every `add`, what a recurrent agent remembers
-    def update_priorities(self, index: Array, error: Array) -> None: ...  # of rows that `take` gave
+    def remember(self, rnn_state: Array) -> None: ...  # of a recurrent agent, before every `add`
+    def update_priorities(self, index: Array, error: Array) -> None: ...  # of rows from `take`
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
 class Tracker(Protocol):
-    """Where logs go. `drl.tracking.guarded` makes sure that a failing tracker never stops training."""
+    """Writes logs somewhere. With `drl.tracking.guarded` a failing tracker does not stop training."""
 
     def write(self, log: Log) -> None: ...
     def close(self) -> None: ...

@@ -1,24 +1,24 @@
-"""Errors a user can act on. Each carries the exit code the command line ends with."""
+"""Errors a user can act on. Each has the exit code of the command line."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class DrlError(Exception):
-    """Root of every error that `drl` raises on purpose."""
+    """Base class of every error that `drl` raises on purpose."""
 
     exit_code = 1
 
 
 class BadInput(DrlError, ValueError):
-    """A value, name or combination that we cannot honor: what was given, what was expected, what to type."""
+    """An invalid value, name or combination. The message states what was given, what was expected and what to type."""
 
     exit_code = 2
 
 
 class MissingExtra(BadInput, ImportError):
-    """An optional dependency is not installed. `cause` is the import that failed, or the name of its module: a package
-    that is there may itself lack one."""
+    """An optional dependency is not installed. `cause` is the failed import or the name of its module: an installed
+    package may itself lack a dependency."""
 
     def __init__(self, feature: str, extra: str, cause: ImportError | str):
         module = cause if isinstance(cause, str) else cause.name

@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Bits that tell how an episode ended, where it has to be one number. SUCCESS counts only beside REPORTED.
+# Bits that encode how an episode ended in one number. SUCCESS counts only together with REPORTED.
 TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
 
 COUNTERS = ("env_steps", "episodes", "learning_steps")
 GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "time")
-LOOKUP = ("recent", *(group for group in GROUPS if group != "recent"))  # where a plain name is looked for
-# What a short print shows, where it is there.
+LOOKUP = (
+    "recent",
+    *(group for group in GROUPS if group != "recent"),
+)  # the order in which groups are searched for a plain name
+# What `print(log)` shows, if present.
 HEADLINE = ("mean_ep_return", "loss", "policy_loss", "value_loss", "entropy", "approx_kl", "epsilon")
 
 
@@ -19,16 +22,16 @@ class Episode(NamedTuple):
 
     episode_return: float
     length: int
-    terminated: bool  # False: cut by a clock
+    terminated: bool  # False: truncated
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
 
 
 @dataclass
 class Log(Mapping[str, float]):
-    """What one learning step did. Stages read it and may add to `evaluation`.
+    """The numbers of one learning step. Stages read it and may add to `evaluation`.
 
-    Groups map a plain name to a number; a field that does not apply is left out. A log is also a read-only mapping from
+    Groups map a plain name to a number; names that do not apply are absent. A log is also a read-only mapping from
     `group/name` to the number; a plain name finds the first group that has it, `recent` before `rollout`.
 
     >>> log = Log(env_steps=8, episodes=1, learning_steps=1, recent={"mean_ep_return": 21.5}, learn={"loss": 0.5})
@@ -42,7 +45,7 @@ class Log(Mapping[str, float]):
 
     env_steps: int  # environment steps since the start, whatever the number of environments
     episodes: int  # finished episodes since the start
-    learning_steps: int  # how many `next()` the trainer has answered
+    learning_steps: int  # learning steps since the start
     rollout: dict[str, float] = field(default_factory=dict)  # of this learning step
     recent: dict[str, float] = field(default_factory=dict)  # over the last N episodes
     trainer: dict[str, float] = field(default_factory=dict)  # counters and current schedules
@@ -79,6 +82,6 @@ class Log(Mapping[str, float]):
 
     def __str__(self) -> str:
         count = f"step {self.env_steps:,} · {self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
-        told = {name: self[name] for name in HEADLINE if name in self}
-        told |= {f"evaluation {name}": value for name, value in self.evaluation.items() if name == "mean_return"}
-        return " · ".join([count, *(f"{name} {value:.4g}" for name, value in told.items())])
+        shown = {name: self[name] for name in HEADLINE if name in self}
+        shown |= {f"evaluation {name}": value for name, value in self.evaluation.items() if name == "mean_return"}
+        return " · ".join([count, *(f"{name} {value:.4g}" for name, value in shown.items())])

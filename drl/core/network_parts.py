@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 from drl.core.errors import BadInput, MissingExtra
 
-Maker = str | Callable[..., Any]
+Factory = Callable[..., Any]  # a class or function that makes a part of a run
+Maker = str | Factory
 
 
 class NetworkPart(NamedTuple):
-    """One backbone or head: who makes it, by engine.
+    """One backbone or head: its maker in each engine.
 
     A backbone's maker takes `(obs_spec, config)`, a policy head's `(features, distribution, config)`, a head of action
-    values `(features, num_actions, config)`; in PyTorch each also takes the `torch.Generator` that draws first weights.
+    values `(features, num_actions, config)`. In PyTorch each also takes the `torch.Generator` for initial weights.
     """
 
     torch: Maker | None = None
@@ -28,20 +29,20 @@ BACKBONES: dict[str, NetworkPart] = {
     "cnn": NetworkPart("drl.engines.torch.backbones:make_cnn", "drl.engines.jax.backbones:make_cnn"),
     "conv1d": NetworkPart("drl.engines.torch.backbones:make_conv1d", "drl.engines.jax.backbones:make_conv1d"),
 }
-HEADS: dict[str, NetworkPart] = {}  # our own heads follow from the model's config; these are a plugin's
+HEADS: dict[str, NetworkPart] = {}  # registered by plugins; the built-in heads follow from the model's config
 
 
 def register_backbone(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
-    """Make `--backbone name` known. Give a maker for each engine that should run it."""
+    """Register a backbone for `--backbone name`. Give a maker for each engine that should run it."""
     _register(BACKBONES, "backbone", name, NetworkPart(torch, jax))
 
 
 def register_head(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
-    """Make `--head name` known. Give a maker for each engine that should run it."""
+    """Register a head for `--head name`. Give a maker for each engine that should run it."""
     _register(HEADS, "head", name, NetworkPart(torch, jax))
 
 
-def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Callable[..., Any]:
+def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Factory:
     """The maker of a part in one engine."""
     maker = getattr(table[name], engine)
     if maker is None:
@@ -49,8 +50,8 @@ def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Call
     return resolve(maker)
 
 
-def resolve(maker: Maker, feature: str = "", extra: str = "") -> Callable[..., Any]:
-    """The object behind `module:name`, or the object itself. A missing `extra` is said for `feature`."""
+def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
+    """The object behind `module:name`, or the object itself. A missing `extra` is reported for `feature`."""
     if not isinstance(maker, str):
         return maker
     module, _, name = maker.partition(":")

@@ -1,8 +1,8 @@
 """Running statistics that scale observations and rewards.
 
-They change only when the trainer says so, once per learning step: observations after the learner has used the batch,
-so that every action of a rollout and every value computed from it saw the same numbers; rewards before, since only
-the learner sees them. Evaluation sees frozen ones.
+The trainer updates them once per learning step. Observation statistics change after the learner has used the batch,
+so that all actions and values of a rollout use the same statistics. Reward statistics change before, since only the
+learner uses them. Evaluation does not change them.
 """
 
 import numpy as np
@@ -52,10 +52,9 @@ class RunningStats:
 
 
 class ObsNormalizer:
-    """(obs − mean) / std, clipped. Owned by the agent, saved with it.
+    """(obs − mean) / std, clipped. Belongs to the agent and is saved with it.
 
-    Of structured observations every field of floats is scaled by its own statistics; images and other bytes stay as
-    they are.
+    In structured observations every float field has its own statistics; images and other uint8 fields are unchanged.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, clip: float = 10.0):
@@ -114,7 +113,7 @@ def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
 
 
 class RewardScaler:
-    """reward / std of the running discounted return. The sign and the zero of a reward stay what they were."""
+    """reward / std of the running discounted return. Signs and zeros of rewards do not change."""
 
     def __init__(self, columns: int, gamma: float, clip: float = 10.0):
         self.running_stats = RunningStats(())
@@ -123,7 +122,7 @@ class RewardScaler:
         self.clip = clip
 
     def update(self, reward: Array, ended: Array, valid: Array) -> None:
-        """Follow a rollout `[T, N]`; rows that are not `valid` are not there."""
+        """Add a rollout `[T, N]`; rows that are not `valid` are ignored."""
         seen = np.empty(reward.shape)
         for t in range(len(reward)):
             self.returns = np.where(valid[t], self.gamma * self.returns + reward[t], self.returns)

@@ -1,7 +1,7 @@
-"""A plain state dict as PyTorch reads it, written without PyTorch: `torch.load(path, weights_only=True)`.
+"""Write a plain state dict without PyTorch, for `torch.load(path, weights_only=True)`.
 
-Such a file is a zip of raw arrays and one small pickle that says what they are. The pickle is put together here, opcode
-by opcode; nothing is ever unpickled.
+Such a file is a zip of raw arrays and one small pickle that describes them. The pickle is assembled here, opcode by
+opcode; nothing is ever unpickled.
 """
 
 import io
@@ -18,13 +18,13 @@ STORAGES = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "Lon
 
 
 def write_pth(path: str | Path, arrays: dict[str, Array]) -> None:
-    """Write `arrays` by name, in one piece."""
+    """Write `arrays` by name, atomically."""
     kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
         def put(name: str, content: bytes) -> None:
-            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)  # no clock: equal arrays, equal files
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)  # no timestamp: equal arrays give equal files
 
         put("data.pkl", _pickled(kept))
         put("byteorder", b"little")

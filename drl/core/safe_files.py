@@ -1,7 +1,7 @@
-"""Files in folders that somebody else may have made: nothing is written through a link or read from outside.
+"""Safe file access in untrusted folders: nothing is written through a link or read from outside the folder.
 
-A run or an agent can come from anywhere. New content goes into a draft with a name nobody can guess, made exclusively,
-and takes its place in one piece. What is read must be a plain file inside its folder and of a sensible size.
+A run or an agent can come from anywhere. New content goes into an exclusively created draft with a random name, which
+then replaces the target atomically. A file that is read must be a plain file inside its folder, with a size limit.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
 
 @contextlib.contextmanager
 def draft_of(path: Path, suffix: str = ".part") -> Iterator[Path]:
-    """A new, empty file beside `path` to write into; at the end it takes the place of `path`, or of the link there.
+    """A new, empty file beside `path` to write into; at the end it replaces `path`, or the link there.
 
-    If the block raises, the draft is removed and `path` is as it was.
+    If the block raises, the draft is removed and `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{suffix}")
@@ -34,7 +34,7 @@ def draft_of(path: Path, suffix: str = ".part") -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is the old one or the new one, never half of either."""
+    """Replace a file; readers see the old content or the new content, never a part."""
     with draft_of(path) as draft, open(draft, "wb") as file:
         file.write(content)
         file.flush()
@@ -50,15 +50,15 @@ def stay_inside(folder: Path, path: Path) -> Path:
 
 
 def is_inside(folder: Path, path: Path) -> bool:
-    """Whether a path really lies in a folder, links followed."""
+    """Whether a path is inside a folder after links are resolved."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # links in a circle
+    except (OSError, RuntimeError):  # circular links
         return False
 
 
 def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a plain file that really lies in `folder` and has at most `most` bytes."""
+    """The content of a plain file inside `folder`, links resolved, of at most `most` bytes."""
     try:
         if not path.resolve(strict=True).is_relative_to(folder.resolve()):
             raise UnusableFile(f"{path} leads out of {folder}; it is not read")
@@ -67,12 +67,12 @@ def read_inside(folder: Path, path: Path, most: int = MOST_TEXT) -> bytes:
         raise UnusableFile(f"{path} does not exist") from None
     except OSError as error:
         raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RuntimeError) as error:  # a name with a zero byte; links in a circle
+    except (ValueError, RuntimeError) as error:  # a name with a zero byte; circular links
         raise UnusableFile(f"{str(path)!r} cannot be read: {error}") from None
 
 
 def read_plain(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a plain file of at most `most` bytes: no pipe that never ends, no device."""
+    """The content of a plain file of at most `most` bytes; pipes and devices raise."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnusableFile(f"{path} is not a plain file; it is not read")

@@ -1,7 +1,7 @@
 """Numbers that change during training. A schedule is a plain function of time.
 
-What "time" is, the caller says: the share of the budget used for learning rates and clip ranges (`Linear`), or
-environment steps for exploration.
+The caller defines "time": the share of the budget used for learning rates and clip ranges (`Linear`), or environment
+steps for exploration.
 """
 
 import math
@@ -68,7 +68,7 @@ def schedule(start: float, end: float | None) -> Schedule:
 
 
 def epsilon_schedule(config: EpsilonGreedyConfig, noisy: bool, first_update: int) -> Schedule:
-    """The share of random actions over environment steps. Noisy networks explore by themselves once they learn."""
+    """ε over environment steps. Noisy networks need no ε after their first update."""
     if noisy:
         return Linear(1.0, 0.0, first_update)
     shape = Exponential if config.epsilon_schedule == "exponential" else Linear

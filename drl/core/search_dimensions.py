@@ -1,7 +1,16 @@
-"""What a search varies: dimensions by the flat name of a setting. An algorithm's record says which."""
+"""Dimensions of a hyperparameter search, by the flat name of a setting. An algorithm's record lists its own."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
+
+from drl.core.specs import PlainValue
+
+
+class Trial(Protocol):
+    """The part of `optuna.Trial` that dimensions use."""
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
+    def suggest_categorical(self, name: str, choices: tuple[PlainValue, ...]) -> PlainValue: ...
 
 
 @dataclass(frozen=True)
@@ -11,10 +20,10 @@ class Real:
     low: float
     high: float
 
-    def suggest(self, trial: Any, name: str) -> float:
+    def suggest(self, trial: Trial, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high, log=True))
 
-    def nearest(self, value: Any) -> float:
+    def nearest(self, value: PlainValue) -> float:
         return min(max(float(value), self.low), self.high)
 
 
@@ -22,12 +31,12 @@ class Real:
 class Choice:
     """One of a few values."""
 
-    options: tuple[Any, ...]
+    options: tuple[PlainValue, ...]
 
-    def suggest(self, trial: Any, name: str) -> Any:
+    def suggest(self, trial: Trial, name: str) -> PlainValue:
         return trial.suggest_categorical(name, self.options)
 
-    def nearest(self, value: Any) -> Any:
+    def nearest(self, value: PlainValue) -> PlainValue:
         if value in self.options or isinstance(value, str):
             return value if value in self.options else self.options[0]
         return min(self.options, key=lambda option: abs(option - value))

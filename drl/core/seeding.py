@@ -1,9 +1,10 @@
-"""One root seed, many named streams. A stream depends on its name only, never on the order of requests."""
+"""One root seed, many named streams. A stream depends only on its name and index, not on the order of calls."""
 
 import zlib
-from typing import Any
 
 import numpy as np
+
+from drl.core.state_files import StateDict
 
 
 class Seeds:
@@ -29,10 +30,10 @@ class Seeds:
         return int(self.sequence(name, index).generate_state(1)[0] >> 1)
 
 
-def generator_state(rng: np.random.Generator) -> dict[str, Any]:
+def generator_state(rng: np.random.Generator) -> StateDict:
     """JSON-friendly state of a generator."""
     return dict(rng.bit_generator.state)
 
 
-def restore_generator(rng: np.random.Generator, state: dict[str, Any]) -> None:
+def restore_generator(rng: np.random.Generator, state: StateDict) -> None:
     rng.bit_generator.state = state

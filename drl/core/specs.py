@@ -1,10 +1,11 @@
-"""What goes into an agent and what comes out, described without Gymnasium so that it can travel with the agent.
+"""An agent's inputs and outputs, described without Gymnasium so that the description is saved with the agent.
 
-`ObsSpec.encode` turns any supported observation into one array; `ActionSpec.to_env` turns the policy's own units
-into the environment's; `Distribution` is what a policy makes of an action space. All are plain data: `to_json` and
-`from_json` write them into the agent's card and read them back.
+`ObsSpec.encode` turns any supported observation into one array. `ActionSpec.to_env` turns actions from the policy's
+units into the environment's. `Distribution` is the policy's distribution over an action space. All are plain data:
+`to_json` and `from_json` write them into the agent's card and read them back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,19 +15,26 @@ from numpy.typing import NDArray
 from drl.core.errors import BadInput
 
 Array = NDArray[Any]
+AnyArray = Any  # an array of NumPy or JAX
+DType = np.dtype[Any]
+RawObs = (
+    Any  # an observation, or a batch of them, as Gymnasium gives it: an array, a number, a dict or a tuple of those
+)
+PlainValue = Any  # what JSON and YAML can represent
+PlainDict = dict[str, PlainValue]
 
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
 ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
 LOG_STD_RANGE = (-20.0, 2.0)  # of log deviations that depend on the state
-MASK_KEY = "action_mask"  # in a Dict observation or an info: which actions are legal
+MASK_KEY = "action_mask"  # key of a Dict observation or an info: which actions are legal
 
 
 @dataclass(frozen=True)
 class ObsSpec:
     """An observation space as a small tree.
 
-    A Box stays what it is; discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. One
-    that has an image among its parts becomes a structured array with a field for each part, so that images stay bytes.
+    A Box is kept as it is. Discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. A Dict
+    or Tuple with an image becomes a structured array with a field for each part, so that images stay uint8.
 
     >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
     array([[0., 0., 1.],
@@ -44,12 +52,12 @@ class ObsSpec:
 
     @property
     def is_image(self) -> bool:
-        """Bytes with three axes; encoded as (channels, height, width)."""
+        """uint8 with three axes; encoded as (channels, height, width)."""
         return self.kind == "box" and self.box_dtype == "uint8" and len(self.box_shape) == 3
 
     @property
     def leaves(self) -> dict[str, "ObsSpec"]:
-        """The parts that are not Dicts or Tuples themselves, by the path to each; "" for a space that has no parts."""
+        """The parts that are not Dicts or Tuples themselves, by path; the path is "" for a space without parts."""
         if not self.parts:
             return {"": self}
         names = self.keys or tuple(str(number) for number in range(len(self.parts)))
@@ -78,14 +86,14 @@ class ObsSpec:
         return () if self.is_structured else (sum(int(np.prod(part.shape)) for part in self.parts),)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """uint8 boxes stay uint8 (a model divides them by 255); everything else becomes float32."""
         if self.is_structured:
             return np.dtype([(name, leaf.dtype, leaf.shape) for name, leaf in self.leaves.items()])
         return np.dtype("uint8" if self.kind == "box" and self.box_dtype == "uint8" else "float32")
 
     def columns(self, key: str) -> slice:
-        """Where the entries of a part lie in the vector that a Dict or Tuple of vectors becomes."""
+        """The columns of a part in the encoded vector of a Dict or Tuple of vectors."""
         start = 0
         for name, leaf in self.leaves.items():
             size = int(np.prod(leaf.shape))
@@ -94,7 +102,7 @@ class ObsSpec:
             start += size
         raise KeyError(key)
 
-    def encode(self, obs: Any) -> Array:
+    def encode(self, obs: RawObs) -> Array:
         """Encode a batch: arrays with a leading batch axis, in a dict or tuple where the space is one."""
         if self.kind == "box":
             array = np.asarray(obs)
@@ -124,7 +132,7 @@ class ObsSpec:
             rows[name] = array
         return rows
 
-    def _encode_leaves(self, obs: Any, path: str = "") -> dict[str, Array]:
+    def _encode_leaves(self, obs: RawObs, path: str = "") -> dict[str, Array]:
         if not self.parts:
             return {path: self.encode(obs)}
         children = {key: obs[key] for key in self.keys} if self.kind == "dict" else dict(enumerate(obs))
@@ -133,18 +141,18 @@ class ObsSpec:
             encoded |= part._encode_leaves(child, f"{path}.{name}".lstrip("."))
         return encoded
 
-    def encode_one(self, obs: Any) -> Array:
-        """Encode one observation as the environment hands it out; no batch axis in or out."""
+    def encode_one(self, obs: RawObs) -> Array:
+        """Encode one observation as the environment returns it; no batch axis in or out."""
         return self.encode(self._with_batch_axis(obs))[0]
 
-    def _with_batch_axis(self, obs: Any) -> Any:
+    def _with_batch_axis(self, obs: RawObs) -> RawObs:
         if self.kind == "dict":
             return {k: part._with_batch_axis(obs[k]) for k, part in zip(self.keys, self.parts, strict=True)}
         if self.kind == "tuple":
             return tuple(part._with_batch_axis(o) for part, o in zip(self.parts, obs, strict=True))
         return np.asarray(obs)[None]
 
-    def is_single(self, obs: Any) -> bool:
+    def is_single(self, obs: RawObs) -> bool:
         """Whether `obs` is one observation (True) or a batch of them (False)."""
         if self.kind == "dict":
             return self.parts[0].is_single(obs[self.keys[0]])
@@ -155,7 +163,7 @@ class ObsSpec:
             raise BadInput(f"got an observation of shape {shape}; expected {self.box_shape} or a batch of those")
         return batch_axes == 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> PlainDict:
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
         return plain | {
             "channels_last": self.channels_last,
@@ -166,7 +174,7 @@ class ObsSpec:
         }
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "ObsSpec":
+    def from_json(cls, plain: PlainDict) -> "ObsSpec":
         """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
         kind, dtype, shape = str(plain["kind"]), str(np.dtype(plain["box_dtype"])), _whole(plain["box_shape"], 0)
         if kind not in OBS_KINDS or (plain["channels_last"] and len(shape) != 3):
@@ -183,7 +191,7 @@ class ObsSpec:
         )
 
 
-def _whole(values: Any, least: int | None = None) -> tuple[int, ...]:
+def _whole(values: Sequence[PlainValue], least: int | None = None) -> tuple[int, ...]:
     """Whole numbers of at least `least`."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
@@ -194,14 +202,14 @@ def _whole(values: Any, least: int | None = None) -> tuple[int, ...]:
 
 
 def _as_numbers(array: Array) -> Array:
-    """Flat float rows `[N, D]`; pixels as numbers from 0 to 1, as a model would see them."""
+    """Flat float rows `[N, D]`; pixels scaled to [0, 1], as models scale them."""
     rows = array.reshape(len(array), -1)
     return rows.astype(np.float32, copy=False) / np.float32(255.0 if rows.dtype == np.uint8 else 1.0)
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """An action space: what the environment accepts.
+    """An action space.
 
     A policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
     """
@@ -223,12 +231,12 @@ class ActionSpec:
 
     @property
     def entries(self) -> int:
-        """How many numbers one action has in the policy's units."""
+        """The number of entries of one action in the policy's units."""
         return len(self.sizes) if self.sizes else int(np.prod(self.shape, dtype=int))
 
     @property
     def num_choices(self) -> int:
-        """Classes of all entries together: the width of an action mask; 0 for a box, which cannot be masked."""
+        """The total number of classes over all entries: the width of an action mask. 0 for a box, which has no mask."""
         return sum(self.sizes) if self.sizes else (2 * self.entries if self.kind == "multi_binary" else 0)
 
     @property
@@ -237,7 +245,7 @@ class ActionSpec:
         return () if self.kind == "discrete" else (self.entries,)
 
     @property
-    def policy_dtype(self) -> np.dtype[Any]:
+    def policy_dtype(self) -> DType:
         return np.dtype("float32" if self.kind == "box" else "int64")
 
     def to_env(self, action: Array) -> Array:
@@ -254,7 +262,7 @@ class ActionSpec:
         moved = action + np.asarray(self.starts) if self.starts else action
         return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> PlainDict:
         names = ("kind", "sizes", "starts", "shape", "dtype")
         plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
         # JSON has no infinity: an open bound is written as null.
@@ -262,7 +270,7 @@ class ActionSpec:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()} | bound
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "ActionSpec":
+    def from_json(cls, plain: PlainDict) -> "ActionSpec":
         """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
         kind, dtype = str(plain["kind"]), str(np.dtype(plain["dtype"]))
         low = tuple(-np.inf if x is None else float(x) for x in plain["low"])
@@ -273,20 +281,20 @@ class ActionSpec:
         return cls(kind=kind, sizes=sizes, starts=starts, shape=shape, low=low, high=high, dtype=dtype)
 
 
-# Distribution → the action space it is for; the first of a space is its default.
+# Distribution → the action space it applies to; the first one of each space is its default.
 DISTRIBUTIONS = {
     "categorical": "discrete",
     "multi_categorical": "multi_discrete",
     "bernoulli": "multi_binary",
     "gaussian": "box",  # deviations that do not depend on the state; actions beyond the bounds are clipped
     "tanh_gaussian": "box",  # deviations that depend on the state, squashed into the bounds
-    "deterministic": "box",  # tanh of the network's answer, no randomness
+    "deterministic": "box",  # tanh of the network's output, no randomness
 }
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a policy makes of an action space: a family of distributions whose parameters its head gives."""
+    """A policy's family of distributions over an action space. The head outputs the parameters."""
 
     kind: str  # of DISTRIBUTIONS
     sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
@@ -294,7 +302,7 @@ class Distribution:
 
     @classmethod
     def on(cls, spec: ActionSpec, kind: str = "auto") -> "Distribution":
-        """The distribution `kind` on an action space; `auto` is the space's usual one.
+        """The distribution `kind` on an action space; `auto` is the space's default.
 
         >>> Distribution.on(ActionSpec("discrete", sizes=(3,))).num_params
         3
@@ -308,7 +316,7 @@ class Distribution:
 
     @property
     def num_params(self) -> int:
-        """How many numbers a head gives per observation: logits, or means and log standard deviations."""
+        """The number of head outputs per observation: logits, or means and log standard deviations."""
         if self.sizes:
             return sum(self.sizes)
         return self.entries * (2 if self.kind.endswith("gaussian") else 1)

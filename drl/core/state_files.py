@@ -1,7 +1,7 @@
 """Writing state to disk: arrays as safetensors, the rest as JSON. Atomic, checksummed, no pickle.
 
-A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and names
-the checksum of the arrays, so a folder is either whole or recognizably not.
+A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and holds
+the checksum of the arrays, so an incomplete folder is always detected.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ from safetensors import numpy as safetensors_numpy
 
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
-from drl.core.specs import Array
+from drl.core.specs import Array, PlainValue
+from drl.core.specs import PlainDict as PlainDict
 
 STATE_FORMAT = 1
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
-PlainDict = dict[str, Any]  # what JSON and YAML can say
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: PlainValue) -> None:
     write_atomically(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> PlainValue:
     content = read_inside(path.parent, path)
     try:
         return json.loads(content)
@@ -42,7 +42,7 @@ def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
 
 
 def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
-    """Read a safetensors file; one flipped bit anywhere is an error."""
+    """Read a safetensors file; raise if its checksum differs."""
     content = read_inside(path.parent, path, MOST_WEIGHTS)
     if hashlib.sha256(content).hexdigest() != checksum:
         raise UnusableFile(f"{path} is damaged: its checksum is not the one written beside it; use another copy")
@@ -67,9 +67,9 @@ def read_state(folder: Path) -> StateDict:
     return _join(document["state"], arrays)  # type: ignore[no-any-return]
 
 
-def _split(value: Any, name: str, arrays: dict[str, Array]) -> Any:
+def _split(value: object, name: str, arrays: dict[str, Array]) -> PlainValue:
     """`value` with every array moved into `arrays`, a reference left in its place."""
-    if isinstance(value, np.ndarray) and value.dtype.names:  # safetensors knows no fields
+    if isinstance(value, np.ndarray) and value.dtype.names:  # safetensors has no structured dtypes
         fields = [[field, _split(value[field], f"{name}/{field}", arrays)] for field in value.dtype.names]
         return {"$fields": fields, "$shape": list(value.shape)}
     if isinstance(value, np.ndarray):
@@ -85,7 +85,7 @@ def _split(value: Any, name: str, arrays: dict[str, Array]) -> Any:
     return value
 
 
-def _join(value: Any, arrays: dict[str, Array]) -> Any:
+def _join(value: PlainValue, arrays: dict[str, Array]) -> Any:
     if isinstance(value, dict):
         if "$array" in value:
             return arrays[value["$array"]]

@@ -1,4 +1,4 @@
-"""Experience as it crosses rooms."""
+"""Batches of experience, as buffers give them and algorithms take them."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,9 +11,9 @@ from drl.core.specs import Array
 
 @dataclass(frozen=True)
 class Transition:
-    """What happened, for one environment or many. `next_obs` is always the true successor, also at an episode's end.
+    """Transitions of one environment or many. `next_obs` is always the true successor, also at an episode's end.
 
-    `terminated`: no future to value. `truncated`: the trace is cut, the value is kept.
+    `terminated`: the value of `next_obs` is 0. `truncated`: the episode is cut there, but its value counts.
     """
 
     obs: Array
@@ -26,14 +26,14 @@ class Transition:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a buffer hands out and an algorithm learns from."""
+    """What a buffer gives and an algorithm learns from."""
 
     obs: Array
     action: Array  # in the policy's units
     reward: Array
 
     def normalized(self, normalizer: ObsNormalizer) -> Self:
-        """The same with observations as the agent saw them when it acted."""
+        """The same batch with normalized observations, as the agent saw them when it acted."""
         raise NotImplementedError
 
 
@@ -50,19 +50,19 @@ class RolloutBatch(Batch):
     reward: Array  # [T, N]
     terminated: Array  # [T, N] bool
     truncated: Array  # [T, N] bool
-    valid: Array  # [T, N] bool; False where an environment only reset itself
+    valid: Array  # [T, N] bool; False in rows where an environment only reset itself
     last_obs: Array  # [N, …]
     final_index: Array  # [E] int
     final_obs: Array  # [E, …]
-    rnn_state: Array | None = None  # [N, S] what a recurrent agent remembered as the window began
-    action_mask: Array | None = None  # [T, N, choices] bool: what was legal; None: everything
+    rnn_state: Array | None = None  # [N, S] of a recurrent agent at the start of the window
+    action_mask: Array | None = None  # [T, N, choices] bool: legal actions; None: all
 
     def normalized(self, normalizer: ObsNormalizer) -> Self:
         obs, last_obs, final_obs = (normalizer(array) for array in (self.obs, self.last_obs, self.final_obs))
         return replace(self, obs=obs, last_obs=last_obs, final_obs=final_obs)
 
     def transition(self) -> Transition:
-        """The same rows with every successor written out, flattened to `[B, …]`, rows that are not valid left out."""
+        """The valid rows with all successors, flattened to `[B, …]`."""
         next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
         next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
         rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
@@ -71,17 +71,17 @@ class RolloutBatch(Batch):
 
 @dataclass(frozen=True)
 class ReplayBatch(Batch):
-    """Transitions drawn from a replay buffer, `[B, …]`. Its arrays hold until the next batch is drawn."""
+    """Transitions sampled from a replay buffer, `[B, …]`. The arrays are overwritten by the next batch."""
 
     obs: Array
     action: Array
-    reward: Array  # discounted sum over the steps looked ahead
-    terminated: Array  # 1.0 where there is no future to value
-    discount: Array  # γ^k, k the steps looked ahead
+    reward: Array  # discounted sum over k steps
+    terminated: Array  # 1.0 where the value of `next_obs` is 0
+    discount: Array  # γ^k, k: steps of the n-step return
     next_obs: Array
     weight: Array  # importance weights, at most 1; all 1 in uniform replay
-    index: Array  # where each row lies in the buffer
-    next_action_mask: Array | None = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
+    index: Array  # position of each row in the buffer
+    next_action_mask: Array | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
 
     def normalized(self, normalizer: ObsNormalizer) -> Self:
         return replace(self, obs=normalizer(self.obs), next_obs=normalizer(self.next_obs))

@@ -1,29 +1,33 @@
-"""Model variants: what a model answers with, who makes it and who acts with it. A plugin adds its own.
+"""Model variants: a kind of output, the functions that make such models and the agents that act with them.
+
+A plugin adds its own with `register_variant`.
 
 Policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, q-value `obs → q`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ConfigClass, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.network_parts import Maker, resolve
+from drl.core.network_parts import Factory, Maker, resolve
 from drl.core.specs import Array
 
-PROBES = 2  # observations in a probe: with one alone a value of shape [1] could be a batch or a column
+AgentClass = Any  # a class of agents, with its classmethod `load`
+PROBES = 2  # observations in a probe; with one alone, shape [1] could be a batch or a column
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVariant:
-    """All that the package must know of a kind of model."""
+    """A kind of model."""
 
     name: str
-    title: str  # how people say it
-    config: type[Any]  # its settings, a frozen dataclass: they are written on an agent's card
+    title: str  # as messages show it
+    config: ConfigClass  # its settings, a frozen dataclass, written on an agent's card
     makers: Mapping[str, Maker]  # engine → (obs_spec, action_spec, config[, generator]) → model
-    agents: Mapping[str, Maker]  # engine → class of the agent that acts with it; `numpy` among them where it can
+    agents: Mapping[str, Maker]  # engine → class of the agent that acts with it
+    answers_like: str = ""  # the variant whose answers its models give; "": one of its own
 
 
 def _policy_variant(name: str, title: str, maker: str) -> ModelVariant:
@@ -60,7 +64,7 @@ VARIANTS: dict[str, ModelVariant] = {variant.name: variant for variant in (POLIC
 
 
 def register_variant(variant: ModelVariant) -> None:
-    """Make a kind of model of your own known, with the agent that acts with it."""
+    """Register a model variant of your own, with the agent that acts with it."""
     if VARIANTS.get(variant.name, variant) != variant:
         raise BadInput(f"there is a model variant {variant.name!r} already; choose another name")
     VARIANTS[variant.name] = variant
@@ -76,24 +80,24 @@ def find_variant(name: str, source: object) -> ModelVariant:
     return VARIANTS[name]
 
 
-def maker_in(variant: ModelVariant, engine: str) -> Callable[..., Any]:
+def maker_in(variant: ModelVariant, engine: str) -> Factory:
     return _in_engine(variant, variant.makers, engine)
 
 
-def agent_in(variant: ModelVariant, engine: str) -> Any:
+def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
     return _in_engine(variant, variant.agents, engine)
 
 
-def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -> Any:
+def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -> Factory:
     if engine not in table:
         raise BadInput(f"{variant.title} models have no form in the {engine} engine; there is {', '.join(table)}")
     return resolve(table[engine])
 
 
 def require_variant(who: str, needed: str, found: str | None) -> None:
-    """Raise unless a model has the variant that `who` needs. None passes: a model of the user's own shows what it is
-    when it answers its agent."""
-    if found is None or found == needed:
+    """Raise unless a model has the variant that `who` needs. None passes: the variant of a custom model is only known
+    from its first output."""
+    if found is None or needed in (found, VARIANTS[found].answers_like):
         return
     wanted, is_one = VARIANTS[needed], VARIANTS[found].title
     maker = next(iter(wanted.makers.values()), "")
@@ -105,8 +109,8 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
 
 
 def answered_variant(answer: Array | tuple[Array, ...], num_params: int, acts_by: str) -> str:
-    """The variant that an answer to `PROBES` observations shows. `acts_by` is policy or q: an array with one number per
-    action may be either, so the agent says how it reads it."""
+    """The variant of a model, from its output for `PROBES` observations. `acts_by` is policy or q: an array with one
+    number per action can be either, so the agent states how it reads it."""
     expected = f"[{PROBES}, {num_params}] distribution parameters"
     if acts_by == "q":
         expected = f"[{PROBES}, {num_params}] action values"

@@ -1,26 +1,26 @@
-"""Settings as YAML: plain values only, of a sensible size. Nothing is executed, nothing expands."""
+"""Settings as YAML: plain values only, with a size limit. No objects are constructed and no aliases are expanded."""
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from drl.core.safe_files import read_plain
+from drl.core.specs import PlainValue
 
 MOST_SETTINGS = 1 << 20  # bytes of a file
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without aliases: a few hundred bytes of them can stand for billions of values."""
+    """A safe loader without aliases: a few hundred bytes of them can expand to billions of values."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not taken")
         return super().compose_node(parent, index)
 
 
-def parse_yaml(text: str | bytes) -> Any:
-    """The value that a text stands for; any text that is not plain YAML is a `ValueError`.
+def parse_yaml(text: str | bytes) -> PlainValue:
+    """Parse a text; raise `ValueError` if it is not plain YAML.
 
     >>> parse_yaml("gravity: -5")
     {'gravity': -5}
@@ -31,6 +31,6 @@ def parse_yaml(text: str | bytes) -> Any:
         raise ValueError(" ".join(str(error).split())[:300] or type(error).__name__) from None
 
 
-def read_yaml_file(path: str | Path) -> Any:
-    """The same of a plain file."""
+def read_yaml_file(path: str | Path) -> PlainValue:
+    """Parse a plain file."""
     return parse_yaml(read_plain(Path(path), MOST_SETTINGS))

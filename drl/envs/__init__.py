@@ -1,1 +1,1 @@
-"""Environments: made, stepped and described. Nothing here learns."""
+"""Make, step and describe environments."""

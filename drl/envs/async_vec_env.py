@@ -1,32 +1,33 @@
-"""One process per environment, for environments whose step is slow. Same transitions as `sync`, to the last bit."""
+"""One process per environment, for slow environments. The transitions are bit-identical to those of `sync`."""
 
 import contextlib
 import copy
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from multiprocessing.process import BaseProcess
+from typing import SupportsFloat, TypeVar, final
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import EnvFailed
-from drl.core.specs import MASK_KEY, Array
+from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import mask_reader
+from drl.envs.action_masks import flat_mask, mask_reader, masks_in_infos
 from drl.envs.episode_stats import EpisodeStats, success_in_infos
-from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+from drl.envs.spaces import GymEnv, GymWrapper, Info, action_spec, encode_fresh, obs_spec
 
-EnvFn = Callable[[], gym.Env[Any, Any]]
+EnvFn = Callable[[], GymEnv]
+Answer = TypeVar("Answer")
 FAILURE = "drl_failure"  # key of the info under which a worker reports an exception
-GRACE = 2.0  # seconds a worker gets to close by itself
+GRACE = 2.0  # seconds a worker has to close
 
 
 @final
 class AsyncVecEnv(VecEnv):
-    """Steps Gymnasium environments in worker processes; `timeout` in seconds holds for each reset and step."""
+    """Steps Gymnasium environments in worker processes. `timeout` is in seconds, for each reset and step."""
 
     vectorization = "async"
 
@@ -44,7 +45,7 @@ class AsyncVecEnv(VecEnv):
 
     def _start(self, env_fns: Sequence[EnvFn]) -> AsyncVectorEnv:
         before = set(multiprocessing.active_children())
-        for shared in (True, False):  # a few dtypes have no shared-memory form
+        for shared in (True, False):  # a few dtypes do not support shared memory
             try:
                 return AsyncVectorEnv(env_fns, shared_memory=shared, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
             except Exception as error:
@@ -55,17 +56,18 @@ class AsyncVecEnv(VecEnv):
 
     def reset(self) -> Array:
         seeds = self.stats.begin()
-        batch, infos = self._ask(
+        answer: tuple[RawObs, Info] = self._ask(
             lambda: self._vector.reset_async(seed=list(seeds) if seeds else None), self._vector.reset_wait
         )
+        batch, infos = answer
         self._raise_reported(infos)
         self.stats.obs = encode_fresh(self.obs_spec, batch)
         self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(infos), self.action_spec)
         return self.stats.obs
 
-    def _masks(self, infos: dict[str, Any]) -> list[object]:
-        """What the workers report, one per environment."""
-        return list(infos.get(MASK_KEY, [None] * self.num_envs))
+    def _masks(self, infos: Info) -> list[object]:
+        """The masks that the workers report, one per environment."""
+        return masks_in_infos(infos, self.num_envs)
 
     def step(self, action: Array) -> VecStep:
         stats = self.stats
@@ -86,14 +88,15 @@ class AsyncVecEnv(VecEnv):
         stats.obs, next_mask, valid = obs, None, self._always_valid
         if self.action_mask is not None:
             masks = self._masks(infos)
-            last = [infos["final_info"][MASK_KEY][i] if i in ends else mask for i, mask in enumerate(masks)]
-            next_mask = stats.masks(last, self.action_spec, successors=True)
+            finals = masks_in_infos(infos.get("final_info", {}), self.num_envs)
+            last = [finals[i] if i in ends else mask for i, mask in enumerate(masks)]
+            next_mask = stats.masks(last, self.action_spec, successors=ends)
             self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
         reward = reward.astype(np.float32)
         return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
-    def _ask(self, send: Callable[[], None], wait: Callable[[float], Any]) -> Any:
-        """One round trip. Whatever goes wrong, no worker is left behind."""
+    def _ask(self, send: Callable[[], None], wait: Callable[[float], Answer]) -> Answer:
+        """One round trip. All workers are stopped if it fails."""
         if self._closed:
             raise self.stats.failed("it was closed; make a new environment")
         try:
@@ -111,7 +114,7 @@ class AsyncVecEnv(VecEnv):
             raise self._stop(f"{type(error).__name__}: {error}") from error
 
     def _first_dead(self) -> int | None:
-        deadline = time.monotonic() + GRACE  # the pipe may break a moment before the process is gone
+        deadline = time.monotonic() + GRACE  # the pipe may break shortly before the process ends
         while time.monotonic() < deadline:
             for i, process in enumerate(self._vector.processes):
                 if not process.is_alive():
@@ -119,7 +122,7 @@ class AsyncVecEnv(VecEnv):
             time.sleep(0.01)
         return None
 
-    def _raise_reported(self, infos: dict[str, Any]) -> None:
+    def _raise_reported(self, infos: Info) -> None:
         if FAILURE in infos:
             index = int(np.flatnonzero(infos[f"_{FAILURE}"])[0])
             raise self._stop(str(infos[FAILURE][index]), index)
@@ -139,7 +142,7 @@ class AsyncVecEnv(VecEnv):
         self._close(GRACE)
 
     def _close(self, grace: float) -> None:
-        # AsyncVectorEnv.close waits for ever for a worker that hangs; ours never waits longer than `grace`.
+        # AsyncVectorEnv.close waits forever for a worker that hangs; this waits at most `grace` seconds.
         if self._closed:
             return
         self._closed = True
@@ -153,8 +156,8 @@ class AsyncVecEnv(VecEnv):
         self._vector.closed = True
 
 
-def _end(processes: Sequence[Any], grace: float) -> None:
-    """Wait `grace` seconds for all together, then ask (SIGTERM), then insist (SIGKILL)."""
+def _end(processes: Sequence[BaseProcess], grace: float) -> None:
+    """Wait `grace` seconds in total, then send SIGTERM, then SIGKILL."""
     deadline = time.monotonic() + grace
     for process in processes:
         process.join(max(deadline - time.monotonic(), 0.0))
@@ -173,36 +176,36 @@ class _Worker:
     def __init__(self, make: EnvFn):
         self.make = make
 
-    def __call__(self) -> gym.Env[Any, Any]:
+    def __call__(self) -> GymEnv:
         return _Reporter(self.make())
 
 
-class _Reporter(gym.Wrapper[Any, Any, Any, Any]):
-    """Sends over the pipe only what the environment reads, and exceptions as text.
+class _Reporter(GymWrapper):
+    """Sends only the needed infos through the pipe, and exceptions as text.
 
-    Infos of any shape would be merged at a cost at every step, and an exception that cannot be pickled would
-    leave the parent waiting for ever.
+    Merging all infos would cost time at every step, and an exception that cannot be pickled would block the parent
+    forever.
     """
 
-    def __init__(self, env: gym.Env[Any, Any]):
+    def __init__(self, env: GymEnv):
         super().__init__(env)
-        self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this: not into the user's class
-        # Only fills the place beside a failure. A copy is sampled, so that the space's own random stream stays put.
+        self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this; the user's class stays unchanged
+        # A placeholder, sent with a failure. A copy is sampled, so that the space's random state does not change.
         self._last_obs = copy.deepcopy(env.observation_space).sample()
         self._read = mask_reader(env)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[RawObs, Info]:
         try:
             self._last_obs, info = self.env.reset(seed=seed) if seed is not None else self.env.reset()
             return self._last_obs, self._mask(self._last_obs, info)
         except Exception as error:
             return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
 
-    def _mask(self, obs: object, info: dict[str, Any]) -> dict[str, Any]:
+    def _mask(self, obs: object, info: Info) -> Info:
         mask = self._read(obs, info)
-        return {} if mask is None else {MASK_KEY: np.array(mask, bool).ravel()}
+        return {} if mask is None else {MASK_KEY: flat_mask(mask)}
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[RawObs, SupportsFloat, bool, bool, Info]:
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
             reward = float(reward)
@@ -210,6 +213,6 @@ class _Reporter(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             return self._last_obs, 0.0, False, False, {FAILURE: f"{type(error).__name__}: {error}"}
         if terminated or truncated:
-            obs = copy.deepcopy(obs)  # the reset that follows at once may write into the same buffer
+            obs = copy.deepcopy(obs)  # the reset that follows may write into the same buffer
         reported |= {"is_success": bool(info["is_success"])} if "is_success" in info else {}
         return obs, reward, bool(terminated), bool(truncated), reported

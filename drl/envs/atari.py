@@ -1,17 +1,17 @@
-"""Atari 2600 games through ale-py, seen as the DQN papers saw them. An extra; the games come inside ale-py.
+"""Atari 2600 games through ale-py, preprocessed as in the DQN papers. An extra; ale-py includes the games.
 
-One step: the action is held for `frameskip` (4 in every `ALE/…-v5` id) × `frame_skip` frames; the observation is the
-maximum of the last two, because many games draw half of their objects in every other frame; gray, then small.
+One step repeats the action for `frameskip` (4 in every `ALE/…-v5` id) × `frame_skip` frames. The observation is the
+maximum of the last two, because many games draw some objects only in every other frame; then gray, then resized.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, final
+from typing import Any, SupportsIndex, final
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
@@ -19,9 +19,10 @@ from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
+from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
 NATIVE_FROM = (
-    2  # environments from which ale-py's own vector environment is no slower than our loop; numbers in the README
+    2  # from this many environments on, ale-py's vector environment is at least as fast as our loop; see README
 )
 
 SEEDS = 2**31  # ale-py's seeds and counters are 32-bit
@@ -32,13 +33,13 @@ class AtariOptions:
     """What `env_kwargs` of an ALE id may hold besides the arguments of the game itself."""
 
     screen_size: int = 84  # height and width of an observation
-    noop_max: int = 30  # an episode begins after 0 to this many frames without an action
-    frame_skip: int = 1  # times the game's own `frameskip`, which is 4 in …-v5
+    noop_max: int = 30  # an episode begins after 0 to this many no-op frames
+    frame_skip: int = 1  # multiplies the game's own `frameskip`, which is 4 in …-v5
     grayscale: bool = True
-    clip_reward: bool = True  # the learner sees −1, 0 or 1; returns of episodes stay raw
-    terminal_on_life_loss: bool = False  # a life is an episode; the game goes on with the next one
-    fire_reset: bool = False  # press FIRE at the start, where the game has that action
-    preprocess: bool = True  # False: the game as Gymnasium gives it, all of the above ignored
+    clip_reward: bool = True  # rewards become −1, 0 or 1 for the learner; returns of episodes stay raw
+    terminal_on_life_loss: bool = False  # each life is an episode; the next one continues the same game
+    fire_reset: bool = False  # press FIRE at the start if the game has that action
+    preprocess: bool = True  # False: the unwrapped game; all of the above are ignored
 
     def __post_init__(self) -> None:
         whole = "screen_size noop_max frame_skip"
@@ -53,8 +54,8 @@ def is_atari(spec: EnvSpec) -> bool:
     return spec.entry_point == "ale_py.env:AtariEnv"
 
 
-def split_kwargs(spec: EnvSpec, env_kwargs: dict[str, Any]) -> tuple[AtariOptions, dict[str, Any]]:
-    """Our options, and what is left for the game's own constructor."""
+def split_kwargs(spec: EnvSpec, env_kwargs: EnvKwargs) -> tuple[AtariOptions, EnvKwargs]:
+    """Our options, and the remaining arguments for the game's constructor."""
     names = {field.name for field in fields(AtariOptions)}
     options = AtariOptions(**{name: value for name, value in env_kwargs.items() if name in names})
     game = {name: value for name, value in env_kwargs.items() if name not in names}
@@ -77,39 +78,36 @@ def split_kwargs(spec: EnvSpec, env_kwargs: dict[str, Any]) -> tuple[AtariOption
     return options, game | {"frameskip": skip}
 
 
-def clips_reward(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
+def clips_reward(spec: EnvSpec, env_kwargs: EnvKwargs) -> bool:
     options, _ = split_kwargs(spec, env_kwargs)
     return options.preprocess and options.clip_reward
 
 
-def make_atari(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-    """One game, preprocessed. Rewards are raw: `SignRewards` shows their sign to a learner."""
+def make_atari(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
+    """One game, preprocessed. Rewards are raw; `SignRewards` clips them for the learner."""
     options, game = split_kwargs(spec, env_kwargs)
     if not options.preprocess:
         return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **game)
     skip = game.pop("frameskip") * options.frame_skip
     limit = _take_limit(spec, game, skip)
-    own: dict[str, Any] = {
-        "obs_type": "grayscale",
-        "frameskip": 1,
-        "max_num_frames_per_episode": None,
-    }  # what the wrappers do instead
+    # The wrappers below do these instead.
+    own: EnvKwargs = {"obs_type": "grayscale", "frameskip": 1, "max_num_frames_per_episode": None}
     bare = gym.make(spec, render_mode=render_mode, disable_env_checker=True, **own, **game)
     env = AtariFrames(bare, options, skip)
     return env if limit is None else TimeLimit(env, limit)
 
 
-def _take_limit(spec: EnvSpec, game: dict[str, Any], skip: int) -> int | None:
-    """Steps of an episode, out of the arguments that say so. The emulator's own clock also counts the no-ops and rings
-    between the frames of a step."""
+def _take_limit(spec: EnvSpec, game: EnvKwargs, skip: int) -> int | None:
+    """Take the limits out of `game` and return the steps of an episode. The emulator's own limit also counts the no-ops
+    and can end an episode between the frames of a step."""
     frames = game.pop("max_num_frames_per_episode", spec.kwargs.get("max_num_frames_per_episode"))
     steps = game.pop("max_episode_steps", spec.max_episode_steps)
     limits = [-(-frames // skip)] if frames else []
     return min(limits + ([steps] if steps else []), default=None)
 
 
-def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
-    """The same through ale-py's own vector environment, or an error where that does otherwise."""
+def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: EnvKwargs) -> GymVectorEnv:
+    """The same through ale-py's own vector environment; raise for options that it does not support."""
     options, game = split_kwargs(spec, env_kwargs)
     for name, wanted in (("preprocess", True), ("grayscale", True), ("terminal_on_life_loss", False)):
         if getattr(options, name) != wanted:
@@ -122,10 +120,10 @@ def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) 
         "frameskip": skip,
         "img_height": options.screen_size,
         "img_width": options.screen_size,
-        "noop_max": options.noop_max + 1,  # its own upper end is exclusive
+        "noop_max": options.noop_max + 1,  # its upper end is exclusive
         "use_fire_reset": options.fire_reset,
-        "reward_clipping": False,  # it would clip the returns of episodes as well
-        "stack_num": 1,  # it would pad with black frames; `StackedVecEnv` repeats the first one
+        "reward_clipping": False,  # it would also clip the returns of episodes
+        "stack_num": 1,  # it would pad with black frames; `StackedVecEnv` repeats the first frame
         "max_num_frames_per_episode": SEEDS - 1,  # never: see `AtariVector`
         "autoreset_mode": "SameStep",
     }
@@ -133,14 +131,14 @@ def make_atari_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) 
 
 
 @final
-class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
-    """Holds each action, pools the last two frames and shrinks them: uint8 (1, size, size); in color (size, size, 3).
+class AtariFrames(GymWrapper):
+    """Repeats each action, max-pools the last two frames and resizes: uint8 (1, size, size); in color (size, size, 3).
 
-    Gymnasium's `AtariPreprocessing` skips that maximum when the game skips frames itself, as every …-v5 does, and
-    starts a new game after each lost life. This one drives the emulator directly: pooling costs it nothing.
+    Gymnasium's `AtariPreprocessing` does not pool when the game skips frames itself, as every …-v5 does, and starts a
+    new game after each lost life. This class drives the emulator directly.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], options: AtariOptions, skip: int):
+    def __init__(self, env: GymEnv, options: AtariOptions, skip: int):
         super().__init__(env)
         try:
             import ale_py
@@ -160,25 +158,25 @@ class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
         self._shape = (1, size, size) if options.grayscale else (size, size, 3)
         self.observation_space = spaces.Box(0, 255, self._shape, np.uint8)
         self._lives = 0
-        self._life_lost = False  # the last episode ended with a life, not with the game
+        self._life_lost = False  # the last episode ended with a lost life, not with the game
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: SupportsIndex) -> tuple[Array, float, bool, bool, Info]:
         reward = self._hold(self._actions[action])
         lives, game_over = self.ale.lives(), self.ale.game_over()
         self._life_lost = self.options.terminal_on_life_loss and lives < self._lives and not game_over
         self._lives = lives
         return self._observe(), reward, game_over or self._life_lost, False, {"lives": lives}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         if self._life_lost and seed is None:
-            self._hold(self._noop)  # the same game goes on
+            self._hold(self._noop)  # continue the same game
         if not self._life_lost or seed is not None or self.ale.game_over():
             self._new_game(seed, options)
         self._life_lost = False
         self._lives = self.ale.lives()
         return self._observe(), {"lives": self._lives}
 
-    def _new_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
+    def _new_game(self, seed: int | None, options: Info | None) -> None:
         self.env.reset(seed=seed, options=options)
         noops = self.env.unwrapped.np_random.integers(self.options.noop_max + 1)
         opening = [self._noop] * int(noops)
@@ -190,8 +188,8 @@ class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
                 self.env.reset(options=options)
         self._read(self._newest)
 
-    def _hold(self, action: Any) -> float:
-        """Press for `skip` frames; the last two are pooled. Frames after the end of a game change nothing."""
+    def _hold(self, action: object) -> float:
+        """Repeat an action for `skip` frames and pool the last two. Frames after the end of a game change nothing."""
         act, reward = self.ale.act, 0
         for _ in range(self.skip - 1):
             reward += act(action)
@@ -211,23 +209,23 @@ class AtariFrames(gym.Wrapper[Any, Any, Any, Any]):
 
 @final
 class AtariVector(VectorWrapper):
-    """ale-py's vector environment with a clock of our own.
+    """ale-py's vector environment with our own time limit.
 
-    When an episode ends it stops between the frames of a step and hands out the observation before: no harm where the
-    game is over and nothing is left to value, but a truncated episode's value is that of its true last observation.
+    ale-py's limit can stop between the frames of a step and then returns the observation before it. That is harmless
+    after termination, but the value of a truncated episode needs its true last observation.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], limit: int | None):
+    def __init__(self, env: GymVectorEnv, limit: int | None):
         super().__init__(env)
         self._limit = limit or SEEDS
         self._steps = np.zeros(env.num_envs, np.int64)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: VectorBatch = None, options: Info | None = None) -> tuple[VectorBatch, Info]:
         self._steps[:] = 0
         seeds = None if seed is None else (seed + np.arange(self.num_envs)) % SEEDS
         return self.env.reset(seed=seeds, options=options)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: VectorBatch) -> tuple[VectorBatch, VectorBatch, VectorBatch, VectorBatch, Info]:
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         self._steps += 1
         cut = (self._steps >= self._limit) & ~terminated
@@ -242,7 +240,7 @@ class AtariVector(VectorWrapper):
 
 @final
 class SignRewards(VecEnv):
-    """An environment whose learner sees the sign of each reward. Episodes, counted below, keep their raw returns."""
+    """Replaces each reward by its sign. Episodes keep their raw returns."""
 
     def __init__(self, envs: VecEnv):
         self.envs = envs

@@ -1,31 +1,44 @@
-"""EnvPool: environments in C++ threads. An extra; its physics are its own, so results differ from Gymnasium's."""
+"""EnvPool: environments in C++ threads. An extra; it has its own physics, so results differ from Gymnasium's."""
 
 import warnings
-from typing import Any, final
+from typing import Protocol, final
 
 import numpy as np
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.seeding import Seeds
-from drl.core.specs import Array
+from drl.core.specs import Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.episode_stats import EpisodeStats, success_in_infos
-from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, encode_fresh, obs_spec
+
+
+class Pool(Protocol):
+    """What we use of an EnvPool pool."""
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def single_observation_space(self) -> GymSpace: ...
+    @property
+    def single_action_space(self) -> GymSpace: ...
+    def reset(self, env_id: Array | None = None) -> tuple[RawObs, Info]: ...
+    def step(self, action: Array) -> tuple[RawObs, Array, Array, Array, Info]: ...
+    def close(self) -> None: ...
 
 
 @final
 class EnvPoolVecEnv(VecEnv):
     """Steps an EnvPool pool in its synchronous mode.
 
-    Left alone, EnvPool resets in the call after an episode's end. But it can reset a subset at once:
-    `reset(env_id=ended)` right after the step gives the first observations, touches no other environment and clears the
-    pending reset. So there is no phantom row.
+    By default EnvPool resets in the call after an episode's end. But `reset(env_id=ended)` right after the step returns
+    the first observations, affects no other environment and clears the pending reset. So there are no reset rows.
     """
 
     vectorization = "envpool"
 
-    def __init__(self, pool: Any, seed: int, env_id: str, stream: str = "world"):
+    def __init__(self, pool: Pool, seed: int, env_id: str, stream: str = "world"):
         self.pool, self.env_id = pool, env_id
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
@@ -79,8 +92,8 @@ class EnvPoolVecEnv(VecEnv):
             self.pool.close()
 
 
-def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: dict[str, Any]) -> Any:
-    """A seeded pool, or an error that says what EnvPool lacks."""
+def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: EnvKwargs) -> Pool:
+    """Make a seeded pool; raise if EnvPool does not have the environment."""
     try:
         import envpool
     except ImportError as error:

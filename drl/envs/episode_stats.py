@@ -1,8 +1,7 @@
-"""What every VecEnv keeps: running returns and lengths, finished episodes, counters, seeds, failures."""
+"""Episode statistics of every VecEnv: running returns and lengths, finished episodes, counters, seeds, failures."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Container, Sequence
 
 import gymnasium as gym
 import numpy as np
@@ -13,10 +12,11 @@ from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import check_legal, of_successors, stack_masks
+from drl.envs.spaces import Info
 
 
 class EpisodeStats:
-    """Counts what really happened. Phantom rows (`valid` False) add nothing to anything here.
+    """Counts steps, returns and episodes. Reset rows (`valid` False) do not count.
 
     >>> stats = EpisodeStats("Toy-v0", num_envs=2, seed=0)
     >>> stats.add(np.array([1.0, 2.0]))
@@ -28,26 +28,25 @@ class EpisodeStats:
         self.env_id, self.num_envs = env_id, num_envs
         self.seed, self.stream = seed, stream
         self.reward_threshold = reward_threshold(env_id)
-        # Plain floats (float64): for the usual few environments they add up faster than an array does.
+        # Plain floats (float64): for a few environments they add up faster than an array.
         self.returns = [0.0] * num_envs  # of raw rewards
-        # An episode's length is the ticks since it began: cheaper than to raise N counters at every step.
+        # An episode's length is the number of ticks since it began: cheaper than N counters.
         self.tick = 0
         self.began = np.zeros(num_envs, np.int64)
         self.env_steps = 0
         self.episodes = 0
         self.obs: Array | None = None  # what to act on next; None before the first reset
-        self.action_mask: Array | None = None  # what is legal there; None: everything
-        self.seeded = False  # whether this process has seeded the simulators
+        self.action_mask: Array | None = None  # legal actions there; None: all
+        self.seeded = False  # whether this process has seeded the environments
 
     @property
     def lengths(self) -> Array:
         return self.tick - self.began
 
     def begin(self) -> list[int] | None:
-        """Start episodes everywhere; gives one seed per environment at the first call, afterwards None.
+        """Start episodes in all environments; return one seed per environment at the first call, None afterwards.
 
-        A run that was resumed from a state does not replay the data it has already seen: its name of the stream
-        carries the number of steps taken.
+        A resumed run does not repeat data: the name of its seed stream includes the number of steps taken.
         """
         self.returns = [0.0] * self.num_envs
         self.began[:] = self.tick
@@ -66,9 +65,9 @@ class EpisodeStats:
             )
 
     def add(self, reward: Array, valid: Array | None = None) -> None:
-        """Count one step. `reward` is float64 and already zero where not `valid`; None means all are."""
+        """Count one step. `reward` is float64 and zero where not `valid`; None: all rows are valid."""
         rewards = reward.tolist()
-        # The sum of plain floats is the cheapest check without a warning; it may also overflow, so look twice.
+        # The sum of plain floats is the cheapest check. It may overflow, so each reward is checked as well.
         if not math.isfinite(sum(rewards)):
             self._check_each(reward)
         self.returns = [total + new for total, new in zip(self.returns, rewards, strict=True)]
@@ -80,7 +79,7 @@ class EpisodeStats:
             self.env_steps += int(np.count_nonzero(valid))
 
     def finish(self, index: int, terminated: bool, reported: bool | None) -> Episode:
-        """An episode is over. `reported` is the environment's `is_success`, None where it says nothing."""
+        """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none."""
         length = self.tick - int(self.began[index])
         success = judge_success(reported, self.returns[index], self.reward_threshold)
         episode = Episode(self.returns[index], length, terminated, success, index)
@@ -89,11 +88,17 @@ class EpisodeStats:
         self.episodes += 1
         return episode
 
-    def masks(self, masks: Sequence[object], spec: ActionSpec, successors: bool = False) -> Array | None:
-        """The environments' masks as one array, of what to act on next or of true successors."""
+    def masks(
+        self, masks: Sequence[object], spec: ActionSpec, successors: Container[int] | None = None
+    ) -> Array | None:
+        """The environments' masks as one array, for the observations to act on or for true successors. `successors`
+        holds the indices of the environments whose episode ended; these may have no mask."""
         try:
+            if successors is not None:
+                anything = np.ones(spec.num_choices, bool)
+                masks = [anything if m is None and i in successors else m for i, m in enumerate(masks)]
             stacked = stack_masks(masks, spec)
-            if stacked is None or successors:
+            if stacked is None or successors is not None:
                 return None if stacked is None else of_successors(stacked, spec)
             check_legal(stacked, spec)
         except ValueError as error:
@@ -101,7 +106,7 @@ class EpisodeStats:
         return stacked
 
     def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
-        """The error to raise: which environment, which environment, when, and what it said."""
+        """The error to raise: which environment, its index, after how many steps, and why."""
         said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
         return EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
@@ -134,7 +139,7 @@ class EpisodeStats:
 
 def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:
     """Whether an episode succeeded: the environment's own `is_success`, else a return of at least its registered
-    `reward_threshold`; None where there is neither.
+    `reward_threshold`; None if there is neither.
 
     >>> judge_success(None, 500.0, 475.0), judge_success(False, 500.0, 475.0), judge_success(None, 500.0, None)
     (True, False, None)
@@ -145,18 +150,18 @@ def judge_success(reported: bool | None, episode_return: float, reward_threshold
 
 
 def reward_threshold(env_id: str) -> float | None:
-    """The return at which an environment counts as solved, as it is registered with Gymnasium."""
+    """The return at which an environment counts as solved, from Gymnasium's registry."""
     spec = gym.registry.get(env_id.rpartition(":")[2])
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
-def success_in(info: dict[str, Any] | None) -> bool | None:
-    """`is_success` in one environment's info; None where it is not there."""
+def success_in(info: Info | None) -> bool | None:
+    """`is_success` in one environment's info; None if it is absent."""
     reported = (info or {}).get("is_success")
     return None if reported is None else bool(reported)
 
 
-def success_in_infos(infos: dict[str, Any], index: int) -> bool | None:
-    """The same in a vector environment's infos: an array with a `_is_success` mask beside it."""
+def success_in_infos(infos: Info, index: int) -> bool | None:
+    """`is_success` in a vector environment's infos, which hold an array and a mask `_is_success`."""
     values, mask = infos.get("is_success"), infos.get("_is_success")
     return bool(values[index]) if values is not None and (mask is None or mask[index]) else None

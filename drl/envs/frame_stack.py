@@ -1,27 +1,26 @@
-"""The last k frames as one observation, for every vectorization.
+"""Frame stacking: the last k frames as one observation, for every vectorization.
 
 Layout, oldest frame first, newest last:
     vectors (n,)          (k·n,)
     gray images (H, W)    (k, H, W)
-    images                (k·C, H, W)     also where the environment hands out (H, W, C)
+    images                (k·C, H, W)     also if the environment returns (H, W, C)
     anything else         encoded to a float vector first, then as vectors
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
 """
 
-from typing import Any, final
+from typing import SupportsFloat, final
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.specs import Array, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.spaces import obs_spec
+from drl.envs.spaces import GymEnv, GymWrapper, Info, obs_spec
 
 
 class FrameStacker:
-    """Shapes, not environments: how k frames of one encoded observation are laid out."""
+    """The layout of k frames of one encoded observation."""
 
     def __init__(self, spec: ObsSpec, frames: int):
         self.frames = frames
@@ -35,14 +34,14 @@ class FrameStacker:
         return np.concatenate([frame] * self.frames, axis=1)
 
     def push(self, stack: Array, obs: Array) -> Array:
-        """A new array: the oldest frame out, `obs` in."""
+        """A new array without the oldest frame and with `obs` as the newest."""
         frame = obs.reshape(len(obs), *self.frame_shape)
         return np.concatenate([stack[:, self.frame_shape[0] :], frame], axis=1)
 
 
 @final
 class StackedVecEnv(VecEnv):
-    """An environment seen through its last `frames` frames."""
+    """A VecEnv whose observations are its last `frames` frames."""
 
     def __init__(self, envs: VecEnv, frames: int):
         self.envs, self.stacker = envs, FrameStacker(envs.obs_spec, frames)
@@ -81,24 +80,24 @@ class StackedVecEnv(VecEnv):
 
 
 @final
-class StackedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """The same for one plain Gymnasium environment: what an agent trained on a `StackedVecEnv` expects to see."""
+class StackedEnv(GymWrapper):
+    """The same for one plain Gymnasium environment, for agents trained on a `StackedVecEnv`."""
 
-    def __init__(self, env: gym.Env[Any, Any], frames: int):
+    def __init__(self, env: GymEnv, frames: int):
         super().__init__(env)
         self._spec = obs_spec(env.observation_space)
         self._stacker = FrameStacker(self._spec, frames)
         image = self._stacker.spec.dtype == np.uint8
         low, high = (0, 255) if image else (-np.inf, np.inf)
-        dtype: Any = np.uint8 if image else np.float32
+        dtype: type[np.uint8] | type[np.float32] = np.uint8 if image else np.float32
         self.observation_space = spaces.Box(low, high, self._stacker.spec.box_shape, dtype)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         obs, info = self.env.reset(seed=seed, options=options)
         self._stack = self._stacker.first(self._spec.encode_one(obs)[None])
         return self._stack[0], info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Array, SupportsFloat, bool, bool, Info]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._stack = self._stacker.push(self._stack, self._spec.encode_one(obs)[None])
         return self._stack[0], reward, terminated, truncated, info

@@ -1,4 +1,4 @@
-"""`make_vec_env`: from an id to N environments, through one table of vectorizations."""
+"""`make_vec_env`: make N environments from an id."""
 
 import functools
 import importlib
@@ -7,11 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
-from gymnasium.vector import VectorEnv
 
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
@@ -20,14 +18,15 @@ from drl.envs.async_vec_env import AsyncVecEnv
 from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
 from drl.envs.frame_stack import StackedEnv, StackedVecEnv
 from drl.envs.native_vec_env import NativeVecEnv
+from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.sync_vec_env import SyncVecEnv
 from drl.envs.trust import is_known_package
 
-NATIVE_FROM = 12  # environments from which Gymnasium's native CartPole beats our loop; see the README for the numbers
-SLOW_STEP = 5e-4  # seconds; above this a process per environment pays for its pipes
-PROBE_SECONDS = 0.05  # how long `auto` may step one environment to find out
+NATIVE_FROM = 12  # from this many environments on, Gymnasium's native CartPole is faster than our loop; see README
+SLOW_STEP = 5e-4  # seconds; above this a process per environment is faster despite its pipes
+PROBE_SECONDS = 0.05  # how long `auto` may step one environment to measure it
 
-# What the message of a failed import mentions → the extra that brings it.
+# Word in the message of a failed import → the extra to install.
 EXTRAS = {"box2d": "box2d", "swig": "box2d", "mujoco": "mujoco", "ale": "atari", "atari": "atari", "jax": "jax"}
 
 
@@ -41,10 +40,10 @@ class Order:
     stream: str  # name of the seed stream; environment i uses its index i
     timeout: float  # seconds for one reset or step of a worker process
     render_mode: str | None = None
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    env_kwargs: EnvKwargs = field(default_factory=dict)
 
     @property
-    def env_fns(self) -> list[Callable[[], gym.Env[Any, Any]]]:
+    def env_fns(self) -> list[Callable[[], GymEnv]]:
         make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs)
         return [make] * self.num_envs
 
@@ -56,9 +55,9 @@ def make_vec_env(
     *,
     vectorization: str = "auto",  # auto · sync · async · native · envpool
     frame_stack: int = 1,  # frames per observation; layout in frame_stack.py
-    env_kwargs: dict[str, Any] | None = None,  # for the environment's constructor
+    env_kwargs: EnvKwargs | None = None,  # for the environment's constructor
     render_mode: str | None = None,
-    seeds_stream: str = "world",  # evaluation environments use another name, so they share no random numbers
+    seeds_stream: str = "world",  # evaluation uses another name, so it shares no random numbers
     timeout: float = 300.0,  # seconds for one step of a worker process (async)
 ) -> VecEnv:
     """N environments of a Gymnasium id (also `module:Id`), ready to reset and step.
@@ -81,7 +80,7 @@ def make_vec_env(
         raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
     if not isinstance(env_id, str):
         raise BadInput(f"env_id = {env_id!r}; expected a Gymnasium id; for objects use SyncVecEnv or wrap_vector_env")
-    # EnvPool has ids that Gymnasium does not know, so there the name is checked by EnvPool itself.
+    # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
     spec = _unchecked_spec(env_id) if vectorization == "envpool" else find_spec(env_id)
     order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
     envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
@@ -95,25 +94,23 @@ def make_env(
     render_mode: str | None = None,
     *,
     frame_stack: int = 1,
-    env_kwargs: dict[str, Any] | None = None,
-) -> gym.Env[Any, Any]:
-    """One plain Gymnasium environment that shows an agent what its environment showed: to evaluate, render and film."""
+    env_kwargs: EnvKwargs | None = None,
+) -> GymEnv:
+    """One plain Gymnasium environment with the same observations, for rendering, filming and evaluation."""
     _check_count("frame_stack", frame_stack)
     env = _make_env(find_spec(env_id), render_mode, dict(env_kwargs or {}))
     return env if frame_stack == 1 else StackedEnv(env, frame_stack)
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Look an id up in Gymnasium's registry, importing what registers it."""
+    """Look up an id in Gymnasium's registry; import the module that registers it."""
     module, _, name = env_id.rpartition(":")
     if module:
         if "" not in sys.path and os.getcwd() not in sys.path and not is_known_package(module):
-            sys.path.append(
-                os.getcwd()
-            )  # a console script does not look there by itself; what is installed comes first
+            sys.path.append(os.getcwd())  # console scripts do not search the current folder
         try:
             importlib.import_module(module)
-        except Exception as error:  # the module is the user's: anything may go wrong in it
+        except Exception as error:  # a user module can raise anything
             message = f"cannot import {module!r} for environment {env_id!r}: {type(error).__name__}: {error}"
             raise BadInput(message) from error
     if name.startswith("ALE/") and name not in gym.registry:
@@ -143,7 +140,7 @@ def _latest_version(name: str) -> EnvSpec | None:
     return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
 
 
-def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
     try:
         make = atari.make_atari if atari.is_atari(spec) else _make_plain
         env = make(spec, render_mode, env_kwargs)
@@ -156,8 +153,8 @@ def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]
     return env
 
 
-def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-    # The passive checker costs time at every step and knows less than our own `check_environment`.
+def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
+    # The passive checker costs time at every step and checks less than our own `check_environment`.
     return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
 
 
@@ -170,7 +167,7 @@ def _missing(env_id: str, error: Exception) -> BadInput:
     return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
 
 
-def _cannot_make(env_id: str, env_kwargs: dict[str, Any], error: Exception) -> BadInput:
+def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: Exception) -> BadInput:
     return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {type(error).__name__}: {error}")
 
 
@@ -179,7 +176,7 @@ def _sync(order: Order) -> VecEnv:
 
 
 def _async(order: Order) -> VecEnv:
-    order.env_fns[0]().close()  # a name or argument that cannot work is found here, not in a worker
+    order.env_fns[0]().close()  # raises for a wrong name or argument here, not in a worker
     return AsyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.timeout)
 
 
@@ -200,7 +197,7 @@ def _native(order: Order) -> VecEnv:
     return NativeVecEnv(vector_env, order.seed, spec.id, order.stream)
 
 
-def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: EnvKwargs) -> GymVectorEnv:
     return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
 
 
@@ -212,7 +209,7 @@ def _envpool(order: Order) -> VecEnv:
     return EnvPoolVecEnv(pool, order.seed, env_id, order.stream)
 
 
-# The one place where a vectorization's name becomes an environment.
+# The only table of vectorizations.
 VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
     "sync": _sync,
     "async": _async,
@@ -222,7 +219,7 @@ VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
 
 
 def _auto(order: Order) -> VecEnv:
-    """The fastest vectorization that is sound. EnvPool is never chosen: it simulates other physics."""
+    """The fastest vectorization with the same physics; never EnvPool, whose physics differ."""
     spec = order.spec
     has_native = spec.vector_entry_point is not None and not spec.additional_wrappers
     native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
@@ -230,19 +227,19 @@ def _auto(order: Order) -> VecEnv:
         try:
             return _native(order)
         except BadInput:
-            pass  # its vector form takes other arguments or packages than the single one
+            pass  # its vector form needs other arguments or packages
     if order.num_envs > 1 and _cores() > 1 and _step_seconds(order) > SLOW_STEP:
         return _async(order)
     return _sync(order)
 
 
 def _cores() -> int:
-    """Cores this process may use; macOS cannot tell, so there it is all of them."""
+    """Cores this process may use; all cores on macOS, which has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _step_seconds(order: Order) -> float:
-    """Median time of a step of one environment that is thrown away afterwards; the environments never see it."""
+    """Median time of a step, measured on one extra environment that is closed afterwards."""
     env = replace(order, num_envs=1).env_fns[0]()
     try:
         env.reset(seed=0)
@@ -257,7 +254,7 @@ def _step_seconds(order: Order) -> float:
                 env.reset()
         return sorted(times)[len(times) // 2]
     except Exception:
-        return 0.0  # the environment fails: let `sync` say so, with the environment and the step
+        return 0.0  # the environment fails: `sync` will report it, with the environment and the step
     finally:
         env.close()
 

@@ -1,34 +1,36 @@
-"""Environments that step all their environments in one call: Gymnasium's vector form, in each of its autoreset
-modes."""
+"""Gymnasium's own vector environments, in each autoreset mode."""
 
-from typing import Any, final
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import final
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput
-from drl.core.specs import MASK_KEY, Array
+from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import read_mask
+from drl.envs.action_masks import masks_in_infos
 from drl.envs.episode_stats import EpisodeStats, success_in, success_in_infos
-from drl.envs.spaces import action_spec, encode_fresh, obs_spec
+from drl.envs.spaces import GymVectorEnv, Info, action_spec, encode_fresh, obs_spec
 
 
 @final
 class NativeVecEnv(VecEnv):
     """Steps any Gymnasium `VectorEnv`.
 
-    How the environment resets itself is dealt with here and nowhere else:
-    NEXT_STEP   it resets in the call after an episode's end; that call's row is masked (`valid` False). The action
-                given for it is ignored, so `obs` at an end is the last observation until the new one is there.
-    SAME_STEP   `obs` already is the new episode's; the true successor stands in `infos["final_obs"]`.
+    Only this class handles the autoreset modes:
+    NEXT_STEP   the environment resets in the call after an episode's end. That call's row has `valid` False and its
+                action is ignored; `obs` at an end is the last observation.
+    SAME_STEP   `obs` is the first of the new episode; the true successor is in `infos["final_obs"]`.
     DISABLED    we reset the environments that ended, through `options={"reset_mask": …}`.
     """
 
     vectorization = "native"
 
-    def __init__(self, vector_env: VectorEnv[Any, Any, Any], seed: int, env_id: str = "", stream: str = "world"):
+    def __init__(self, vector_env: GymVectorEnv, seed: int, env_id: str = "", stream: str = "world"):
         self.vector_env = vector_env
         self.num_envs = int(vector_env.num_envs)
         self.env_id = env_id or (vector_env.spec.id if vector_env.spec else type(vector_env.unwrapped).__name__)
@@ -36,14 +38,15 @@ class NativeVecEnv(VecEnv):
         self.obs_spec = obs_spec(vector_env.single_observation_space)
         self.action_spec = action_spec(vector_env.single_action_space)
         self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
-        self._resetting = np.zeros(self.num_envs, bool)  # environments whose next row is a phantom (NEXT_STEP)
+        self._resetting = np.zeros(self.num_envs, bool)  # environments whose next row is a reset row (NEXT_STEP)
+        self._method = _mask_method(vector_env)
         self._closed = False
 
     def reset(self) -> Array:
         seeds = self.stats.begin()
         self._resetting = np.zeros(self.num_envs, bool)
         try:
-            # One integer for all: how the environments derive theirs is the vector environment's own affair.
+            # One integer for all: the vector environment derives the seeds of its environments.
             batch, infos = self.vector_env.reset(seed=seeds[0]) if seeds else self.vector_env.reset()
         except Exception as error:
             raise self.stats.failed(error) from error
@@ -51,11 +54,15 @@ class NativeVecEnv(VecEnv):
         self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(batch, infos), self.action_spec)
         return self.stats.obs
 
-    def _masks(self, batch: Any, infos: Any) -> list[Any]:
-        """One mask per environment, or None for each."""
-        method = getattr(self.vector_env, "action_masks", None)
-        masks = read_mask(batch, infos) if method is None else method()
-        return [None] * self.num_envs if masks is None else list(masks)  # type: ignore[call-overload,arg-type]
+    def _masks(self, batch: RawObs, infos: Info) -> list[object]:
+        """One mask per environment, or None for each environment."""
+        if self._method is not None:
+            masks = list(self._method())
+        elif MASK_KEY in infos:
+            masks = masks_in_infos(infos, self.num_envs)
+        else:
+            masks = list(batch[MASK_KEY]) if isinstance(batch, dict) and MASK_KEY in batch else [None] * self.num_envs
+        return copy.deepcopy(masks)  # the vector environment may reuse this memory
 
     def step(self, action: Array) -> VecStep:
         stats = self.stats
@@ -92,19 +99,19 @@ class NativeVecEnv(VecEnv):
             self._resetting = ended
         stats.obs, next_mask = obs, None
         if masks:
-            if self.mode is AutoresetMode.NEXT_STEP:  # the action after an end is ignored: anything will do
+            if self.mode is AutoresetMode.NEXT_STEP:  # the action after an end is ignored
                 masks = [
                     np.ones(self.action_spec.num_choices) if over else mask
                     for mask, over in zip(masks, ended, strict=True)
                 ]
-            next_mask = stats.masks(last_masks, self.action_spec, successors=True)
+            next_mask = stats.masks(last_masks, self.action_spec, np.flatnonzero(ended))
             self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
         reward = reward.astype(np.float32)
         return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
-    def _with_final_obs(self, obs: Array, ended: Array, infos: dict[str, Any]) -> Array:
-        # Gymnasium's own layout is an object array of single observations; native environments also hand out one
-        # batch for all environments, of which only the rows that ended mean something.
+    def _with_final_obs(self, obs: Array, ended: Array, infos: Info) -> Array:
+        # Gymnasium gives an object array of single observations. Some native environments give one batch, in which only
+        # the rows that ended are meaningful.
         final_obs = infos.get("final_obs", infos.get("final_observation"))
         if final_obs is None:
             raise self.stats.failed("it resets in the same step but its infos have no 'final_obs'")
@@ -116,7 +123,7 @@ class NativeVecEnv(VecEnv):
             next_obs[ended] = self.obs_spec.encode(final_obs)[ended]
         return next_obs
 
-    def _reset_ended(self, obs: Array, ended: Array) -> tuple[Array, list[Any]]:
+    def _reset_ended(self, obs: Array, ended: Array) -> tuple[Array, list[object]]:
         try:
             batch, infos = self.vector_env.reset(options={"reset_mask": ended.copy()})
         except Exception as error:
@@ -139,18 +146,30 @@ class NativeVecEnv(VecEnv):
             self.vector_env.close()
 
 
-def wrap_vector_env(vector_env: VectorEnv[Any, Any, Any], seed: int = 0, stream: str = "world") -> NativeVecEnv:
-    """Bring your own `VectorEnv`, in whichever autoreset mode it has.
+def wrap_vector_env(vector_env: GymVectorEnv, seed: int = 0, stream: str = "world") -> NativeVecEnv:
+    """Wrap your own `VectorEnv`, in any autoreset mode.
 
     >>> import gymnasium as gym
-    >>> with wrap_vector_env(gym.make_vec("CartPole-v1", num_envs=3), seed=1) as index:
-    ...     index.reset().shape
+    >>> with wrap_vector_env(gym.make_vec("CartPole-v1", num_envs=3), seed=1) as envs:
+    ...     envs.reset().shape
     (3, 4)
     """
     return NativeVecEnv(vector_env, seed, stream=stream)
 
 
-def _mode(vector_env: VectorEnv[Any, Any, Any], env_id: str) -> AutoresetMode:
+def _mask_method(vector_env: GymVectorEnv) -> Callable[[], Sequence[object]] | None:
+    """`action_masks()` of a vector environment, or of all the environments in it."""
+    inner = vector_env.unwrapped
+    for env in (vector_env, inner):
+        if (method := getattr(env, "action_masks", None)) is not None:
+            return method
+    singles = getattr(inner, "envs", ())
+    if singles and all(env.has_wrapper_attr("action_masks") for env in singles):
+        return partial(inner.call, "action_masks")
+    return None
+
+
+def _mode(vector_env: GymVectorEnv, env_id: str) -> AutoresetMode:
     mode = (vector_env.metadata or {}).get("autoreset_mode")
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
@@ -161,7 +180,7 @@ def _mode(vector_env: VectorEnv[Any, Any, Any], env_id: str) -> AutoresetMode:
         ) from None
 
 
-def _final_mask(last_infos: Any, infos: dict[str, Any], index: int) -> Any:
+def _final_mask(last_infos: Info | Array, infos: Info, index: int) -> object:
     """The mask of an ended episode's last state: in its last info, or in its last observation."""
     info = last_infos if isinstance(last_infos, dict) else last_infos[index]
     if MASK_KEY in info:
@@ -172,7 +191,7 @@ def _final_mask(last_infos: Any, infos: dict[str, Any], index: int) -> Any:
     return final_obs[index].get(MASK_KEY) if final_obs is not None and isinstance(final_obs[index], dict) else None
 
 
-def _success(infos: Any, index: int) -> bool | None:
+def _success(infos: Info | Array, index: int) -> bool | None:
     if isinstance(infos, dict):
         return success_in_infos(infos, index)
     return success_in(infos[index])  # an object array of one dict per environment

@@ -1,4 +1,4 @@
-"""From Gymnasium's spaces to the plain specs that travel with an agent."""
+"""Convert Gymnasium's spaces to the plain specs that are saved with an agent. Type aliases for Gymnasium's classes."""
 
 import warnings
 from collections.abc import Sequence
@@ -7,12 +7,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput
-from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec, RawObs
+
+GymEnv = gym.Env[Any, Any]
+GymSpace = gym.Space[Any]
+GymVectorEnv = VectorEnv[Any, Any, Any]
+GymWrapper = gym.Wrapper[Any, Any, Any, Any]
+Info = dict[str, Any]  # of a reset or step
+VectorBatch = Any  # seeds, actions, observations or rewards of a `GymVectorEnv`
+EnvKwargs = dict[str, Any]  # for an environment's constructor
 
 
-def obs_spec(space: gym.Space[Any]) -> ObsSpec:
+def obs_spec(space: GymSpace) -> ObsSpec:
     """Describe an observation space.
 
     >>> obs_spec(spaces.Discrete(3, start=1)).shape
@@ -46,19 +56,19 @@ def obs_spec(space: gym.Space[Any]) -> ObsSpec:
     raise _unusable(space)
 
 
-def _unusable(space: gym.Space[Any]) -> BadInput:
+def _unusable(space: GymSpace) -> BadInput:
     return BadInput(
         f"cannot use observation space {space}; expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or "
         "Tuple of these; wrap the environment with gymnasium.wrappers.TransformObservation to give one of them"
     )
 
 
-def _is_text(space: gym.Space[Any]) -> bool:
-    """Whether a part of a Dict is text; MiniGrid has a space of its own for its mission."""
+def _is_text(space: GymSpace) -> bool:
+    """Whether a part of a Dict is text; `MissionSpace` is MiniGrid's."""
     return isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace"
 
 
-def action_spec(space: gym.Space[Any]) -> ActionSpec:
+def action_spec(space: GymSpace) -> ActionSpec:
     """Describe an action space.
 
     >>> action_spec(spaces.Box(-2.0, 2.0, (3,))).entries
@@ -87,8 +97,8 @@ def action_spec(space: gym.Space[Any]) -> ActionSpec:
     )
 
 
-def collate(spec: ObsSpec, observations: Sequence[Any]) -> Any:
-    """Single observations, as environments hand them out, to the batch that `spec.encode` takes.
+def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
+    """Combine single observations, as environments return them, into the batch that `spec.encode` takes.
 
     >>> collate(ObsSpec("discrete", sizes=(3,)), [2, 0])
     array([2, 0])
@@ -101,9 +111,9 @@ def collate(spec: ObsSpec, observations: Sequence[Any]) -> Any:
     return np.array(observations)
 
 
-def encode_fresh(spec: ObsSpec, batch: Any) -> Array:
+def encode_fresh(spec: ObsSpec, batch: RawObs) -> Array:
     """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers."""
-    # Of all kinds only a Box can come out of `encode` as the very array that went in.
+    # Only for a Box can `encode` return its argument itself.
     return spec.encode(np.array(batch) if spec.kind == "box" else batch)
 
 
@@ -116,6 +126,6 @@ def _ints(values: Array) -> tuple[int, ...]:
     return tuple(int(value) for value in np.ravel(values))
 
 
-def _starts(start: Any) -> tuple[int, ...]:
+def _starts(start: ArrayLike) -> tuple[int, ...]:
     starts = _ints(np.asarray(start))
     return starts if any(starts) else ()

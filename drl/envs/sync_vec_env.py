@@ -1,53 +1,50 @@
-"""One process, one loop over single environments, resets in the same step. The fastest for cheap environments."""
+"""One process, one loop over single environments, resets in the same step. The fastest for fast environments."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.log import Episode
-from drl.core.specs import Array
+from drl.core.specs import Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
 from drl.envs.episode_stats import EpisodeStats, success_in
-from drl.envs.spaces import action_spec, collate, obs_spec
+from drl.envs.spaces import GymEnv, Info, action_spec, collate, obs_spec
 
-NEVER = 2**62  # steps until a clock that does not exist
+NEVER = 2**62  # time limit of environments without one
 
 
 @final
 class SyncVecEnv(VecEnv):
     """Steps single Gymnasium environments one after the other.
 
-    >>> with SyncVecEnv([lambda: gym.make("CartPole-v1")] * 2, seed=3) as index:
-    ...     index.reset().shape, index.step(np.array([0, 1])).reward
+    >>> import gymnasium as gym
+    >>> with SyncVecEnv([lambda: gym.make("CartPole-v1")] * 2, seed=3) as envs:
+    ...     envs.reset().shape, envs.step(np.array([0, 1])).reward
     ((2, 4), array([1., 1.], dtype=float32))
     """
 
     vectorization = "sync"
 
-    def __init__(
-        self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], seed: int, env_id: str = "", stream: str = "world"
-    ):
+    def __init__(self, env_fns: Sequence[Callable[[], GymEnv]], seed: int, env_id: str = "", stream: str = "world"):
         self.envs = [make() for make in env_fns]
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
         self.obs_spec, self.action_spec = obs_spec(first.observation_space), action_spec(first.action_space)
         self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
-        # The two outermost wrappers of gym.make cost a quarter of a CartPole step and we know all they know: that
-        # reset came first, and how long an episode is. So the loop calls what is below them.
+        # The two outermost wrappers of gym.make cost a quarter of a CartPole step. They check that reset came first and
+        # limit the length of episodes; we do both ourselves, so the loop calls the environment below them.
         peeled = [_peel(env) for env in self.envs]
         self._inner = [inner for inner, _ in peeled]
         self._steps = [inner.step for inner in self._inner]
         self._limits = np.array([limit for _, limit in peeled])
-        self._until_clock = 0  # no clock can ring in fewer steps than this; 0: look and count anew
-        self._is_box = (
-            self.obs_spec.kind == "box" and not self.obs_spec.channels_last
-        )  # rows can be written as they come
+        self._until_clock = 0  # no time limit is reached in fewer steps than this; 0: compute it anew
+        # Whether rows can be written without encoding.
+        self._is_box = self.obs_spec.kind == "box" and not self.obs_spec.channels_last
         self._batch_shape, self._dtype = (self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype
         self._raw_shape = self.obs_spec.box_shape
         self._always_valid = np.ones(self.num_envs, bool)
@@ -66,16 +63,16 @@ class SyncVecEnv(VecEnv):
     def step(self, action: Array) -> VecStep:
         stats = self.stats
         stats.check_action(action)
-        # Outputs are allocated anew at each step: a small allocation costs less than choosing a buffer, and the
-        # receiver may keep everything for as long as it likes. Only `valid`, which never changes, is shared.
+        # Outputs are allocated at each step: a small allocation costs less than choosing a buffer, and the receiver may
+        # keep them. Only `valid`, which never changes, is shared.
         count = self.num_envs
         next_obs = np.empty(self._batch_shape, self._dtype) if self._is_box else None
-        raw: list[Any] = []  # observations that need encoding
+        raw: list[RawObs] = []  # observations that need encoding
         reward64 = np.empty(count)
-        infos: list[dict[str, Any]] = []
+        infos: list[Info] = []
         masks: list[object] | None = None if self.action_mask is None else []  # of the successors
         ends: dict[int, bool] = {}  # environment that ended → whether it terminated
-        actions = action.tolist() if action.ndim == 1 else action  # plain ints: environments check these much faster
+        actions = action.tolist() if action.ndim == 1 else action  # environments check plain ints much faster
         i = 0
         try:
             for i in range(count):
@@ -110,7 +107,7 @@ class SyncVecEnv(VecEnv):
         if ends:
             for index, terminated in ends.items():
                 (died if terminated else cut)[index] = True
-        next_mask = None if masks is None else stats.masks(masks, self.action_spec, successors=True)
+        next_mask = None if masks is None else stats.masks(masks, self.action_spec, successors=ends)
         if ends:
             stats.obs, episodes = self._restart(next_obs, ends, infos, masks)
         if masks is not None:
@@ -121,9 +118,9 @@ class SyncVecEnv(VecEnv):
         return VecStep(reward32, died, cut, next_obs, stats.obs, valid, episodes, self.action_mask, next_mask)
 
     def _restart(
-        self, next_obs: Array, ends: dict[int, bool], infos: list[dict[str, Any]], masks: list[object] | None
+        self, next_obs: Array, ends: dict[int, bool], infos: list[Info], masks: list[object] | None
     ) -> tuple[Array, list[Episode]]:
-        """New episodes where some ended; their masks replace those of the successors in `masks`."""
+        """Reset the environments in `ends`; their new masks replace those of the successors in `masks`."""
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
             episodes.append(self.stats.finish(index, terminated, success_in(infos[index])))
@@ -133,19 +130,19 @@ class SyncVecEnv(VecEnv):
                 masks[index] = self._mask_readers[index](first, info)
         return obs, episodes
 
-    def _begin(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        """A new episode's first observation, and its info."""
+    def _begin(self, index: int, seed: int | None) -> tuple[RawObs, Info]:
+        """Reset one environment; return its first observation and info."""
         try:
             obs, info = self._inner[index].reset(seed=seed) if seed is not None else self._inner[index].reset()
         except Exception as error:
             raise self.stats.failed(error, index) from error
         if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
-            # Assigning into a row would broadcast a wrong shape without a word.
+            # Assigning into a row would silently broadcast a wrong shape.
             message = f"reset gave an observation of shape {np.shape(obs)}, its space says {self.obs_spec.box_shape}"
             raise self.stats.failed(message, index)
         return obs, info
 
-    def _encode(self, observations: list[Any]) -> Array:
+    def _encode(self, observations: list[RawObs]) -> Array:
         return self.obs_spec.encode(collate(self.obs_spec, observations))
 
     def state_dict(self) -> StateDict:
@@ -163,8 +160,8 @@ class SyncVecEnv(VecEnv):
                 env.close()
 
 
-def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
-    """What lies below gym.make's own TimeLimit and OrderEnforcing, and the limit that the first one kept."""
+def _peel(env: GymEnv) -> tuple[GymEnv, int]:
+    """The environment below gym.make's TimeLimit and OrderEnforcing, and its time limit."""
     limit = NEVER
     if type(env) is TimeLimit and env.spec is not None and env.spec.max_episode_steps:
         limit, env = env.spec.max_episode_steps, env.env

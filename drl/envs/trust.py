@@ -1,4 +1,4 @@
-"""Whose word is enough to import a module: an environment `module:Id` runs the module's code."""
+"""Which modules may be imported because a file names them: an environment `module:Id` runs the module's code."""
 
 import importlib.util
 import shlex
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drl.core.errors import BadInput
 
-# Packages of environments that people of this field have installed; none does more on import than register itself.
+# Common packages of environments; their import only registers the environments.
 KNOWN_PACKAGES = (
     "ale_py",
     "bsuite",
@@ -28,7 +28,7 @@ KNOWN_PACKAGES = (
 
 
 def check_trusted(env_id: str, source: str, command: str) -> None:
-    """Raise if an id that stands in a file names a module which only the person at the keyboard may have imported.
+    """Raise if the id comes from a file and its module may only be imported when the user types it.
 
     `source` is the file; `command` is what to type in front of `--env`.
     """
@@ -46,15 +46,15 @@ def is_known_package(module: str) -> bool:
 
 
 def _is_known(module: str) -> bool:
-    """Whether it is a known package and what would be imported is the installed one, not a file of that name here."""
+    """Whether it is a known package and the import would find the installed one, not a file in the current folder."""
     package = module.partition(".")[0]
     if not is_known_package(module):
         return False
     if package == "drl":
         return True
-    found = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+    found = importlib.util.find_spec(package)  # imports nothing for a top-level name
     if found is None:
-        return True  # not installed, and a known name is never looked for in the current folder: the import will fail
+        return True  # not installed, and never searched for in the current folder: the import will fail
     places = {*site.getsitepackages(), site.getusersitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))}
     origin = Path(found.origin or next(iter(found.submodule_search_locations or ("/",)))).resolve()
     return any(origin.is_relative_to(Path(place).resolve()) for place in places)

@@ -1,11 +1,12 @@
-"""From an `Experiment` to the trainer that runs it."""
+"""Build the trainer of an `Experiment`."""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from drl.core.algorithms import find_algorithm
+from drl.core.configs import Config
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
@@ -15,30 +16,35 @@ from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.episode_stats import reward_threshold
 from drl.experiment.config import Experiment
-from drl.experiment.open_envs import open_vec_env
-from drl.trainer.trainer import Trainer, TrainerConfig, TrainerLoop
+from drl.experiment.open_envs import EnvOptions, open_vec_env
+from drl.trainer.trainer import Trainer, TrainerConfig
 
 if TYPE_CHECKING:
-    from drl.engines.jax.fused.fused_trainer import SeedBatch
+    from drl.engines.jax.agents import JaxAgent
+    from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
+    from drl.engines.torch.agents import TorchAgent
+
+AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
 
 
 @contextlib.contextmanager
-def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[TrainerLoop]:
-    """The trainer of a run; its environments are closed at the end. `sync_points`: see `SeedBatch`."""
+def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[AnyTrainer]:
+    """The trainer of a run; its environments are closed afterwards. `sync_points`: see `SeedBatch`."""
     run = experiment.run
     if in_one_program(experiment):
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    with open_vec_env(run.env, run.num_envs, run.seed, vectorization=run.vectorization, **options) as envs:
+    options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
+    options["vectorization"] = run.vectorization
+    with open_vec_env(run.env, run.num_envs, run.seed, **options) as envs:
         if run.engine == "torch":
             _set_threads(run.threads, envs)
         yield build_trainer(experiment, envs)
 
 
 def in_one_program(experiment: Experiment) -> bool:
-    """Whether the environment is compiled together with its learner."""
+    """Whether environment and learner are compiled into one program."""
     run = experiment.run
     if run.engine != "jax":
         if run.vectorization == "jax":
@@ -62,7 +68,7 @@ def in_one_program(experiment: Experiment) -> bool:
 
 
 def start_engine(experiment: Experiment) -> None:
-    """Settings that have to be made before an engine is first used, and those it does not have."""
+    """Configure an engine before its first use; raise for settings that it does not have."""
     run = experiment.run
     if run.engine == "torch":
         return
@@ -76,7 +82,7 @@ def start_engine(experiment: Experiment) -> None:
 
 
 def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
-    """All roles of a run, from names and configs."""
+    """Environments, agent, algorithm and buffer of a run, from names and configs."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
     specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
@@ -104,8 +110,8 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     return Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
 
 
-def set_exploration(experiment: Experiment, agent: Any) -> None:
-    """Give an agent the exploration that its experiment describes."""
+def set_exploration(experiment: Experiment, agent: "JaxAgent | TorchAgent") -> None:
+    """Set an agent's exploration from its experiment."""
     replay = experiment.buffer
     first_update = max(getattr(replay, "warmup", 0), getattr(replay, "batch_size", 1))
     noisy = getattr(experiment.model, "noisy", False)
@@ -142,7 +148,7 @@ def _trainer_config(experiment: Experiment) -> TrainerConfig:
     )
 
 
-def _check_minibatches(config: Any, envs: int, recurrent: bool = False) -> None:
+def _check_minibatches(config: Config, envs: int, recurrent: bool = False) -> None:
     parts = getattr(config, "minibatches", 1)
     rows = getattr(config, "rollout_length", parts) * envs
     if parts > rows:
@@ -153,8 +159,8 @@ def _check_minibatches(config: Any, envs: int, recurrent: bool = False) -> None:
 
 
 def _set_threads(threads: int | None, envs: VecEnv) -> None:
-    """Tiny networks lose time to a second thread; networks for images gain from it."""
+    """Small networks are slower with a second thread; CNNs are faster."""
     import torch
 
-    images = len(envs.obs_spec.shape) == 3 or envs.obs_spec.is_structured
+    images = any(len(leaf.shape) == 3 and min(leaf.shape[1:]) >= 36 for leaf in envs.obs_spec.leaves.values())
     torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))

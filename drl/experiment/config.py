@@ -1,4 +1,4 @@
-"""Everything that describes one run, as flat names: the same in YAML files, on the command line and in presets."""
+"""The settings of one run. Their flat names are the same in YAML files, on the command line and in presets."""
 
 import dataclasses
 import re
@@ -6,11 +6,12 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import plain_pairs, require
+from drl.core.configs import Config, plain_pairs, require
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
+from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
 
 
@@ -21,9 +22,9 @@ class RunConfig:
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
-    frame_stack: int = 1  # how many observations the agent sees at once
-    normalize_obs: bool = False  # running mean and deviation, saved with the agent
-    normalize_reward: bool = False  # by the deviation of the running discounted return
+    frame_stack: int = 1  # observations the agent sees at once
+    normalize_obs: bool = False  # running mean and standard deviation, saved with the agent
+    normalize_reward: bool = False  # divide by the standard deviation of the running discounted return
     # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
     # that reaches it, and reinforce its batch of episodes.
     total_timesteps: int | None = None
@@ -32,25 +33,25 @@ class RunConfig:
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream
     num_seeds: int = 1  # seeds trained in one program, from `seed` on; engine jax only
-    plugins: tuple[str, ...] = ()  # modules of your own to import first; they register algorithms and network parts
+    plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
-    window: int = 100  # recent episodes that running statistics cover
-    best_after: int = 0  # finished episodes before a best model is saved
-    wandb_project: str | None = None  # track with Weights & Biases under this project; None: not
+    window: int = 100  # episodes in the statistics of recent episodes
+    best_after: int = 0  # episodes before a best model is saved
+    wandb_project: str | None = None  # Weights & Biases project; None: off
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
-    # budget, or 10 000 where the budget is in episodes.
+    # budget, or 10 000 if the budget is in episodes.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
     checkpoint_every: int | None = None
-    keep_checkpoints: int = 2  # how many of the newest to keep; 0: none
+    keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
-    compile: bool = False  # torch.compile the update: pays off in long runs only
+    compile: bool = False  # torch.compile the update; worthwhile only in long runs
     threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
     tensorboard: bool = True
     plots: bool = True  # pictures at the end
-    video: bool = True  # film one evaluation episode at the end, where the environment can be drawn
+    video: bool = True  # film one evaluation episode at the end if the environment can be rendered
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
@@ -66,15 +67,15 @@ class RunConfig:
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
             )
-        self.env_arguments  # noqa: B018 (reads every value once)
+        self.env_arguments  # noqa: B018 (checks every value)
 
     @property
-    def env_arguments(self) -> dict[str, Any]:
+    def env_arguments(self) -> PlainDict:
         return plain_pairs("env_kwargs", self.env_kwargs)
 
     @property
     def budget(self) -> int:
-        """In environment steps, or in episodes where these are the budget."""
+        """In environment steps, or in episodes if `num_episodes` is given."""
         return self.num_episodes or self.total_timesteps or 100_000
 
 
@@ -83,14 +84,14 @@ PARTS = ("run", "model", "learner", "buffer", "exploration")  # of an Experiment
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run: which algorithm, on what, with which numbers. The algorithm's record says which configs it has."""
+    """The settings of one run. The algorithm's record lists its configs."""
 
     algorithm: str = "ppo"
     run: RunConfig = field(default_factory=RunConfig)
-    model: Any = None  # the config of the algorithm's model
-    learner: Any = None  # the algorithm's own config
-    buffer: Any = None  # that of its buffer
-    exploration: Any = None  # that of its exploration
+    model: Config = None  # of the algorithm's model
+    learner: Config = None  # of the algorithm itself
+    buffer: Config = None
+    exploration: Config = None
 
     def __post_init__(self) -> None:
         for part, kind in find_algorithm(self.algorithm).parts.items():
@@ -98,8 +99,8 @@ class Experiment:
                 object.__setattr__(self, part, kind())
 
     @classmethod
-    def from_flat(cls, flat: Mapping[str, Any], source: str) -> "Experiment":
-        """Sort flat names into the configs. Unknown names are errors that say where they stand."""
+    def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":
+        """Sort flat names into the configs. Unknown names raise an error that names `source`."""
         flat = dict(flat)
         algorithm = flat.pop("algorithm", "ppo")
         try:
@@ -108,7 +109,7 @@ class Experiment:
             raise BadInput(f"{source}: {error}") from None
         parts = {"run": RunConfig} | record.parts
         names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
-        sorted_values: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        sorted_values: dict[str, PlainDict] = {part: {} for part in parts}
         for name, value in flat.items():
             if name not in names:
                 raise BadInput(f"{source}: unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}")
@@ -120,17 +121,17 @@ class Experiment:
             raise BadInput(f"{source}: {error}") from None
         return cls(algorithm=algorithm, **made)
 
-    def to_flat(self) -> dict[str, Any]:
+    def to_flat(self) -> PlainDict:
         """Plain data for YAML; `from_flat` reads it back."""
-        flat: dict[str, Any] = {"algorithm": self.algorithm}
+        flat: PlainDict = {"algorithm": self.algorithm}
         for part in PARTS:
             settings = dataclasses.asdict(getattr(self, part))
             flat |= {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
         return flat
 
 
-def _coerced(kind: type, name: str, value: Any, source: str) -> Any:
-    """`value` as the field's type; YAML reads 1e-3 as text and has no tuples."""
+def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValue:
+    """Convert `value` to the type of its field; YAML reads 1e-3 as text and has no tuples."""
     annotation = typing.get_type_hints(kind)[name]
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if value is None and type(None) in options:
@@ -156,8 +157,8 @@ def _coerced(kind: type, name: str, value: Any, source: str) -> Any:
     raise BadInput(f"{source}: {name} is {repr(value)[:200]}; expected a value of type {expected}")
 
 
-def read_yaml(path: Any) -> dict[str, Any]:
-    """A flat YAML mapping from a file, or a clear error."""
+def read_yaml(path: str | Path) -> PlainDict:
+    """Read a flat YAML mapping."""
     try:
         content = read_yaml_file(path)
     except OSError as error:

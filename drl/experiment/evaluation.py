@@ -1,9 +1,8 @@
-"""How good is an agent? Own environments, own random stream, frozen normalizer: training never notices."""
+"""Evaluation: own environments, own random stream, frozen normalizer. It does not affect training."""
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.experiment.open_envs import open_vec_env
+from drl.envs.spaces import EnvKwargs
+from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import rates
 
-ENDLESS = 100_000  # vector steps without an episode's end after which an evaluation gives up
+ENDLESS = 100_000  # vector steps without an episode end after which an evaluation raises
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Evaluation:
     episodes: list[Episode]
 
     def summary(self) -> dict[str, float]:
-        """Means over the episodes; `success_rate` only where the environment tells what a success is."""
+        """Means over the episodes; `success_rate` only if the environment defines success."""
         returns = np.array([episode.episode_return for episode in self.episodes])
         numbers = {
             "mean_return": float(returns.mean()),
@@ -38,16 +38,16 @@ class Evaluation:
 
     def sentence(self) -> str:
         """The summary in one line."""
-        told = self.summary()
-        success = f", success rate {told['success_rate']:.0%}" if "success_rate" in told else ""
+        means = self.summary()
+        success = f", success rate {means['success_rate']:.0%}" if "success_rate" in means else ""
         return (
-            f"mean return {told['mean_return']:.2f} ± {told['std_return']:.2f} (min {told['min_return']:.2f}, max "
-            f"{told['max_return']:.2f}), mean length {told['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+            f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} (min {means['min_return']:.2f}, max "
+            f"{means['max_return']:.2f}), mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
         )
 
 
 def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = False) -> Evaluation:
-    """Play exactly `episodes` episodes. Every environment plays its fair share, so that short ones are not favored."""
+    """Play exactly `episodes` episodes, equally many in every environment, so that short ones are not favored."""
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
@@ -68,7 +68,7 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
-    """Raise unless the agent can live in an environment with these specs."""
+    """Raise unless the agent has these specs."""
     if (obs_spec, action_spec) != (agent.obs_spec, agent.action_spec):
         raise BadInput(
             f"the agent does not fit {env}: it was trained on observations {agent.obs_spec.shape} and "
@@ -82,8 +82,8 @@ def _actions(spec: ActionSpec) -> str:
 
 @contextlib.contextmanager
 def own_stream(agent: Agent, seed: int) -> Iterator[None]:
-    """The agent explores from a stream of its own meanwhile and remembers nothing of its training environments;
-    afterwards both are as they were, so that training does not notice."""
+    """Give the agent a separate random stream and an empty `rnn_state`; restore both afterwards, so that training
+    is not affected."""
     training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
     remembered, agent.rnn_state = agent.rnn_state, None
     try:
@@ -102,12 +102,12 @@ def evaluate(
     num_envs: int = 8,
     vectorization: str = "sync",
     frame_stack: int = 1,
-    env_kwargs: dict[str, Any] | None = None,
+    env_kwargs: EnvKwargs | None = None,
 ) -> Evaluation:
-    """Play `episodes` episodes of `env` and return them. `explore=True` acts as in training, with its randomness."""
+    """Play `episodes` episodes of `env` and return them. `explore=True` explores as in training."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
-    options: dict[str, Any] = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
+    options: EnvOptions = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
     with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, env)
         with own_stream(agent, seed):

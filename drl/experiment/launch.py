@@ -1,4 +1,4 @@
-"""`train`: from an `Experiment` to a finished run folder."""
+"""`train`: run an `Experiment` and write its run folder."""
 
 import contextlib
 import importlib.util
@@ -7,15 +7,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from drl.core.contracts import Tracker
+from drl.core.contracts import Agent, Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, NonFinite, SaveFailed
 from drl.core.log import Log
+from drl.core.specs import PlainDict
 from drl.experiment import stages
-from drl.experiment.building import build_seed_batch, in_one_program, open_trainer
+from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import evaluate
+from drl.experiment.open_envs import EnvOptions
 from drl.experiment.run_folder import Run
 from drl.experiment.watch import film
 from drl.tracking.console import ConsoleTracker, QuietConsole
@@ -24,26 +27,29 @@ from drl.tracking.guarded import guard
 from drl.tracking.plots import plot_compare, plot_run
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
+from drl.trainer.trainer import Trainer
+
+SignalHandler = Callable[[int, FrameType | None], object] | int | None
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run left behind."""
+    """The result of a run."""
 
     folder: Path
-    agent: Any
+    agent: Agent
     log: Log | None  # the last one
     status: str  # finished · interrupted · terminated
     evaluation: dict[str, float] | None  # of the final agent
 
 
 class StopSignals:
-    """SIGINT and SIGTERM while it is entered: the first is noted and heeded between two learning steps, so that
-    nothing is caught half-way; a second one interrupts at once. Outside the main thread signals are not ours."""
+    """Handles SIGINT and SIGTERM inside its `with` block: the first signal stops the run after the current learning
+    step, a second one interrupts at once. It does nothing outside the main thread."""
 
     def __init__(self) -> None:
         self.seen: int | None = None
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, SignalHandler] = {}
 
     def __enter__(self) -> "StopSignals":
         with contextlib.suppress(ValueError):
@@ -54,7 +60,7 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         if self.seen is not None:
             raise KeyboardInterrupt
         self.seen = number
@@ -69,9 +75,9 @@ class StopSignals:
 def train(
     experiment: Experiment, trackers: Callable[[Run], list[Tracker]] | None = None, console: bool = True
 ) -> Finished:
-    """Train, tracking everything into a new run folder. Bad input raises before anything is written.
+    """Train and track everything in a new run folder. Bad input raises before anything is written.
 
-    `trackers` makes those that come on top of the usual ones; `console=False` prints nothing at all.
+    `trackers` makes additional trackers; `console=False` prints nothing.
     """
     run_config = experiment.run
     if run_config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
@@ -103,7 +109,7 @@ def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
         for number, trainer in enumerate(build_seed_batch(experiment, _sync_points(experiment)).trainers):
             one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
             run = _begin_run(one, trainer)
-            trackers = _trackers(one, run, console and number == 0)  # one panel, that of the first seed
+            trackers = _trackers(one, run, console and number == 0)  # only the first seed has a panel
             sessions.append(Session(one, trainer, run, trackers, None, signals))
         finished = drive(sessions)
     folders = [each.folder for each in finished]
@@ -113,7 +119,7 @@ def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
     return finished
 
 
-def _begin_run(experiment: Experiment, trainer: Any) -> Run:
+def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
     config = experiment.run
     name = config.name or f"{config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
     run = Run.create(name, experiment.to_flat(), config.results_dir, config.seed)
@@ -125,21 +131,21 @@ def _begin_run(experiment: Experiment, trainer: Any) -> Run:
 
 
 def say(text: str) -> None:
-    """Print; a reader that went away (`| head`) must not end a training run."""
+    """Print; a closed pipe (`| head`) does not end the run."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
 
 
 class Session:
-    """One run under way: its logs flow through the stages until the budget is used or a signal came."""
+    """One run: its logs pass through the stages until the budget is used or a signal arrives."""
 
     def __init__(
         self,
         experiment: Experiment,
-        trainer: Any,
+        trainer: AnyTrainer,
         run: Run,
         trackers: list[Tracker],
-        board: Tracker | None,  # W&B: written to like the others, but closed when videos and plots are there too
+        board: Tracker | None,  # W&B; closed only after plots and videos are made
         signals: StopSignals,
     ):
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
@@ -157,7 +163,7 @@ class Session:
     def fail(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
-            if not isinstance(error, NonFinite):  # a broken environment does not spoil what the agent has learned
+            if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
                 _save_agent(self.experiment, self.trainer, self.run)
 
     def finish(self, interrupted: bool) -> Finished:
@@ -186,7 +192,7 @@ def drive(sessions: list[Session]) -> list[Finished]:
 
 
 def _pipeline(
-    experiment: Experiment, trainer: Any, run: Run, trackers: list[Tracker], signals: StopSignals
+    experiment: Experiment, trainer: AnyTrainer, run: Run, trackers: list[Tracker], signals: StopSignals
 ) -> Iterator[Log]:
     config, agent = experiment.run, trainer.agent
     logs: Iterator[Log] = trainer()
@@ -229,14 +235,14 @@ def _checkpoint_every(config: RunConfig) -> int:
 
 
 def _default(every: int | None, config: RunConfig, parts: int) -> int:
-    """A frequency in environment steps: as given, or an equal part of the budget; 0 is never."""
+    """A period in environment steps: as given, or an equal part of the budget; 0: never."""
     if every is not None:
         return every
     return 10_000 if config.num_episodes else max(config.budget // parts, 1)
 
 
 def _sync_points(experiment: Experiment) -> tuple[float, ...]:
-    """Environment steps whose multiples somebody waits for: log and agent must belong together there."""
+    """Periods in environment steps; at their multiples log and agent must be in sync."""
     config = experiment.run
     fractions = () if config.num_episodes else (config.budget / max(config.num_checkpoints, 1), config.budget)
     return (_evaluate_every(config), _checkpoint_every(config), *fractions)
@@ -255,16 +261,16 @@ def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
     return trackers
 
 
-def _evaluate(experiment: Experiment, agent: Any, episodes: int) -> dict[str, float]:
+def _evaluate(experiment: Experiment, agent: Agent, episodes: int) -> dict[str, float]:
     run = experiment.run
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
+    options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
     if run.vectorization == "envpool":  # EnvPool has environments that Gymnasium does not know
         options["vectorization"] = "envpool"
     return evaluate(agent, run.env, episodes, run.seed, **options).summary()
 
 
-def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict[str, float] | None:
-    """Save the agent first, then what is nice to have: a failing plot must not cost a trained agent."""
+def _finish(experiment: Experiment, trainer: AnyTrainer, run: Run, status: str) -> dict[str, float] | None:
+    """Save the agent first, then evaluate and plot: if these fail, the agent is already saved."""
     config, agent = experiment.run, trainer.agent
     try:
         _save_agent(experiment, trainer, run)
@@ -274,7 +280,9 @@ def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict
     except OSError as error:
         raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
     if config.compile:
-        optimizer = trainer.algorithm.optimizer
+        assert isinstance(trainer, Trainer)  # of the torch engine
+        algorithm: Any = trainer.algorithm
+        optimizer = algorithm.optimizer
         run.note(compile_seconds=round(optimizer.compile_seconds, 1), compile_error=optimizer.compile_error)
         if not config.quiet and optimizer.compile_error is None:
             say(f"compiling the update took {optimizer.compile_seconds:.1f} s")
@@ -286,14 +294,14 @@ def _finish(experiment: Experiment, trainer: Any, run: Run, status: str) -> dict
     return evaluation
 
 
-def _notes(experiment: Experiment) -> dict[str, Any]:
-    """What an agent's card says of the environment it comes from, so that it can be evaluated anywhere."""
+def _notes(experiment: Experiment) -> PlainDict:
+    """What an agent's card holds about its environment, so that it can be evaluated elsewhere."""
     run = experiment.run
     envs = {"env": run.env, "env_kwargs": run.env_arguments, "frame_stack": run.frame_stack}
     return envs | {"algorithm": experiment.algorithm}
 
 
-def _save_agent(experiment: Experiment, trainer: Any, run: Run) -> None:
+def _save_agent(experiment: Experiment, trainer: AnyTrainer, run: Run) -> None:
     agent = trainer.agent
     agent.save(run.folder / "agent", env_steps=trainer.env_steps, **_notes(experiment))
     agent.save_policy_net(run.models / "final_actor.pth")
@@ -301,13 +309,17 @@ def _save_agent(experiment: Experiment, trainer: Any, run: Run) -> None:
         agent.save_value_net(run.models / "final_critic.pth")  # type: ignore[attr-defined]
 
 
-def _illustrate(experiment: Experiment, agent: Any, run: Run, film_it: bool) -> None:
+def _illustrate(experiment: Experiment, agent: Agent, run: Run, film_it: bool) -> None:
     config = experiment.run
     try:
         if config.plots:
             plot_run(run.folder)
         if film_it:
-            options: dict[str, Any] = {"frame_stack": config.frame_stack, "env_kwargs": config.env_arguments}
-            film(agent, config.env, run.folder / "videos" / "final_agent.mp4", config.seed, **options)
+            path, frames, env_kwargs = (
+                run.folder / "videos" / "final_agent.mp4",
+                config.frame_stack,
+                config.env_arguments,
+            )
+            film(agent, config.env, path, config.seed, frame_stack=frames, env_kwargs=env_kwargs)
     except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
         warnings.warn(f"plots or video were not made: {error}", stacklevel=2)

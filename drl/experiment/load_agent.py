@@ -1,4 +1,4 @@
-"""Loading an agent without knowing what trained it."""
+"""Load an agent, whatever engine trained it."""
 
 import importlib.util
 from pathlib import Path
@@ -8,14 +8,14 @@ from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
 from drl.core.variants import agent_in, find_variant
 
-ENGINES = ("torch", "jax")  # that load what either wrote
+ENGINES = ("torch", "jax")  # each loads agents of both
 
 
-def load_agent(path: str | Path, model: Any = None, device: str = "cpu", engine: str | None = None) -> Any:
-    """The agent in a run folder or agent folder, ready to `act`. Give `model` if it was one of your own.
+def load_agent(path: str | Path, model: object = None, device: str = "cpu", engine: str | None = None) -> Any:
+    """The agent in a run folder or agent folder, ready to `act`. Pass `model` if it is a custom one.
 
-    `engine` is torch, jax or numpy (MLPs only, no framework needed). Without it the engine that wrote the agent is
-    taken if it is installed, else the other one, else NumPy.
+    `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
+    it is installed, else the other one, else NumPy.
     """
     card, _ = read_agent(path)
     if engine is None:

@@ -1,15 +1,27 @@
-"""Opening environments by id, those included that only an engine knows."""
+"""Open environments by id, including those that only the JAX engine has."""
 
-from typing import Any
+from typing import TypedDict, Unpack
 
+from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_vec_env
+from drl.envs.spaces import EnvKwargs
 
-GYMNAX = "gymnax:"  # in front of an id: an environment of gymnax, which the JAX engine steps
+GYMNAX = "gymnax:"  # prefix of an id: an environment of gymnax, which the JAX engine steps
 
 
-def open_vec_env(env: str, num_envs: int, seed: int, *, seeds_stream: str = "world", **options: Any) -> Any:
-    """`make_vec_env`, and for `gymnax:` ids the JAX engine's own stepping."""
+class EnvOptions(TypedDict, total=False):
+    """Options of `make_vec_env`."""
+
+    vectorization: str
+    frame_stack: int
+    env_kwargs: EnvKwargs | None
+
+
+def open_vec_env(
+    env: str, num_envs: int, seed: int, *, seeds_stream: str = "world", **options: Unpack[EnvOptions]
+) -> VecEnv:
+    """`make_vec_env`; for `gymnax:` ids the JAX engine steps the environments."""
     if not env.startswith(GYMNAX):
         return make_vec_env(env, num_envs, seed, seeds_stream=seeds_stream, **options)
     if options.get("frame_stack", 1) > 1:

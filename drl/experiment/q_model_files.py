@@ -40,8 +40,8 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
         state = torch.load(content, weights_only=True, map_location="cpu")
         arrays = {name: _array(name, tensor) for name, tensor in state.items()}
     except Exception as error:  # torch raises many kinds of errors for foreign files
-        said = " ".join(str(error).split())[:200]
-        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {said})") from None
+        message = " ".join(str(error).split())[:200]
+        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
     check_finite(arrays, str(path))
     run = experiment.run
     with make_env(run.env, frame_stack=run.frame_stack, env_kwargs=run.env_arguments) as env:
@@ -71,9 +71,7 @@ def _check_switches(arrays: dict[str, Array], num_actions: int, wanted: QModelCo
         raise BadInput(f"{path} is not a q-value model: it has no head.advantage.weight")
     outputs = arrays["head.advantage.weight"].shape[0]
     if not num_actions or outputs % num_actions:
-        raise BadInput(
-            f"{path} answers with {outputs} numbers, which does not fit {num_actions} actions; check --env_name"
-        )
+        raise BadInput(f"{path} outputs {outputs} numbers, which does not fit {num_actions} actions; check --env_name")
     atoms = outputs // num_actions
     found = {
         "dueling": "head.state_value.weight" in arrays,

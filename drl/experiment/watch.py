@@ -72,8 +72,8 @@ def watch(
 ) -> list[Episode]:
     """Play episodes in the environment's own window (`mode="human"`) or as text (`mode="ansi"`).
 
-    Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Any other
-    mode prints only the result of each episode.
+    Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Other
+    modes print only the result of each episode.
     """
     finished = []
     stream = stream or sys.stdout
@@ -117,7 +117,7 @@ def film(
 def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Env:
     """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
     if env_id.startswith(GYMNAX):
-        raise BadInput(f"{env_id} lives in a compiled program and cannot be watched; drl evaluate gives its returns")
+        raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
     # pygame needs a sound card always, and a screen even for off-screen drawing.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if mode == "rgb_array":

@@ -1,4 +1,4 @@
-"""`search`: better numbers for an algorithm on an environment, by many short trainings. Needs Optuna (extra `search`).
+"""`search`: finds better settings for an algorithm on an environment by many short runs. Needs Optuna (extra `search`).
 
 >>> SearchConfig(n_trials=20, num_timesteps_per_trial=10_000).name_for("dqn")
 'CartPole-v1_dqn_search'
@@ -9,13 +9,15 @@ import json
 import os
 import statistics
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from drl.core.configs import require
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.search_dimensions import Choice
+from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
@@ -26,7 +28,12 @@ from drl.search.search_space import MODES, as_settings, space_for, starting_poin
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import Ledger, claim, open_study, optuna, release
 
-FRESH_SEEDS = 1_000_003  # where the seeds of the re-runs begin, far from those of the trials
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.pruners import BasePruner
+    from optuna.trial import FrozenTrial
+
+FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 PRUNERS = ("median", "hyperband", "none")
 BUDGETS = {"total_timesteps", "num_episodes"}
 OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project"}
@@ -36,21 +43,21 @@ NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
     env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
-    n_trials: int = 100  # finished trials in total: the same command again runs only what is missing
-    num_timesteps_per_trial: int | None = None  # environment steps; default the preset's budget, else 50 000
+    n_trials: int = 100  # finished trials in total; the same command runs only the missing ones
+    num_timesteps_per_trial: int | None = None  # environment steps; default: the preset's budget, else 50 000
     num_episodes_per_trial: int | None = None  # or episodes
-    mode: str = "base"  # base: a few numbers · all: also switches, batch sizes and network width
-    pruner: str = "median"  # give up weak trials early: median · hyperband · none
-    storage: str | None = None  # URL, or a file ending in .db or .log; default results/<name>/study.db
-    n_jobs: int = 1  # trials at the same time, each in a process of its own
+    mode: str = "base"  # base: a few settings · all: also switches, batch sizes and network width
+    pruner: str = "median"  # stops weak trials early: median · hyperband · none
+    storage: str | None = None  # URL, or a file ending in .db or .log; default: results/<name>/study.db
+    n_jobs: int = 1  # trials in parallel, each in its own process
     seed: int = 0  # of the sampler and of the trials; trial i trains with seed + i
-    name: str | None = None  # study and folder; default <env>_<algorithm>_search
+    name: str | None = None  # study and folder; default: <env>_<algorithm>_search
     results_dir: str = "results"
-    reports: int = 10  # evaluations within a trial, the last one of the final agent
-    evaluation_episodes: int = 20  # in each of them
-    rerun_best: int = 3  # how many of the best trials are trained again
-    rerun_seeds: int = 2  # with how many fresh seeds each; 0: no re-runs
-    plots: bool = True  # pictures of the study at the end
+    reports: int = 10  # evaluations in a trial; the last one is of the final agent
+    evaluation_episodes: int = 20  # per evaluation
+    rerun_best: int = 3  # how many of the best trials are re-run
+    rerun_seeds: int = 2  # fresh seeds per re-run trial; 0: no re-runs
+    plots: bool = True  # plots of the study at the end
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
@@ -71,33 +78,33 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class Found:
-    """A finished trial, and what it was worth when trained again."""
+    """A finished trial and its scores when trained again."""
 
     number: int
-    score: float  # in the search, picked as one of the best: too good on average
-    settings: dict[str, Any]  # what the search chose, as flat names
-    on_the_way: float = 0.0  # mean of the evaluations within the trial: of two equal scores, the faster learner's wins
-    fresh: dict[int, float | None] = field(default_factory=dict)  # seed → score of a re-run; None: it failed
+    score: float  # in the search; biased upward, because the best are selected by it
+    settings: PlainDict  # chosen by the search, as flat names
+    on_the_way: float = 0.0  # mean of the evaluations in the trial; breaks ties in favor of faster learning
+    fresh: dict[int, float | None] = field(default_factory=dict)  # seed → score of a re-run; None if it failed
 
     @property
     def honest(self) -> float | None:
-        """Mean score over fresh seeds, which had no part in the picking."""
+        """Mean score over fresh seeds, which did not influence the selection."""
         scores = [score for score in self.fresh.values() if score is not None]
         return statistics.fmean(scores) if scores else None
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search leaves behind."""
+    """The result of a search."""
 
     algorithm: str
     env: str
-    folder: Path  # pictures, best.yaml, best.json and, unless kept elsewhere, the study
+    folder: Path  # plots, best.yaml, best.json and, without `storage`, the study
     status: str  # finished · interrupted · terminated
     counts: dict[str, int]  # trials by state: complete, pruned, failed, lost
-    ranking: list[Found]  # complete trials: re-run ones by their honest score, then the others by search score
-    preset: dict[str, Any]  # settings for `drl train --config`
-    study: Any  # Optuna's
+    ranking: list[Found]  # complete trials: re-run ones by honest score, then the others by search score
+    preset: PlainDict  # settings for `drl train --config`
+    study: "Study"
 
     @property
     def best(self) -> Found:
@@ -107,14 +114,17 @@ class SearchResult:
 def search(
     algorithm: str,
     config: SearchConfig,
-    settings: dict[str, Any] | None = None,
+    settings: PlainDict | None = None,
     use_preset: bool = True,
-    options: dict[str, tuple[Any, ...]] | None = None,
+    options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
 ) -> SearchResult:
-    """Search, or continue a search. `settings` are flat names that stay as they are, on top of the pair's preset; one
-    that is searched over is where the search begins. `options` narrows what a setting is chosen from. With `own_study`
-    every budget and combination of settings has a study of its own, which the same ones find again."""
+    """Search, or continue a search.
+
+    `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
+    starting point. `options` narrows the choices of a setting. With `own_study` every budget and combination of
+    settings has its own study.
+    """
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
     plan = _Plan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study)
@@ -142,8 +152,8 @@ def search(
     return result
 
 
-def one_budget(preset: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings on top of a preset; a budget of the other kind takes the place of the preset's.
+def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
+    """Settings on top of a preset. A budget in `settings` replaces the preset's, also one of the other kind.
 
     >>> one_budget({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
     {'gamma': 0.9, 'num_episodes': 5}
@@ -153,19 +163,19 @@ def one_budget(preset: dict[str, Any], settings: dict[str, Any]) -> dict[str, An
 
 
 class _Plan:
-    """What is searched, fixed before the first trial. Bad input raises here, before anything is written."""
+    """What is searched; fixed before the first trial. Bad input raises here, before anything is written."""
 
     def __init__(
         self,
         algorithm: str,
         config: SearchConfig,
-        given: dict[str, Any],
-        narrowed: dict[str, tuple[Any, ...]],
+        given: PlainDict,
+        narrowed: Mapping[str, tuple[object, ...]],
         own_study: bool,
     ):
         self.algorithm, self.config = algorithm, config
-        whose = {"algorithm": algorithm, "env": config.env}
-        self.given = whose | given | whose
+        pair = {"algorithm": algorithm, "env": config.env}
+        self.given: PlainDict = pair | given | pair
         self.budget = self._budget()
         self.name = config.name_for(algorithm)
         if own_study:
@@ -173,8 +183,14 @@ class _Plan:
         self.folder = Path(config.results_dir) / self.name
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
-        options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-        with make_vec_env(run.env, run.num_envs, run.seed, vectorization=run.vectorization, **options) as envs:
+        with make_vec_env(
+            run.env,
+            run.num_envs,
+            run.seed,
+            vectorization=run.vectorization,
+            frame_stack=run.frame_stack,
+            env_kwargs=run.env_arguments,
+        ) as envs:
             self.images = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)
         self.start_flat = start.to_flat()
@@ -183,7 +199,7 @@ class _Plan:
         self.layers = max(len(start.model.hidden_sizes), 1)
         self.space = space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
-        cores = (os.cpu_count() or 1) if self.images else 1  # tiny networks lose time to a second thread
+        cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
         self.threads = run.threads or max(cores // config.n_jobs, 1)
 
     def _budget(self) -> dict[str, int]:
@@ -194,43 +210,43 @@ class _Plan:
             steps, episodes = self.given.get("total_timesteps"), self.given.get("num_episodes")
         return {"num_episodes": int(episodes)} if episodes else {"total_timesteps": int(float(steps or 50_000))}
 
-    def fixed(self) -> dict[str, Any]:
+    def fixed(self) -> PlainDict:
         return {name: value for name, value in self.given.items() if name not in BUDGETS}
 
-    def job(self, number: int, chosen: dict[str, Any], seed: int, reports: int) -> Job:
+    def job(self, number: int, chosen: PlainDict, seed: int, reports: int) -> Job:
         own = {"seed": seed, "threads": self.threads, "evaluation_episodes": self.config.evaluation_episodes}
         return Job(number, self.fixed() | self.budget | chosen | own, reports)
 
-    def chosen(self, trial: Any) -> dict[str, Any]:
+    def chosen(self, trial: "Trial | FrozenTrial") -> PlainDict:
         """A trial's values as flat settings."""
         return as_settings(trial.params, self.layers, self.images)
 
-    def belongs(self) -> dict[str, Any]:
-        """What must stay the same for scores to compare."""
+    def belongs(self) -> PlainDict:
+        """What must stay the same so that scores are comparable."""
         names = ("mode", "reports", "evaluation_episodes")
         fixed = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
         return {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
 
-    def preset(self, found: Found) -> dict[str, Any]:
-        """Settings that train like this trial, whether or not a preset ships for the pair."""
+    def preset(self, found: Found) -> PlainDict:
+        """Settings that train like this trial, with or without a shipped preset for the pair."""
         budget = {name: self.given[name] for name in sorted(BUDGETS) if self.given.get(name)}
         kept = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
         whole = kept | (budget or self.budget) | found.settings
-        # `drl train --config` puts the file on top of the shipped preset: what that one says must be said here, too.
+        # `drl train --config` overrides the shipped preset, so every setting of that preset must be in the file.
         under = set(load_preset(self.algorithm, self.config.env) or {}) - NOT_IN_PRESETS
         default = Experiment(algorithm=self.algorithm).to_flat()
-        told = {"algorithm", "env", *found.settings, *under}
-        whole = {name: value for name, value in whole.items() if name in told or value != default[name]}
+        always = {"algorithm", "env", *found.settings, *under}
+        whole = {name: value for name, value in whole.items() if name in always or value != default[name]}
         return whole | {name: self.start_flat[name] for name in sorted(under - set(whole))}
 
 
 class _Work:
-    """The two rounds of jobs: trials, then the best ones again."""
+    """The two rounds of jobs: trials, then re-runs of the best."""
 
-    def __init__(self, plan: _Plan, study: Any, ledger: Ledger, crew: Crew, signals: StopSignals, display: Display):
+    def __init__(self, plan: _Plan, study: "Study", ledger: Ledger, crew: Crew, signals: StopSignals, display: Display):
         self.plan, self.study, self.ledger = plan, study, ledger
         self.crew, self.signals, self.display = crew, signals, display
-        self.running: dict[int, Any] = {}  # Optuna's trial objects
+        self.running: dict[int, Trial] = {}
 
     def run_trials(self) -> None:
         try:
@@ -271,7 +287,7 @@ class _Work:
         return self.signals.seen is not None
 
     def run_again(self, best: list[Found]) -> dict[int, dict[int, float | None]]:
-        """Scores by trial and seed. They are kept in the study: what was measured once is not measured again."""
+        """Scores by trial and seed. The study keeps them, so a finished re-run is not repeated."""
         config = self.plan.config
         seeds = [FRESH_SEEDS + config.seed + i for i in range(config.rerun_seeds)]
         wanted = [(found, seed) for found in best for seed in seeds]
@@ -293,14 +309,18 @@ class _Work:
                 fresh[found.number][seed] = notes[f"again:{found.number}:{seed}"][0]
         return fresh
 
-    def _notes(self) -> dict[str, Any]:
+    def _notes(self) -> PlainDict:
         return dict(self.study.user_attrs)
 
 
-def _ranking(plan: _Plan, study: Any, fresh: dict[int, dict[int, float | None]]) -> list[Found]:
-    """Re-run trials first, by their honest score; then the others, by the search's."""
+def _ranking(plan: _Plan, study: "Study", fresh: dict[int, dict[int, float | None]]) -> list[Found]:
+    """Re-run trials first, by honest score; then the others, by search score."""
     complete = study.get_trials(deepcopy=False, states=(optuna().trial.TrialState.COMPLETE,))
-    found = [Found(t.number, t.value, plan.chosen(t), _mean(t), fresh.get(t.number, {})) for t in complete]
+    found = [
+        Found(t.number, t.value, plan.chosen(t), _mean(t), fresh.get(t.number, {}))
+        for t in complete
+        if t.value is not None
+    ]
 
     def place(one: Found) -> tuple[bool, float, float]:
         return one.honest is None, -(one.score if one.honest is None else one.honest), -one.on_the_way
@@ -308,18 +328,18 @@ def _ranking(plan: _Plan, study: Any, fresh: dict[int, dict[int, float | None]])
     return sorted(found, key=place)
 
 
-def _mean(trial: Any) -> float:
-    scores = trial.intermediate_values.values()
-    return statistics.fmean(scores) if scores else float(trial.value)
+def _mean(trial: "FrozenTrial") -> float:
+    scores = trial.intermediate_values.values() or trial.values
+    return statistics.fmean(scores)
 
 
 def _result(
-    plan: _Plan, study: Any, ledger: Ledger, status: str, fresh: dict[int, dict[int, float | None]]
+    plan: _Plan, study: "Study", ledger: Ledger, status: str, fresh: dict[int, dict[int, float | None]]
 ) -> SearchResult:
     ranking, lost = _ranking(plan, study, fresh), ledger.lost()
     if not ranking and status == "finished":
-        errors = [words for key, words in study.user_attrs.items() if key.startswith("error:")]
-        raise EnvFailed(f"no trial came to its end; the last said: {errors[-1] if errors else 'nothing'}")
+        errors = [text for key, text in study.user_attrs.items() if key.startswith("error:")]
+        raise EnvFailed(f"every trial failed; the last error: {errors[-1] if errors else 'none'}")
     failed = {trial.number for trial in ledger.trials("FAIL")}
     counts = {"complete": len(ranking), "pruned": len(ledger.trials("PRUNED"))}
     counts |= {"failed": len(failed - lost), "lost": len(lost), "running": len(ledger.trials("RUNNING"))}
@@ -327,9 +347,9 @@ def _result(
     return SearchResult(plan.algorithm, plan.config.env, plan.folder, status, counts, ranking, preset, study)
 
 
-def _pruner(config: SearchConfig) -> Any:
+def _pruner(config: SearchConfig) -> "BasePruner":
     pruners = optuna().pruners
-    if config.pruner == "median":  # not before five trials are complete, nor in the first fifth of a trial
+    if config.pruner == "median":  # not before five complete trials, nor in the first fifth of a trial
         return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=config.reports // 5 + 1)
     if config.pruner == "hyperband":
         return pruners.HyperbandPruner(min_resource=1, max_resource=config.reports, reduction_factor=3)

@@ -1,20 +1,23 @@
-"""What a search shows and leaves behind: a bar, a table, pictures, `best.yaml` and `best.json`."""
+"""Output of a search: a progress bar, a table, plots, `best.yaml` and `best.json`."""
 
 import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
 
 from drl.core.safe_files import write_atomically
-from drl.core.state_files import write_json
+from drl.core.state_files import PlainDict, write_json
 from drl.search.search_worker import Job, Outcome
 from drl.tracking import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+    from rich.progress import TaskID
 
     from drl.search.run_search import Found, SearchConfig, SearchResult
 
@@ -22,8 +25,8 @@ SHOWN = 10  # rows of the table
 
 
 class Display:
-    """A bar on a terminal, a line per trial elsewhere, nothing when quiet. It has no thread: it is redrawn when
-    something happened."""
+    """A progress bar on a terminal, a line per trial elsewhere, nothing if quiet. It has no thread: each event redraws
+    it."""
 
     def __init__(self, config: "SearchConfig", name: str):
         from rich.console import Console
@@ -32,9 +35,9 @@ class Display:
         self.config, self.name = config, name
         self.console = Console(quiet=config.quiet, soft_wrap=True, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        hidden_sizes = config.quiet or not self.console.is_terminal
-        self.bar = Progress(*columns, console=self.console, auto_refresh=False, disable=hidden_sizes)
-        self.task: Any = None
+        hidden = config.quiet or not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, auto_refresh=False, disable=hidden)
+        self.task: TaskID
         self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":
@@ -44,8 +47,8 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def begin(self, finished: int, lost: list[int], complete: list[Any]) -> None:
-        """`complete`: the trials of earlier sessions that have a score."""
+    def begin(self, finished: int, lost: list[int], complete: "list[FrozenTrial]") -> None:
+        """`complete`: the trials with a score from earlier sessions."""
         config = self.config
         for trial in complete:
             self._note(trial.value, trial.number)
@@ -66,7 +69,7 @@ class Display:
         self.bar.update(self.task, description=words or "searching")
         self.bar.refresh()
         if not self.console.is_terminal or outcome.state in ("failed", "lost"):
-            self.console.print(f"trial {job.number}: {_told(outcome)}" + (f" ({words})" if words else ""))
+            self.console.print(f"trial {job.number}: {_text(outcome)}" + (f" ({words})" if words else ""))
 
     def _note(self, score: float | None, trial: int) -> None:
         if score is not None and score > (self.best or (-math.inf,))[0]:
@@ -74,17 +77,17 @@ class Display:
 
     def again(self, count: int) -> None:
         if count:
-            self.console.print(f"the best once more, on fresh seeds: {count} runs")
+            self.console.print(f"re-running the best on fresh seeds: {count} runs")
             self.task = self.bar.add_task("fresh seeds", total=count)
 
     def ended_again(self, job: Job, outcome: Outcome) -> None:
         self.bar.advance(self.task)
         self.bar.refresh()
         if not self.console.is_terminal or outcome.state != "complete":
-            self.console.print(f"trial {job.number} with seed {job.settings['seed']}: {_told(outcome)}")
+            self.console.print(f"trial {job.number} with seed {job.settings['seed']}: {_text(outcome)}")
 
 
-def _told(outcome: Outcome) -> str:
+def _text(outcome: Outcome) -> str:
     if outcome.state == "complete":
         return f"{outcome.score:.2f}"
     return (
@@ -116,8 +119,8 @@ def _preset(result: "SearchResult", config: "SearchConfig") -> str:
     return "\n".join(lines) + "\n" + yaml.safe_dump(result.preset, sort_keys=False, allow_unicode=True)
 
 
-def _summary(result: "SearchResult") -> dict[str, Any]:
-    about = result.study.user_attrs["search"]
+def _summary(result: "SearchResult") -> PlainDict:
+    about: PlainDict = result.study.user_attrs["search"]
     rows = [
         {
             "trial": found.number,
@@ -138,7 +141,7 @@ def _print(result: "SearchResult", config: "SearchConfig") -> None:
 
     counts = ", ".join(f"{count} {state}" for state, count in result.counts.items() if count)
     if not result.ranking:
-        print(f"{result.status}: {counts or 'no trial yet'}; the same command goes on", flush=True)
+        print(f"{result.status}: {counts or 'no trial yet'}; the same command continues", flush=True)
         return
     best = result.best
     honest = "" if best.honest is None else f", {best.honest:.2f} on fresh seeds"
@@ -153,12 +156,14 @@ def _print(result: "SearchResult", config: "SearchConfig") -> None:
     for found in result.ranking[:SHOWN]:
         table.add_row(*_cells(found), *(_short(found.settings.get(name, "")) for name in names))
     console = Console(highlight=False)
-    if not console.is_terminal:  # a file has no edge to fold at
+    if not console.is_terminal:  # do not fold lines in a file
         console = Console(highlight=False, width=max(20 * (len(names) + 3), 80))
     console.print(table)
     print(line, flush=True)
     if best.honest is not None:
-        print("The search score picked the trial and flatters it; the honest score comes from fresh seeds.")
+        print(
+            "The search score is too high on average, because it selected the trial; the honest score uses fresh seeds."
+        )
     print(f"train with it: drl train {result.algorithm} --config {result.folder}/best.yaml", flush=True)
 
 
@@ -169,12 +174,12 @@ def _cells(found: "Found") -> tuple[str, str, str]:
     return str(found.number), f"{found.score:.2f}", honest + (f" {failed} failed" if failed else "")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def draw_study(study: Any, folder: Path) -> list[Path]:
-    """`history.png`, `importances.png` and `slices.png`; a picture without data is skipped."""
+def draw_study(study: "Study", folder: Path) -> list[Path]:
+    """`history.png`, `importances.png` and `slices.png`; a plot without data is skipped."""
     complete = [t for t in study.get_trials(deepcopy=False) if t.value is not None and t.state.name == "COMPLETE"]
     if not complete:
         return []
@@ -188,7 +193,7 @@ def draw_study(study: Any, folder: Path) -> list[Path]:
     ]
 
 
-def _history(study: Any, complete: list[Any]) -> "Figure":
+def _history(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
     figure, ax = figures.make_figure("Score by trial", study.study_name)
     numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
     ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLORS[0], linewidths=0, label="complete")
@@ -202,14 +207,14 @@ def _history(study: Any, complete: list[Any]) -> "Figure":
     return figure
 
 
-def _last_score(trial: Any) -> float | None:
-    """Of a pruned trial."""
+def _last_score(trial: "FrozenTrial") -> float | None:
+    """The last score of a pruned trial; None for other trials."""
     values = trial.intermediate_values
     return float(values[max(values)]) if trial.state.name == "PRUNED" and values else None
 
 
-def _importances(study: Any, complete: list[Any]) -> "Figure | None":
-    """PED-ANOVA: how much a setting separates the best tenth of the trials from the rest."""
+def _importances(study: "Study", complete: "list[FrozenTrial]") -> "Figure | None":
+    """PED-ANOVA: how strongly a setting separates the best tenth of the trials from the rest."""
     if len(complete) < 4 or len({t.value for t in complete}) < 2:
         return None
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -218,7 +223,7 @@ def _importances(study: Any, complete: list[Any]) -> "Figure | None":
         warnings.simplefilter("ignore")  # experimental in Optuna 4
         try:
             shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        except (RuntimeError, ValueError):  # too few trials that differ
+        except (RuntimeError, ValueError):  # too few distinct trials
             return None
     if not shares or not np.isfinite(list(shares.values())).all():
         return None
@@ -234,13 +239,13 @@ def _importances(study: Any, complete: list[Any]) -> "Figure | None":
     ax.yaxis.set_major_formatter(NullFormatter())
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlim(0, 1.15 * max(*shares.values(), 1e-9))
-    for row, name in enumerate(names):  # names stand on the bars: they may be longer than any margin
+    for row, name in enumerate(names):  # names go on the bars, because they may not fit into a margin
         ax.text(0.01 * ax.get_xlim()[1], row, f"{name}  {shares[name]:.2f}", va="center", fontsize=9, color=figures.INK)
     return figure
 
 
-def _slices(study: Any, complete: list[Any]) -> "Figure":
-    """Score against each setting, later trials darker."""
+def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
+    """Score against each setting; later trials are darker."""
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -251,7 +256,7 @@ def _slices(study: Any, complete: list[Any]) -> "Figure":
     )
     for ax, name in zip(axes, names, strict=False):
         there = [t for t in complete if name in t.params]
-        values, scores = [t.params[name] for t in there], [t.value for t in there]
+        values, scores = [t.params[name] for t in there], np.array([t.value for t in there])
         distribution = there[0].distributions[name]
         options = getattr(distribution, "choices", None)
         x = values if options is None else [options.index(value) for value in values]

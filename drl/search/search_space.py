@@ -1,21 +1,20 @@
-"""What a search may change: the dimensions of an algorithm's record, from settings and back to them.
+"""The search space of an algorithm, from its record, and conversion between its points and settings.
 
-A dimension's name is the setting's flat name; `width` stands for every hidden layer of the network at once.
+A dimension has the flat name of its setting; `width` is the width of all hidden layers.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from drl.core.algorithms import find_algorithm
 from drl.core.errors import BadInput
 from drl.core.search_dimensions import Choice, Space
+from drl.core.state_files import PlainDict
 
 MODES = ("base", "all")
 
 
 def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None = None) -> Space:
-    """The dimensions of a search. `budget` in environment steps leaves out rollouts that would fill most of a trial.
+    """The dimensions of a search. `budget` (environment steps) excludes rollouts that would fill most of a trial.
 
     >>> list(space_for("dqn", "base"))
     ['learning_rate', 'gamma', 'tau']
@@ -30,13 +29,13 @@ def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None =
     space = dict(record.search_base) | (dict(record.search_all) if mode == "all" else {})
     rollouts = space.get("rollout_length")
     if isinstance(rollouts, Choice):
-        longest = max((budget or 40_960) // (8 * num_envs), rollouts.options[0])  # at least eight in a trial
+        longest = max((budget or 40_960) // (8 * num_envs), rollouts.options[0])  # at least eight rollouts in a trial
         space["rollout_length"] = Choice(tuple(length for length in rollouts.options if length <= longest))
     return space
 
 
-def starting_point(space: Space, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The point of the space nearest to these settings: the search's first trial.
+def starting_point(space: Space, flat: PlainDict) -> PlainDict:
+    """The point of the space nearest to these settings: the first trial of a search.
 
     >>> from drl.core.search_dimensions import GAMMA, WIDTH, Real
     >>> space: Space = {"gamma": GAMMA, "tau": Real(0.01, 0.1), "width": WIDTH}
@@ -47,8 +46,8 @@ def starting_point(space: Space, flat: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one.nearest(values[name]) for name, one in space.items() if values.get(name) is not None}
 
 
-def as_settings(values: Mapping[str, Any], layers: int = 2, images: bool = False) -> dict[str, Any]:
-    """Flat settings from a trial's values: `width` becomes the layers it stands for.
+def as_settings(values: PlainDict, layers: int = 2, images: bool = False) -> PlainDict:
+    """Flat settings from a trial's values. `width` becomes `hidden_sizes` or `cnn_features`.
 
     >>> as_settings({"gamma": 0.9, "width": 64}, layers=3)
     {'gamma': 0.9, 'hidden_sizes': [64, 64, 64]}
@@ -56,13 +55,13 @@ def as_settings(values: Mapping[str, Any], layers: int = 2, images: bool = False
     {'cnn_features': 512}
     """
     settings = {name: _rounded(value) for name, value in values.items() if name != "width"}
-    if "width" in values:  # a network for images has one wide layer, four times as wide
+    if "width" in values:  # a network for images has one hidden layer, four times as wide
         settings |= {"cnn_features": 4 * values["width"]} if images else {"hidden_sizes": [values["width"]] * layers}
     return settings
 
 
-def _rounded(value: Any) -> Any:
-    """Four significant digits: nobody can tell 0.00031234567 from 0.0003123, and presets are read by people."""
+def _rounded(value: object) -> object:
+    """Floats with four significant digits, so that presets are readable."""
     if isinstance(value, float) and value and math.isfinite(value):
         return float(f"{value:.4g}")
     return value

@@ -1,7 +1,7 @@
-"""Jobs of a search: train one agent, measure it now and then, give its score. In this process or in several.
+"""Jobs of a search: train an agent, evaluate it at intervals, return its score. In this process or in several.
 
-Only the parent talks to the study. A worker gets a job through its pipe, sends each intermediate score and hears
-whether to go on; when the parent is gone the pipe ends and so does the worker.
+Only the parent accesses the study. A worker receives a job through its pipe, sends each intermediate score and receives
+whether to stop. When the parent exits, the pipe closes and the worker ends.
 """
 
 import contextlib
@@ -12,19 +12,20 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import Connection
 
 import numpy as np
 
 from drl.core.errors import EnvFailed
 from drl.core.log import Log
+from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment import stages
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
 
-POLL_SECONDS = 0.5  # how often the parent looks up from waiting, to heed a signal
+POLL_SECONDS = 0.5  # the parent checks for signals this often
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Job:
     """One agent to train."""
 
     number: int  # of the trial
-    settings: dict[str, Any]  # flat: all of an Experiment
+    settings: PlainDict  # a whole Experiment, as flat names
     reports: int  # evaluations, at equal fractions of the budget
 
 
@@ -45,11 +46,11 @@ class Outcome:
     error: str = ""
 
 
-Report = Callable[[Job, int, float], bool]  # (job, fraction, score) → whether to give the job up
+Report = Callable[[Job, int, float], bool]  # (job, fraction, score) → whether to prune the job
 
 
 def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
-    """Train and measure. Whatever goes wrong becomes a failed outcome: the search goes on."""
+    """Train and evaluate. An error becomes a failed outcome, and the search continues."""
     try:
         return _trained(job, Experiment.from_flat(job.settings, f"trial {job.number}"), report, stop)
     except Exception as error:
@@ -58,16 +59,28 @@ def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
 
 def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[], bool]) -> Outcome:
     run, score = experiment.run, None
-    env_options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    with make_vec_env(run.env, run.num_envs, run.seed, vectorization=run.vectorization, **env_options) as envs:
+    with make_vec_env(
+        run.env,
+        run.num_envs,
+        run.seed,
+        vectorization=run.vectorization,
+        frame_stack=run.frame_stack,
+        env_kwargs=run.env_arguments,
+    ) as envs:
         _set_threads(run.threads or 1)
         trainer = build_trainer(experiment, envs)
-        if run.vectorization == "envpool":
-            env_options["vectorization"] = "envpool"
 
         def measure() -> dict[str, float]:
-            with np.errstate(invalid="ignore"):  # of infinite returns; they fail the trial below
-                return evaluate(trainer.agent, run.env, run.evaluation_episodes, run.seed, **env_options).summary()
+            with np.errstate(invalid="ignore"):  # infinite returns fail the trial below
+                return evaluate(
+                    trainer.agent,
+                    run.env,
+                    run.evaluation_episodes,
+                    run.seed,
+                    vectorization="envpool" if run.vectorization == "envpool" else "sync",
+                    frame_stack=run.frame_stack,
+                    env_kwargs=run.env_arguments,
+                ).summary()
 
         logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)
         logs = stages.stop_at(logs, minutes=run.max_minutes, mean_return=run.stop_at_return, window=run.window)
@@ -82,7 +95,7 @@ def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[]
                 break
             if report(job, fraction, score) and fraction < job.reports:
                 return Outcome("pruned", score)
-        if score is None:  # ended early, by the clock or by a good return
+        if score is None:  # ended early, by max_minutes or stop_at_return
             score = measure()["mean_return"]
     if not math.isfinite(score):
         return Outcome("failed", error=f"the mean return is {score}")
@@ -114,19 +127,19 @@ def _set_threads(threads: int) -> None:
 
 
 class Crew:
-    """Does jobs, `size` at a time. One at a time runs in this process; more run in processes of their own, which see
+    """Runs jobs, `size` at a time. With size 1 they run in this process, else in worker processes, which find
     environments only by their ids (`module:Id` for your own)."""
 
     def __init__(self, size: int):
         self.size = size
         self.idle: list[_Worker] = []
-        self.busy: dict[Any, tuple[_Worker, Job]] = {}  # by the parent's end of the pipe
-        self.deaths = 0  # in a row, without any job coming to its end
+        self.busy: dict[object, tuple[_Worker, Job]] = {}  # by the parent's end of the pipe
+        self.deaths = 0  # of workers in a row, without a finished job in between
 
     def run(
         self, next_job: Callable[[], Job | None], report: Report, stop: Callable[[], bool]
     ) -> Iterator[tuple[Job, Outcome]]:
-        """Jobs and their outcomes as they end, until `next_job` gives None or `stop` says so."""
+        """Yield jobs and their outcomes as they end, until `next_job` returns None or `stop` returns True."""
         if self.size == 1:
             while not stop() and (job := next_job()) is not None:
                 yield job, run_job(job, report, stop)
@@ -136,27 +149,28 @@ class Crew:
                 self._start(job)
             if not self.busy:
                 return
-            for pipe in multiprocessing.connection.wait(list(self.busy), POLL_SECONDS):
-                ended = self._hear(pipe, report)
+            pipes = [worker.pipe for worker, _ in self.busy.values()]
+            for pipe in multiprocessing.connection.wait(pipes, POLL_SECONDS):
+                ended = self._receive(pipe, report)
                 if ended is not None:
                     yield ended
 
     def _start(self, job: Job) -> None:
         worker = self.idle.pop() if self.idle else _Worker()
         self.busy[worker.pipe] = (worker, job)
-        with contextlib.suppress(OSError):  # it died while idle: `_hear` will find the pipe's end
+        with contextlib.suppress(OSError):  # it died while idle: `_receive` finds the closed pipe
             worker.pipe.send(job)
 
-    def _hear(self, pipe: Any, report: Report) -> tuple[Job, Outcome] | None:
+    def _receive(self, pipe: object, report: Report) -> tuple[Job, Outcome] | None:
         worker, job = self.busy[pipe]
         try:
-            message = pipe.recv()
+            message = worker.pipe.recv()
             if isinstance(message, Outcome):
                 del self.busy[pipe]
                 self.idle.append(worker)
                 self.deaths = 0
                 return job, message
-            pipe.send(report(job, *message))
+            worker.pipe.send(report(job, *message))
         except (EOFError, OSError):
             del self.busy[pipe]
             code = worker.close()
@@ -169,14 +183,14 @@ class Crew:
     def close(self) -> None:
         workers = [*self.idle, *(worker for worker, _ in self.busy.values())]
         for worker in workers:
-            worker.pipe.close()  # all at once, so that they end at the same time
+            worker.pipe.close()  # close all first, so that they end in parallel
         for worker in workers:
             worker.close()
         self.idle, self.busy = [], {}
 
 
 class _Worker:
-    """One process and our end of its pipe. Spawned, not forked: threads of ours would not survive a fork."""
+    """One process and our end of its pipe. It is spawned, because our threads would not survive a fork."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -186,7 +200,7 @@ class _Worker:
         theirs.close()
 
     def close(self) -> int | None:
-        """End it and give its exit code."""
+        """End the process and return its exit code."""
         self.pipe.close()
         self.process.join(1.0)
         if self.process.is_alive():
@@ -195,9 +209,9 @@ class _Worker:
         return self.process.exitcode
 
 
-def work(pipe: Any) -> None:
-    """A worker's life: jobs in, scores out, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+def work(pipe: Connection) -> None:
+    """Body of a worker process: receive jobs and send scores, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     def report(_: Job, fraction: int, score: float) -> bool:
@@ -207,6 +221,5 @@ def work(pipe: Any) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             job = pipe.recv()
-            pipe.send(
-                run_job(job, report, pipe.poll)
-            )  # nothing is sent unasked: readable means that the parent is gone
+            # The parent sends nothing unasked, so a readable pipe means that it is gone.
+            pipe.send(run_job(job, report, pipe.poll))

@@ -1,6 +1,6 @@
-"""The study behind a search: where it is kept, what it belongs to, which of its trials count.
+"""The Optuna study of a search: its storage, what it belongs to, which of its trials count.
 
-Everything a search must remember is in the study itself, so that the same command goes on where it was killed.
+The study holds the whole state of a search, so the same command continues after a kill.
 """
 
 import contextlib
@@ -11,16 +11,27 @@ import socket
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from drl.core.errors import BadInput, MissingExtra
+from drl.core.state_files import PlainDict
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.pruners import BasePruner
+    from optuna.storages import BaseStorage, JournalStorage
+    from optuna.trial import FrozenTrial
 
 SQLITE = (".db", ".sqlite", ".sqlite3")
-HEARTBEAT, SILENCE = 30.0, 300.0  # seconds between two signs of life; after which silence a search elsewhere is dead
+HEARTBEAT, SILENCE = (
+    30.0,
+    300.0,
+)  # seconds between two heartbeats; seconds without one after which a search counts as dead
 
 
-def optuna() -> Any:
-    """The library, quiet, or a clear error."""
+def optuna() -> ModuleType:
+    """The library with its logging off. Raises `MissingExtra` if it is not installed."""
     try:
         import optuna as library
     except ImportError as error:
@@ -29,18 +40,18 @@ def optuna() -> Any:
     return library
 
 
-def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, pruner: Any) -> Any:
-    """The study of this name, made where there is none: `folder/study.db`, or as `storage` says."""
+def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, pruner: "BasePruner") -> "Study":
+    """The study of this name, created if missing, in `storage` or in `folder/study.db`."""
     library = optuna()
     try:
         backend = _backend(storage or str(folder / "study.db"))
-        study = library.create_study(
+        study: Study = library.create_study(
             study_name=name, storage=backend, direction="maximize", load_if_exists=True, pruner=pruner
         )
         seen = len(study.get_trials(deepcopy=False))
     except BadInput:
         raise
-    except Exception as error:  # every driver has errors of its own
+    except Exception as error:  # every driver has its own errors
         given = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage or str(folder / "study.db"))
         reason = str(error).splitlines()[0] if str(error) else ""
         raise BadInput(
@@ -49,20 +60,20 @@ def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, 
         ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant_liar is marked experimental in Optuna 4
-        # A resumed search must not draw the first random points again: the seed depends on what is there.
+        # A resumed search must not draw the same random points again, so the seed depends on the number of trials.
         study.sampler = library.samplers.TPESampler(seed=sampler_seed + 7919 * seen, constant_liar=True)
     return study
 
 
-def release(study: Any) -> None:
-    """Give connections to a database back, which Optuna leaves to the garbage collector. The study stays readable."""
+def release(study: "Study") -> None:
+    """Close database connections, which Optuna leaves to the garbage collector. The study stays readable."""
     backend = getattr(study._storage, "_backend", study._storage)
     if hasattr(backend, "engine"):
         backend.remove_session()
         backend.engine.dispose()
 
 
-def _backend(storage: str) -> Any:
+def _backend(storage: str) -> "BaseStorage":
     library = optuna()
     if "://" in storage and not storage.startswith("sqlite"):
         return library.storages.RDBStorage(storage, engine_kwargs={"pool_pre_ping": True})
@@ -77,7 +88,7 @@ def _backend(storage: str) -> Any:
     return library.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": 60}})
 
 
-def _journal(path: Path) -> Any:
+def _journal(path: Path) -> "JournalStorage":
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
@@ -94,7 +105,7 @@ def _journal(path: Path) -> Any:
 
 
 def cut_torn_line(path: Path) -> bool:
-    """Cut what a kill left behind the last whole line; Optuna would refuse the file. Whether there was any."""
+    """Remove an incomplete last line, left by a kill, which Optuna would refuse. Returns whether there was one."""
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     last = whole[:-1].rpartition(b"\n")[2]
@@ -107,8 +118,8 @@ def cut_torn_line(path: Path) -> bool:
     return len(whole) < len(content)
 
 
-def claim(study: Any, belongs: dict[str, Any]) -> None:
-    """Note what the study is of, or raise if it is of something else: scores of two searches do not compare."""
+def claim(study: "Study", belongs: PlainDict) -> None:
+    """Record what the study searches. Raises if it is another search's: their scores do not compare."""
     before = study.user_attrs.get("search")
     belongs = json.loads(json.dumps(belongs))
     if before is None:
@@ -117,29 +128,29 @@ def claim(study: Any, belongs: dict[str, Any]) -> None:
     old, new = _leaves(before), _leaves(belongs)
     other = [name for name in old | new if old.get(name) != new.get(name)]
     if other:
-        told = "; ".join(f"{name} was {old.get(name)!r} and is now {new.get(name)!r}" for name in sorted(other))
+        changes = "; ".join(f"{name} was {old.get(name)!r} and is now {new.get(name)!r}" for name in sorted(other))
         raise BadInput(
-            f"the study {study.study_name!r} is of another search: {told}. Give the same values to continue it, or "
+            f"the study {study.study_name!r} is of another search: {changes}. Give the same values to continue it, or "
             "another --name to begin a new one"
         )
 
 
-def _leaves(tree: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings as plain ones."""
-    plain: dict[str, Any] = {}
+def _leaves(tree: PlainDict) -> PlainDict:
+    """Nested settings, flattened."""
+    plain: PlainDict = {}
     for name, value in tree.items():
         plain |= _leaves(value) if isinstance(value, dict) else {name: value}
     return plain
 
 
 class Ledger:
-    """Which trials are done, running here, running elsewhere, or lost with the process that ran them."""
+    """Which trials are finished, running here, running elsewhere, or lost because their process died."""
 
-    def __init__(self, study: Any):
+    def __init__(self, study: "Study"):
         self.study, self.owner = study, f"{socket.gethostname()}|{os.getpid()}|{_started(os.getpid())}"
         self._last_sign = 0.0
 
-    def trials(self, *states: str) -> list[Any]:
+    def trials(self, *states: str) -> "list[FrozenTrial]":
         wanted = tuple(optuna().trial.TrialState[state] for state in states)
         return list(self.study.get_trials(deepcopy=False, states=wanted))
 
@@ -151,31 +162,31 @@ class Ledger:
         return len({trial.number for trial in self.trials("COMPLETE", "PRUNED", "FAIL", "RUNNING")} - self.lost())
 
     def fail(self, number: int, error: str, lost: bool = False) -> None:
-        """Mark as failed; a lost trial does not count, so another takes its place."""
+        """Mark a trial as failed. A lost trial does not count, so another replaces it."""
         self.study.set_user_attr(f"{'lost' if lost else 'error'}:{number}", error)
         self.study.tell(number, state=optuna().trial.TrialState.FAIL, skip_if_finished=True)
 
     def fail_stale(self) -> list[int]:
-        """Fail the trials of searches that are no more, and give their numbers."""
+        """Fail the trials of searches that died, and return their numbers."""
         stale = [trial.number for trial in self.trials("RUNNING") if not self._lives(trial.user_attrs.get("owner"))]
         for number in stale:
             self.fail(number, "its search was killed", lost=True)
         return stale
 
     def fail_own(self) -> None:
-        """At the end of a search that was stopped: nothing of ours runs any more."""
+        """Fail our own running trials, at the end of a stopped search."""
         for trial in self.trials("RUNNING"):
             if trial.user_attrs.get("owner") == self.owner:
                 self.fail(trial.number, "the search was stopped", lost=True)
 
     def sign_of_life(self) -> None:
-        """For searches on other machines; those on this one look at our process."""
+        """Write a heartbeat for searches on other machines; those on this machine check our process."""
         if time.monotonic() - self._last_sign > HEARTBEAT or not self._last_sign:
             self._last_sign = time.monotonic()
             self.study.set_user_attr(f"alive:{self.owner}", time.time())
 
     def _lives(self, owner: str | None) -> bool:
-        if owner is None or owner == self.owner:  # no search of this process is under way
+        if owner is None or owner == self.owner:  # this process has no running search yet
             return False
         host, pid, started = owner.split("|")
         if host == socket.gethostname() and os.name == "posix":
@@ -184,7 +195,7 @@ class Ledger:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in the kernel's own count; "" where it does not run. Numbers of processes are reused."""
+    """A process's start time in kernel ticks; "" if it does not run. It tells apart processes that reuse a pid."""
     with contextlib.suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state == "Z" else fields[18]

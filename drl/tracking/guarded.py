@@ -40,7 +40,7 @@ class Guarded:
 
     def _warn(self, error: Exception, what: str) -> None:
         name = type(self.tracker).__name__
-        text = f"{name} failed {what} and training goes on: {type(error).__name__}: {error}"
+        text = f"{name} failed {what} and training continues: {type(error).__name__}: {error}"
         warnings.warn(text, TrackerFailed, stacklevel=3)
 
 
@@ -55,6 +55,6 @@ def guard(tracker: Tracker) -> Guarded:
     ...     warnings.simplefilter("always")
     ...     for step in range(3): tracker.write(Log(step, 0, step))
     >>> [str(warning.message) for warning in seen]
-    ['Full failed at env step 0; it is switched off and training goes on: OSError: no space left on device']
+    ['Full failed at env step 0; it is switched off and training continues: OSError: no space left on device']
     """
     return tracker if isinstance(tracker, Guarded) else Guarded(tracker)

@@ -83,9 +83,7 @@ def _headline(rows: list[Row], run: object) -> dict[str, str]:
     over = f", last {window:,.0f} episodes" if window else ""
     found[f"mean return{over}"] = last.get("recent/mean_ep_return")
     found[f"success rate{over}"] = last.get("recent/success_rate")
-    found["seconds of training"] = sum(
-        row.get("time/time_elapsed") or 0.0 for row in rows
-    )  # a row has the time of its own step
+    found["seconds of training"] = sum(row.get("time/time_elapsed") or 0.0 for row in rows)  # of one step each
     found["steps per second"] = last.get("time/steps_per_second")
     return {key: _text(value) for key, value in found.items() if value is not None}
 

@@ -1,15 +1,12 @@
 """Algorithms by name. A plugin adds its own with `register_algorithm`."""
 
-from collections.abc import Callable
-from typing import Any
-
 from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.network_parts import resolve
+from drl.core.network_parts import Factory, resolve
 from drl.core.specs import ActionSpec
 
-# The one table from a name to what it stands for.
+# The only table of algorithms: name → record.
 ALGORITHMS: dict[str, AlgorithmRecord] = {
     module.RECORD.name: module.RECORD for module in (ppo_record, a2c_record, reinforce_record, dqn_record)
 }
@@ -21,8 +18,8 @@ def find_algorithm(name: str) -> AlgorithmRecord:
     return ALGORITHMS[name]
 
 
-def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> Callable[..., Any]:
-    """The algorithm's class in an engine, for an action space it can serve."""
+def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> Factory:
+    """The algorithm's class in an engine; raise if it does not support the action space."""
     if action_spec.kind not in record.action_spaces:
         fitting = [other.name for other in ALGORITHMS.values() if action_spec.kind in other.action_spaces]
         raise BadInput(
@@ -35,7 +32,7 @@ def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> C
 
 
 def register_algorithm(record: AlgorithmRecord) -> None:
-    """Make `drl train NAME` and everything else know an algorithm of your own."""
+    """Register an algorithm of your own, for `drl train NAME` and everything else."""
     if ALGORITHMS.get(record.name, record) != record:
         raise BadInput(f"there is an algorithm {record.name!r} already; choose another name")
     ALGORITHMS[record.name] = record

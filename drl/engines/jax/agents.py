@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Self
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from drl.engines.jax.models import (
     GaussianHead,
     LogitsHead,
     Model,
+    Output,
     PolicyValueModel,
     QHead,
     SquashedGaussianHead,
@@ -58,7 +59,7 @@ class JaxAgent(Actor):
         super().__init__(obs_spec, action_spec, normalizer, rng)
         self.model_state = model_state
 
-    def probe(self) -> Any:
+    def probe(self) -> Output:
         """What the model's answer to a few observations looks like: what kind of model is it?"""
         zeros = fields(np.zeros((PROBES, *self.obs_spec.shape), self.obs_spec.dtype))
         return jax.eval_shape(self.model_state.model.apply, self.model_state.params, zeros)
@@ -120,7 +121,6 @@ class JaxAgent(Actor):
         write_pth(path, arrays)
 
 
-@final
 class PolicyAgent(PolicyActor, JaxAgent):
     """Acts by a policy: a draw from its distribution when it explores, the mode when it does not."""
 
@@ -136,8 +136,9 @@ class PolicyAgent(PolicyActor, JaxAgent):
         if known_variant(model_state.model) == "q_value":
             require_variant("PolicyAgent", "policy_value", "q_value")
         self.distribution: Distribution = distribution_of(model_state.model, action_spec)
-        self.variant = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value = self.variant == "policy_value"
+        answered = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
+        self.has_value = answered == "policy_value"
+        self.variant = getattr(model_state.model, "variant", answered)  # a plugin's own, where its model names one
         self._policy = model_state.derived(_numpy_policy)
         self._critic = model_state.derived(_numpy_critic)
 
@@ -163,7 +164,6 @@ class PolicyAgent(PolicyActor, JaxAgent):
         write_pth(path, critic_params(model, arrays) if isinstance(model, PolicyValueModel) else arrays)
 
 
-@final
 class QAgent(QActor, JaxAgent):
     """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
 

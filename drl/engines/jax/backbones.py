@@ -18,7 +18,7 @@ import numpy as np
 from drl.core.configs import ModelConfig, QModelConfig, backbone_name, plain_pairs
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES, part_maker
-from drl.core.specs import ObsSpec
+from drl.core.specs import AnyArray, ObsSpec
 from drl.engines.jax.layers import Convolution, Linear, Params, named, part
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
@@ -169,7 +169,7 @@ class Pixels:
         return features
 
 
-def _convolve(layers: Layers, params: Params, x: Any) -> jax.Array:
+def _convolve(layers: Layers, params: Params, x: AnyArray) -> jax.Array:
     """Convolutions, then fully connected layers over what they give, all with relu."""
     for name, layer in layers.items():
         x = x.reshape(len(x), -1) if isinstance(layer, Linear) else x

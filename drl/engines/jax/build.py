@@ -1,9 +1,8 @@
 """From names and configs to a learner: the model state, the agent that acts with it and the algorithm that improves
 it."""
 
-from typing import Any
-
 from drl.core.algorithms import class_in, find_algorithm
+from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
@@ -17,7 +16,7 @@ from drl.engines.jax.model_state import ModelState
 def build_learner(
     algorithm: str,
     specs: tuple[ObsSpec, ActionSpec],
-    configs: tuple[Any, Any],  # of the model, of the algorithm
+    configs: tuple[Config, Config],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.specs import Array
+from drl.core.specs import AnyArray, Array
 from drl.engines.numpy.networks import noise_of
 
-Tree = Any  # parameters of any model: whatever tree of arrays its `init` gives
-Params = dict[str, Any]  # those of our own, name → array: NumPy when fresh, JAX after the first step
+Tree = Any  # a pytree of arrays, such as the parameters of any model
+Params = dict[str, AnyArray]  # of our own models, by name: NumPy when they are new, JAX after the first step
 
 
 def part(params: Params, name: str) -> Params:
@@ -25,7 +25,7 @@ def part(params: Params, name: str) -> Params:
     return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
 
 
-def named(name: str, params: Mapping[str, Any]) -> Params:
+def named(name: str, params: Mapping[str, AnyArray]) -> Params:
     """The same parameters below `name`."""
     return {f"{name}.{key}": value for key, value in params.items()}
 
@@ -80,7 +80,7 @@ def is_flat(params: Tree) -> bool:
     return isinstance(params, dict) and not any(isinstance(value, dict) for value in params.values())
 
 
-def noise_for(params: Tree, draw: Callable[[int], Any]) -> dict[str, Any]:
+def noise_for(params: Tree, draw: Callable[[int], AnyArray]) -> Params:
     """New noise for every noisy layer of one of our own models, by name."""
     return noise_of(params, draw) if is_flat(params) else {}
 
@@ -138,6 +138,6 @@ class Convolution:
         return answer + params["bias"].reshape(-1, *(1,) * len(self.kernel))
 
 
-def random_noise(key: Any, size: int) -> jax.Array:
+def random_noise(key: jax.Array, size: int) -> jax.Array:
     """Normal numbers for `drl.engines.numpy.networks.noise_of`."""
     return jax.random.normal(key, (size,))

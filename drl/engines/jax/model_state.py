@@ -5,14 +5,14 @@ puts new ones in after every learning step; the agent acts with what is there.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Params, Tree
 from drl.engines.jax.models import AnyModel, check_parameters
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def place(params: Tree, device: str) -> Tree:
         raise BadInput(f"device {device!r} is not available on this machine; use --device auto or cpu") from None
 
 
-def by_name(params: Tree) -> dict[str, Any]:
+def by_name(params: Tree) -> Params:
     """The leaves of a tree, by the path to each. Parameters of our own models keep their names."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -125,7 +125,7 @@ class QHead:
         return 1 if self.kind == "none" else self.num_atoms
 
     @property
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> PlainDict:
         """What a QModelConfig says of it."""
         noise = {"noisy": True, "noisy_sigma": self.sigma} if self.sigma else {}
         same = {name: getattr(self, name) for name in ("dueling", "num_atoms", "v_min", "v_max")}
@@ -183,11 +183,14 @@ def make_q_head(features: int, num_actions: int, config: QModelConfig) -> QHead:
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+Output = Any  # of a model: an array, or (distribution parameters, values)
+
+
 class AnyModel(Protocol):
     """What every algorithm can train. It must be hashable: it is a constant to the compiler."""
 
     def init(self, rng: np.random.Generator) -> Tree: ...
-    def apply(self, params: Tree, obs: Obs) -> Any: ...  # an array, or (distribution parameters, values)
+    def apply(self, params: Tree, obs: Obs) -> Output: ...
 
 
 @dataclass(frozen=True)
@@ -267,12 +270,19 @@ def critic_params(model: PolicyValueModel, params: Params) -> Params:
     return own | named("backbone", part(params, "actor.backbone")) if model.shared else own
 
 
+class FlaxModule(Protocol):
+    """What we use of `flax.linen.Module`."""
+
+    def init(self, key: jax.Array, obs: Obs, /) -> Tree: ...
+    def apply(self, variables: Tree, obs: Obs, /) -> Output: ...
+
+
 @dataclass(frozen=True)
 class FlaxModel:
     """A Flax module as a model: `module.apply(variables, obs)` answers as a variant does. Its parameters stay the tree
     that Flax makes of them."""
 
-    module: Any  # a flax.linen.Module
+    module: FlaxModule
     obs_spec: ObsSpec
     distribution: str = "auto"  # of a policy; see `Distribution.on`
 
@@ -280,7 +290,7 @@ class FlaxModel:
         seen = jnp.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype)
         return self.module.init(jax.random.key(int(rng.integers(2**31))), seen)
 
-    def apply(self, params: Tree, obs: Obs) -> Any:
+    def apply(self, params: Tree, obs: Obs) -> Output:
         return self.module.apply(params, obs)
 
 
@@ -349,7 +359,7 @@ def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
     return Distribution.on(action_spec, kind)
 
 
-def architecture_of(model: Any, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
+def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
     """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
     becomes when a part of it is replaced."""
     config = getattr(model, "config", None)

@@ -1,13 +1,13 @@
 """What every on-policy learner does first: values, log-probabilities and advantages of a rollout, in one batch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.specs import Array, Distribution
+from drl.core.specs import AnyArray, Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import Obs
@@ -28,15 +28,15 @@ class LearnerState(NamedTuple):
 class Window(NamedTuple):
     """A rollout with dense successors, time-major."""
 
-    obs: Any  # [T, N, …]
-    action: Any  # [T, N, …] in the policy's units
-    reward: Any  # [T, N]
-    terminated: Any  # [T, N] bool
-    truncated: Any  # [T, N] bool
-    valid: Any  # [T, N] bool, rows that count; None: all of them
-    last_obs: Any  # [N, …] successors of the last row
-    next_obs: Any  # [T, N, …] true successors; read only where `truncated`
-    action_mask: Any = None  # [T, N, choices] bool: what was legal; None: everything
+    obs: Obs  # [T, N, …]
+    action: AnyArray  # [T, N, …] in the policy's units
+    reward: AnyArray  # [T, N]
+    terminated: AnyArray  # [T, N] bool
+    truncated: AnyArray  # [T, N] bool
+    valid: AnyArray | None  # [T, N] bool, rows that count; None: all of them
+    last_obs: Obs  # [N, …] successors of the last row
+    next_obs: Obs  # [T, N, …] true successors; read only where `truncated`
+    action_mask: AnyArray | None = None  # [T, N, choices] bool: what was legal; None: everything
 
 
 class Rows(NamedTuple):
@@ -68,7 +68,7 @@ def fields(obs: Array) -> Obs:
     return obs if obs.dtype.names is None else {name: np.ascontiguousarray(obs[name]) for name in obs.dtype.names}
 
 
-def flat(array: Any) -> Any:
+def flat(array: Tree) -> Tree:
     """`[T, N, …]` → `[T · N, …]`, of an array or of each in a tree."""
     return jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[2:])), array)
 
@@ -106,7 +106,7 @@ def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.
     return jax.lax.cond(jnp.any(window.truncated), with_final_values, lambda: following)
 
 
-def in_chunks(forward: Callable[[Obs], Any], obs: Obs) -> Any:
+def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:
     """`forward` over all rows; over whole chunks one after another where there are many, then over what is left."""
     count = len(jax.tree.leaves(obs)[0])
     if count <= CHUNK:

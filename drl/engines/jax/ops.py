@@ -5,20 +5,26 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from drl.core.errors import BadInput
-from drl.core.specs import Distribution
+from drl.core.specs import AnyArray, Distribution
 from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 
 # ── rollout math, time-major [T, N] ───────────────────────────────────────────────────────────────────────────────
 
 
 def gae(
-    reward: Any, value: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, lam: float
+    reward: AnyArray,
+    value: AnyArray,
+    next_value: AnyArray,
+    terminated: AnyArray,
+    truncated: AnyArray,
+    gamma: float,
+    lam: float,
 ) -> jax.Array:
     """Generalized advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
 
@@ -36,20 +42,30 @@ def gae(
 
 
 def lambda_returns(
-    reward: Any, value: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, lam: float
+    reward: AnyArray,
+    value: AnyArray,
+    next_value: AnyArray,
+    terminated: AnyArray,
+    truncated: AnyArray,
+    gamma: float,
+    lam: float,
 ) -> jax.Array:
     """TD(λ) targets: GAE + V. λ = 0 is the one-step target, λ = 1 the (bootstrapped) Monte Carlo return."""
     return gae(reward, value, next_value, terminated, truncated, gamma, lam) + value
 
 
-def discounted_returns(reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float) -> jax.Array:
+def discounted_returns(
+    reward: AnyArray, next_value: AnyArray, terminated: AnyArray, truncated: AnyArray, gamma: float
+) -> jax.Array:
     """G_t = r_t + γ G_{t+1}, with G = V(successor) at a truncation and at the window's last row, 0 at a termination."""
     cut = jnp.asarray(truncated).at[-1].set(True)
     zeros = jnp.zeros_like(reward)
     return gae(reward, zeros, jnp.where(cut, next_value, 0.0), terminated, truncated, gamma, 1.0)
 
 
-def n_step_returns(reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: float, n: int) -> jax.Array:
+def n_step_returns(
+    reward: AnyArray, next_value: AnyArray, terminated: AnyArray, truncated: AnyArray, gamma: float, n: int
+) -> jax.Array:
     """Sum of n discounted rewards plus the bootstrapped value; stops early at an episode end or the window's end."""
     length, ended = len(reward), terminated | truncated
     tail = jnp.where(terminated, 0.0, next_value)
@@ -201,9 +217,12 @@ def _category(logits: jax.Array, uniform: jax.Array, some_illegal: bool) -> jax.
     """Where the running sum of probabilities passes `uniform`: one draw for each decision, whatever its choices."""
     probability = jax.nn.softmax(logits, axis=-1)
     passed = jnp.cumsum(probability, axis=-1)
-    if some_illegal:  # rounding may leave the whole sum below 1: nothing behind the last legal choice is taken
-        last = logits.shape[-1] - 1 - jnp.argmax(probability[:, ::-1] > 0, axis=-1)
-        passed = jnp.where(jnp.arange(logits.shape[-1]) >= last[:, None], 1.0, passed)
+    if some_illegal:  # a sum in blocks may round up at a choice of probability 0, and end below 1
+        likely = probability > 0
+        first = jnp.argmax(likely & (uniform[:, None] < passed), axis=-1)
+        last = logits.shape[-1] - 1 - jnp.argmax(likely[:, ::-1], axis=-1)
+        reached = jnp.take_along_axis(likely & (uniform[:, None] < passed), first[:, None], axis=-1)[:, 0]
+        return jnp.where(reached, first, last).astype(jnp.int32)
     return (uniform[:, None] >= passed[:, :-1]).sum(axis=-1, dtype=jnp.int32)
 
 
@@ -218,7 +237,7 @@ def _binary_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     return jax.nn.softplus(-jnp.abs(logits)) + jnp.maximum(logits, 0.0) - logits * label
 
 
-def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_range: Any) -> jax.Array:
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_range: ArrayLike) -> jax.Array:
     """PPO's pessimistic objective per sample: min(ρ A, clip(ρ, 1 − ε, 1 + ε) A), ρ the probability ratio."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_range, 1 + clip_range) * advantage)
 
@@ -254,7 +273,7 @@ def q_target(reward: jax.Array, continues: jax.Array, next_q: jax.Array) -> jax.
     return reward + continues * next_q
 
 
-def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: Any) -> jax.Array:
+def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: AnyArray) -> jax.Array:
     """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
 
     Each moved atom shares its mass between its two neighbors by nearness: a tent of width Δz over every atom.

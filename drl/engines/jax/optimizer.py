@@ -8,21 +8,23 @@ compiled code.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from drl.core.specs import AnyArray
 from drl.engines.jax.layers import Tree
 
 BETAS = (0.9, 0.999)  # of Adam
 RMS_DECAY = 0.99  # of RMSprop
-OptState = Any  # a tree of arrays: `AdamState`, or what an Optax transformation keeps
+OptState = Tree  # a tree of arrays: `AdamState`, or what an Optax transformation keeps
 
 
 class AdamState(NamedTuple):
-    count: Any  # int32: steps taken
+    count: AnyArray  # int32: steps taken
     exp_avg: Tree  # running mean of gradients (Adam); () where it is not used
     exp_avg_sq: Tree  # running mean of squared gradients
     max_exp_avg_sq: Tree  # the largest of these so far (amsgrad); () where it is not used
@@ -32,7 +34,9 @@ class AnyOptimizer(Protocol):
     """`descend` is pure; the learning rate is an input, so a schedule compiles nothing anew."""
 
     def init(self, params: Tree) -> OptState: ...
-    def descend(self, params: Tree, state: OptState, gradient: Tree, rate: Any) -> tuple[Tree, OptState, jax.Array]:
+    def descend(
+        self, params: Tree, state: OptState, gradient: Tree, rate: ArrayLike
+    ) -> tuple[Tree, OptState, jax.Array]:
         """One step. The third result is the gradient's norm before clipping."""
         ...
 
@@ -56,12 +60,14 @@ class Optimizer:
         exp_avg, largest = self.kind != "rmsprop", self.amsgrad and self.kind != "rmsprop"
         return AdamState(np.int32(0), zeros() if exp_avg else (), zeros(), zeros() if largest else ())
 
-    def descend(self, params: Tree, state: AdamState, gradient: Tree, rate: Any) -> tuple[Tree, AdamState, jax.Array]:
+    def descend(
+        self, params: Tree, state: AdamState, gradient: Tree, rate: ArrayLike
+    ) -> tuple[Tree, AdamState, jax.Array]:
         gradient, norm = clipped(gradient, self.max_grad_norm, self.max_grad_value)
         direction, state = self._direction(state, gradient)
         decay = 1.0 - rate * self.weight_decay if self.kind == "adamw" else 1.0
 
-        def moved(path: Any, value: Any, towards: Any) -> Any:
+        def moved(path: tuple[object, ...], value: jax.Array, towards: jax.Array) -> jax.Array:
             return value * decay - rate * self._factor(jax.tree_util.keystr(path, simple=True)) * towards
 
         return jax.tree_util.tree_map_with_path(moved, params, direction), state, norm
@@ -89,20 +95,32 @@ class Optimizer:
         return next((factor for beginning, factor in self.factors if name.startswith(beginning)), 1.0)
 
 
+class GradientTransformation(Protocol):
+    """What we use of `optax.GradientTransformation`."""
+
+    def init(self, params: Tree, /) -> OptState: ...
+    def update(self, updates: Tree, state: OptState, params: Tree, /) -> tuple[Tree, OptState]: ...
+
+
+MakeTransformation = Callable[[ArrayLike], GradientTransformation]  # from a learning rate
+
+
 @dataclass(frozen=True)
 class OptaxOptimizer:
     """A transformation of Optax in place of ours, made anew from the learning rate at every step: `optax.adabelief`, or
     `lambda rate: optax.chain(…)`. The config's schedule and gradient clipping hold for it too; its other optimizer
     settings do not apply."""
 
-    make: Callable[[Any], Any]  # learning rate → optax.GradientTransformation
+    make: MakeTransformation
     max_grad_norm: float | None = None
     max_grad_value: float | None = None
 
     def init(self, params: Tree) -> OptState:
         return self.make(0.0).init(params)
 
-    def descend(self, params: Tree, state: OptState, gradient: Tree, rate: Any) -> tuple[Tree, OptState, jax.Array]:
+    def descend(
+        self, params: Tree, state: OptState, gradient: Tree, rate: ArrayLike
+    ) -> tuple[Tree, OptState, jax.Array]:
         gradient, norm = clipped(gradient, self.max_grad_norm, self.max_grad_value)
         updates, state = self.make(rate).update(gradient, state, params)
         return jax.tree.map(lambda value, update: value + update, params, updates), state, norm

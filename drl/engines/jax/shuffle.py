@@ -1,12 +1,12 @@
 """Random orders of a rollout's rows, and their nearly equal parts, in shapes that the compiler knows beforehand."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from drl.core.specs import AnyArray
 
-def random_orders(key: Any, epochs: int, valid: Any, count: int) -> jax.Array:
+
+def random_orders(key: jax.Array, epochs: int, valid: AnyArray | None, count: int) -> jax.Array:
     """`epochs` random orders of `count` rows `[epochs, count]`, rows that are not `valid` (None: all are) at the end.
 
     One sort of single numbers, random bits above the row's own: faster than sorting pairs. Long rollouts leave too
@@ -23,7 +23,7 @@ def random_orders(key: Any, epochs: int, valid: Any, count: int) -> jax.Array:
     return (jax.lax.sort(keyed, dimension=1) & jnp.uint32((1 << width) - 1)).astype(jnp.int32)
 
 
-def minibatch_rows(order: jax.Array, parts: int, valid: Any) -> tuple[jax.Array, jax.Array | None]:
+def minibatch_rows(order: jax.Array, parts: int, valid: AnyArray | None) -> tuple[jax.Array, jax.Array | None]:
     """Every epoch's order `[epochs, B]` cut into nearly equal parts of the valid rows, as `torch.tensor_split` does.
 
     Gives rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 where a part is shorter than `width`

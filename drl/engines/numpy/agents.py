@@ -31,7 +31,8 @@ class NumpyPolicyAgent(PolicyActor):
         self._critic = value_layers(stored.params, config.activation) if self.has_value else []
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        return choose(self, self.dist_params(obs), explore, action_mask)
+        action = choose(self, self.dist_params(obs), explore, action_mask)
+        return self.exploration(action, self.rng, action_mask) if explore and self.exploration else action
 
     def dist_params(self, obs: Array) -> Array:
         return self._policy(self.normalize(obs))

@@ -63,10 +63,9 @@ class RandomStart:
             return action
         if self.spec.kind == "box":
             return rng.uniform(-1.0, 1.0, action.shape).astype(np.float32)
-        if self.spec.kind == "multi_binary":
-            return rng.integers(2, size=action.shape)
-        legal = np.ones((len(action), sum(self.spec.sizes)), bool) if action_mask is None else action_mask
-        parts = np.split(rng.random(legal.shape) * legal, np.cumsum(self.spec.sizes)[:-1], axis=1)
+        sizes = self.spec.sizes or (2,) * self.spec.entries
+        legal = np.ones((len(action), sum(sizes)), bool) if action_mask is None else action_mask
+        parts = np.split(rng.random(legal.shape) * legal, np.cumsum(sizes)[:-1], axis=1)
         drawn = np.stack([part.argmax(axis=1) for part in parts], axis=1)
         return drawn[:, 0] if self.spec.kind == "discrete" else drawn
 

@@ -6,12 +6,12 @@ run a trained agent where no framework is installed."""
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.configs import QModelConfig
-from drl.core.specs import LOG_STD_RANGE, Array
+from drl.core.specs import LOG_STD_RANGE, AnyArray, Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
@@ -186,7 +186,7 @@ def linear(params: Params, name: str, activation: str = "identity") -> Layer:
     return weight.T, bias, activation
 
 
-def noise_of(params: Mapping[str, Any], draw: Callable[[int], Any]) -> dict[str, Any]:
+def noise_of(params: Mapping[str, AnyArray], draw: Callable[[int], AnyArray]) -> dict[str, AnyArray]:
     """New noise for every noisy layer among `params`, by name: f(ε) = sgn(ε) √|ε| of the normal numbers `draw` gives.
 
     Whatever arrays `draw(size)` gives will do.

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -146,7 +146,6 @@ class TorchAgent(Actor):
         write_state_dict(getattr(self.model, "actor", self.model), path)
 
 
-@final
 class PolicyAgent(PolicyActor, TorchAgent):
     """Acts by a policy: a draw from its distribution when it explores, the mode when it does not.
 
@@ -166,8 +165,9 @@ class PolicyAgent(PolicyActor, TorchAgent):
         if known_variant(model) == "q_value":
             require_variant("PolicyAgent", "policy_value", "q_value")
         self.distribution: Distribution = distribution_of(model, action_spec)
-        self.variant = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value = self.variant == "policy_value"
+        answered = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
+        self.has_value = answered == "policy_value"
+        self.variant = getattr(model, "variant", answered)  # a plugin's own, where its model names one
         self._policy = NumpyViews(model, policy_views)
         self._memory = NumpyViews(model, recurrent_views)
 
@@ -210,7 +210,6 @@ class PolicyAgent(PolicyActor, TorchAgent):
         write_state_dict(getattr(self.model, "critic", self.model), path)
 
 
-@final
 class QAgent(QActor, TorchAgent):
     """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
 

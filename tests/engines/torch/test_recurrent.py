@@ -12,7 +12,7 @@ from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.core.transition import RolloutBatch
-from drl.engines.torch import ops
+from drl.engines.torch import ops, recurrent_scan
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO, ppo_loss
 from drl.engines.torch.build import build_learner
@@ -313,3 +313,17 @@ def test_only_the_critics_rate_reaches_the_critics_memory():
     PPO(model, SPEC, PPOConfig(minibatches=1, critic_learning_rate=1e-12)).learn(batch)
     moved = {name for name, parameter in model.named_parameters() if (parameter - before[name]).abs().max() > 1e-6}
     assert moved == {name for name in before if name.startswith("actor")}
+
+
+def test_many_pieces_go_through_the_library_and_few_through_our_gradient(monkeypatch):
+    """Both give the same outputs, last states and gradients."""
+    results = []
+    for many in (10**9, 1):
+        monkeypatch.setattr(recurrent_scan, "MANY", many)
+        torch.manual_seed(0)
+        cell, features = torch.nn.GRUCell(5, 4), torch.randn(9, 5, requires_grad=True)
+        out, last = recurrent_scan.gru_scan(cell, features, [4, 3, 2], torch.randn(4, 4))
+        (out.square().sum() + out.sum()).backward()
+        results.append([out, last, features.grad, *(p.grad for p in cell.parameters())])
+    for ours, library in zip(*results, strict=True):
+        torch.testing.assert_close(ours, library, rtol=1e-5, atol=1e-6)

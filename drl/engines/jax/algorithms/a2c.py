@@ -1,12 +1,11 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.contracts import Learned
@@ -20,7 +19,7 @@ from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer
 
 LOGGED = ("policy_loss", "value_loss", "entropy")
 
@@ -45,7 +44,7 @@ class PureA2C:
     model: AnyModel  # policy-value
     dist: Distribution
     config: A2CConfig
-    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -62,7 +61,7 @@ class PureA2C:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
-        self, state: LearnerState, window: Window, key: Any, rate: Any
+        self, state: LearnerState, window: Window, key: jax.Array | None, rate: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One learning step on one rollout. Nothing is drawn; `key` is there because every algorithm takes one."""
         config, weight = self.config, weight_of(window)
@@ -86,7 +85,7 @@ class A2C(Learner):
         action_spec: ActionSpec,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
-        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or A2CConfig()
         super().__init__(model_state, RECORD.variant(self.config))

@@ -4,55 +4,56 @@ The parts are independent switches. Dueling, noisy and distributional are the mo
 memory's and reach the loss as `continues` and `weight`; double is here.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
 from drl.core.schedules import schedule
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array
+from drl.core.specs import ActionSpec, AnyArray, Array
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
-from drl.engines.jax.layers import Tree, noise_for, random_noise
+from drl.engines.jax.backbones import Obs
+from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
-from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer, OptState
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
 
 
 class QRows(NamedTuple):
     """A replay batch `[B, …]`."""
 
-    obs: Any
-    action: Any
-    reward: Any  # discounted sum over the steps looked ahead
-    continues: Any  # γ^k, or 0 where the episode terminated
-    next_obs: Any
-    weight: Any  # importance weights; None: all 1
-    next_action_mask: Any = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
+    obs: Obs
+    action: AnyArray
+    reward: AnyArray  # discounted sum over the steps looked ahead
+    continues: AnyArray  # γ^k, or 0 where the episode terminated
+    next_obs: Obs
+    weight: AnyArray | None  # importance weights; None: all 1
+    next_action_mask: AnyArray | None = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
 
 
 class DQNState(NamedTuple):
     params: Tree
     target: Tree
     optimizer: OptState
-    count: Any  # int32: updates so far
+    count: AnyArray  # int32: updates so far
 
 
 LOGGED = ("loss", "mean_q", "mean_error")
 
 
 def dqn_loss(
-    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: Any, rows: QRows, config: DQNConfig
+    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: QRows, config: DQNConfig
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Importance-weighted error of the chosen actions' values, `noise` being that of the online and the target network.
 
@@ -95,7 +96,7 @@ def q_values_of(head: QHead | None, answer: jax.Array) -> jax.Array:
     return answer if head is None else head.q_values(answer)
 
 
-def with_noise(params: Tree, noise: dict[str, Any]) -> Tree:
+def with_noise(params: Tree, noise: Params) -> Tree:
     return params | noise if noise else params
 
 
@@ -105,7 +106,7 @@ class PureDQN:
 
     model: AnyModel  # q-value
     config: DQNConfig
-    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -120,14 +121,14 @@ class PureDQN:
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
     def step(
-        self, state: DQNState, rows: QRows, key: Any, rate: Any
+        self, state: DQNState, rows: QRows, key: jax.Array, rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One update, its noise drawn from `key`: the state afterwards, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
         return self.update(state, rows, (online, target), rate)
 
     def update(
-        self, state: DQNState, rows: QRows, noise: tuple[Tree, Tree], rate: Any
+        self, state: DQNState, rows: QRows, noise: tuple[Tree, Tree], rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
         options = (state.target, noise, self.model, rows, self.config)
@@ -154,7 +155,7 @@ class DQN(Learner):
         action_spec: ActionSpec,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
-        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or DQNConfig()
         super().__init__(model_state, RECORD.variant(self.config))

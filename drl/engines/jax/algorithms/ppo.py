@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
@@ -22,12 +22,13 @@ from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 LOGGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "mean_clipped_ratio", "grad_norm",
 )  # fmt: skip
+KLCarry = tuple[LearnerState, jax.Array, jax.Array, jax.Array]  # state, sums of LOGGED, epochs, whether to stop
 
 
 def ppo_loss(
@@ -35,7 +36,7 @@ def ppo_loss(
     model: AnyModel,
     rows: Rows,
     weight: jax.Array | None,
-    clip_range: Any,
+    clip_range: ArrayLike,
     dist: Distribution,
     config: PPOConfig,
 ) -> tuple[jax.Array, jax.Array]:
@@ -70,7 +71,7 @@ class PurePPO:
     model: AnyModel  # policy-value
     dist: Distribution
     config: PPOConfig
-    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -94,7 +95,7 @@ class PurePPO:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
-        self, state: LearnerState, window: Window, key: Any, rate: Any, clip_range: Any
+        self, state: LearnerState, window: Window, key: jax.Array, rate: ArrayLike, clip_range: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One learning step on one rollout, shuffled by `key`."""
         count = window.reward.shape[0] * window.reward.shape[1]
@@ -102,14 +103,14 @@ class PurePPO:
         return self.update(state, window, order, rate, clip_range)
 
     def update(
-        self, state: LearnerState, window: Window, order: Any, rate: Any, clip_range: Any
+        self, state: LearnerState, window: Window, order: ArrayLike, rate: ArrayLike, clip_range: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """The same with a given order of rows `[epochs, T · N]`, those that are not valid at the end of each."""
         config = self.config
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
 
-        def descend(state: LearnerState, part: Any) -> tuple[LearnerState, jax.Array]:
+        def descend(state: LearnerState, part: tuple[jax.Array, jax.Array | None]) -> tuple[LearnerState, jax.Array]:
             return self._descend(state, rows.take(part[0]), part[1], rate, clip_range)
 
         def epoch(state: LearnerState, index: jax.Array) -> tuple[LearnerState, jax.Array]:
@@ -126,7 +127,7 @@ class PurePPO:
         return state, logs | {"explained_variance": fit}
 
     def _descend(
-        self, state: LearnerState, rows: Rows, weight: jax.Array | None, rate: Any, clip_range: Any
+        self, state: LearnerState, rows: Rows, weight: jax.Array | None, rate: ArrayLike, clip_range: ArrayLike
     ) -> tuple[LearnerState, jax.Array]:
         options = (self.model, rows, weight, clip_range, self.dist, self.config)
         gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
@@ -134,16 +135,21 @@ class PurePPO:
         return LearnerState(params, opt_state), jnp.append(logged, norm)
 
 
-def _until_too_far(epoch: Any, state: LearnerState, index: jax.Array, limit: float) -> tuple[Any, Any, Any]:
+def _until_too_far(
+    epoch: Callable[[LearnerState, jax.Array], tuple[LearnerState, jax.Array]],
+    state: LearnerState,
+    index: jax.Array,
+    limit: float,
+) -> tuple[LearnerState, jax.Array, jax.Array]:
     """Epochs until the last minibatch of one has gone too far from the policy that played; the others do nothing."""
 
-    def run(carry: Any, rows: jax.Array) -> Any:
+    def run(carry: KLCarry, rows: jax.Array) -> KLCarry:
         state, total, epochs, _ = carry
         state, logged = epoch(state, rows)
         too_far = logged[-1, LOGGED.index("approx_kl")] > limit
         return state, total + logged.sum(axis=0), epochs + 1, too_far
 
-    def maybe(carry: Any, rows: jax.Array) -> tuple[Any, None]:
+    def maybe(carry: KLCarry, rows: jax.Array) -> tuple[KLCarry, None]:
         return jax.lax.cond(carry[-1], lambda carry, _: carry, run, carry, rows), None
 
     start = (state, jnp.zeros(len(LOGGED)), jnp.int32(0), jnp.bool_(False))
@@ -163,7 +169,7 @@ class PPO(Learner):
         action_spec: ActionSpec,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
-        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or PPOConfig()
         super().__init__(model_state, RECORD.variant(self.config))

@@ -1,17 +1,17 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
 from drl.core.schedules import schedule
-from drl.core.specs import ActionSpec, Distribution
+from drl.core.specs import ActionSpec, AnyArray, Array, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -20,7 +20,7 @@ from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, distribution_of, value_of
 from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values, weight_of, window_of
-from drl.engines.jax.optimizer import AnyOptimizer, OptaxOptimizer, Optimizer, OptState
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
 
 LOGGED = ("policy_loss", "entropy", "value_loss")
 SHORTEST = 256  # rows that a window is padded to at least
@@ -29,7 +29,7 @@ SHORTEST = 256  # rows that a window is padded to at least
 class ReinforceState(NamedTuple):
     params: Tree
     optimizer: OptState
-    running_mean: Any  # float32: of the returns, for baseline `mean`; NaN before the first
+    running_mean: AnyArray  # float32: of the returns, for baseline `mean`; NaN before the first
 
 
 def reinforce_loss(
@@ -63,7 +63,7 @@ class PureReinforce:
     model: AnyModel  # policy-only, or policy-value with baseline `value`
     dist: Distribution
     config: ReinforceConfig
-    optax: Callable[[Any], Any] | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -75,7 +75,7 @@ class PureReinforce:
         return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
 
     def step(
-        self, state: ReinforceState, window: Window, key: Any, rate: Any
+        self, state: ReinforceState, window: Window, key: jax.Array | None, rate: ArrayLike
     ) -> tuple[ReinforceState, dict[str, jax.Array]]:
         """One learning step. Rows that count must belong to whole episodes; `key` is not used, nothing is drawn."""
         config, weight = self.config, weight_of(window)
@@ -125,7 +125,7 @@ class Reinforce(Learner):
         action_spec: ActionSpec,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
-        optax: Callable[[Any], Any] | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or ReinforceConfig()
         super().__init__(model_state, RECORD.variant(self.config))
@@ -155,7 +155,7 @@ def padded(window: Window) -> Window:
     length = len(window.reward)
     missing = max(SHORTEST, 1 << (length - 1).bit_length()) - length
 
-    def stretch(array: Any, value: Any = 0) -> Any:
+    def stretch(array: Array, value: bool | int = 0) -> Array:
         return np.concatenate([array, np.full((missing, *array.shape[1:]), value, array.dtype)])
 
     rows = {

@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.engines.jax.envs.acrobot import Acrobot
@@ -14,8 +13,9 @@ from drl.engines.jax.envs.mountain_car import MountainCar, MountainCarContinuous
 from drl.engines.jax.envs.movie_rec import MovieRec
 from drl.engines.jax.envs.pendulum import Pendulum
 from drl.engines.jax.envs.prisoners_dilemma import against
+from drl.envs.spaces import EnvKwargs
 from drl.games.ipd.ipd_rules import Rules as GameRules
-from drl.games.ipd.opponents import as_pool
+from drl.games.ipd.opponents import Opponents, as_pool
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, Persona, Rules, as_personas
 
 GYMNAX = "gymnax:"  # in front of an id: an environment of gymnax
@@ -56,7 +56,7 @@ def _movie_rec(
 
 
 def _prisoners_dilemma(
-    opponents: Any = "all",
+    opponents: Opponents = "all",
     weights: Sequence[float] | None = None,
     payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),
     survival: float | None = None,
@@ -84,7 +84,7 @@ def has_jax_env(env_id: str) -> bool:
     return env_id in JAX_ENVS or env_id.startswith(GYMNAX)
 
 
-def make_jax_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> JaxEnv:
+def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
     """A JAX-native environment, with the arguments that its Gymnasium twin takes.
 
     >>> make_jax_env("MountainCar-v0", {"goal_velocity": 0.01})
@@ -114,7 +114,7 @@ def _limit(max_episode_steps: int) -> int | None:
     return None if max_episode_steps == -1 else max_episode_steps
 
 
-def _plain(env_id: str, given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _plain(env_id: str, given: EnvKwargs) -> tuple[tuple[str, bool | int | float | str], ...]:
     """Arguments as part of a hashable environment."""
     for name, value in given.items():
         if not isinstance(value, bool | int | float | str):

@@ -1,9 +1,10 @@
-"""Any gymnax environment (1.x) as a JaxEnv, MinAtar among them. Ids are `gymnax:NAME`."""
+"""The environments of gymnax (1.x), including MinAtar, as JaxEnvs. Ids are `gymnax:NAME`."""
 
 import dataclasses
 import importlib
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +14,13 @@ import numpy as np
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import Moved, Noise
+from drl.engines.jax.layers import Tree
+
+Untyped = Any  # an object of gymnax
 
 
 class GymnaxState(NamedTuple):
-    inner: Any  # gymnax's own state of N environments
+    inner: Tree  # gymnax's own state of N environments
     obs: jax.Array  # [N, …] kept, since gymnax may need a key to observe
 
 
@@ -34,7 +38,7 @@ class GymnaxEnv:
         self._env_and_params  # noqa: B018  (a name or argument that cannot work is found now)
 
     @cached_property
-    def _env_and_params(self) -> tuple[Any, Any]:
+    def _env_and_params(self) -> tuple[Untyped, Untyped]:
         gymnax = _import_gymnax()
         if self.name not in gymnax.registered_envs:
             raise BadInput(f"gymnax knows no {self.name!r}: {did_you_mean(self.name, gymnax.registered_envs)}")
@@ -114,7 +118,7 @@ class GymnaxEnv:
         return jnp.moveaxis(encoded, 3, 1) if spec.channels_last else encoded.reshape(len(obs), *spec.shape)
 
 
-def _import_gymnax() -> Any:
+def _import_gymnax() -> ModuleType:
     try:
         gymnax = importlib.import_module("gymnax")
         environment = importlib.import_module("gymnax.environments.environment")

@@ -3,23 +3,25 @@ what such environments share: checks of arguments, the time limit, uniform noise
 
 import math
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.engines.jax.layers import Tree
 
-State = Any  # a pytree of arrays [N, …]: everything an environment remembers, its step counter included
+State = Tree  # a pytree of arrays [N, …]: everything an environment remembers, its step counter included
 
 
 class Noise(NamedTuple):
     """All the chance of one call: one block for a reset, one for a step. Cut along time, it feeds a scan."""
 
-    reset: Any  # a pytree of arrays [..., N, …]
-    step: Any  # likewise, or None where a step knows no chance
+    reset: Tree  # a pytree of arrays [..., N, …]
+    step: Tree  # likewise, or None where a step knows no chance
 
 
 class Moved(NamedTuple):
@@ -57,7 +59,7 @@ class JaxEnv(Protocol):
         """Noise for `shape` resets and steps: `(N,)` for one call, `(T, N)` for a scan over T of them."""
         ...
 
-    def reset(self, noise: Any) -> State:
+    def reset(self, noise: Tree) -> State:
         """N new episodes from the `reset` block of a Noise of shape `(N,)`."""
         ...
 
@@ -67,7 +69,7 @@ class JaxEnv(Protocol):
 
     # An environment with illegal actions also has `action_mask(state) -> [N, choices] bool`; see `legal_actions`.
 
-    def step(self, state: State, action: jax.Array, noise: Any) -> Moved:
+    def step(self, state: State, action: jax.Array, noise: Tree) -> Moved:
         """One step of every environment. `action` is in the environment's units; `noise` is the `step` block of a
         Noise."""
         ...
@@ -111,7 +113,7 @@ def uniform_noise(key: jax.Array, shape: tuple[int, ...], *, reset: int, step: i
     return Noise(jax.random.uniform(reset_key, (*shape, reset)), per_step)
 
 
-def rounded_up(values: Any) -> Array:
+def rounded_up(values: ArrayLike) -> Array:
     """The smallest float32 that is not below each value.
 
     >>> float(np.float32(0.9)), float(rounded_up(0.9))

@@ -1,9 +1,9 @@
 """From names and configs to a fused learner and the agents that act with what it learns."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from drl.core.algorithms import find_algorithm
+from drl.core.configs import Config
 from drl.core.errors import BadInput
 from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
@@ -17,7 +17,7 @@ from drl.engines.jax.fused.fused_learner import FusedLearner
 def build_fused(
     algorithm: str,
     env: JaxEnv,
-    configs: Sequence[Any],  # of the model, the algorithm, and where it has them its buffer and its exploration
+    configs: Sequence[Config],  # of the model, the algorithm, and where it has them its buffer and its exploration
     seeds: Sequence[int],
     num_envs: int,
     budget: Budget,

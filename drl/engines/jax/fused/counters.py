@@ -1,19 +1,21 @@
 """Where a run is in its budget, and what its schedules say then."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.schedules import Constant, Exponential, Linear
+from drl.core.configs import Config
+from drl.core.schedules import Constant, Exponential, Linear, Schedule
+from drl.core.specs import AnyArray
 from drl.engines.jax.envs.jax_env import JaxEnv
 
 
 class Counters(NamedTuple):
-    env_steps: Any  # int32
-    episodes: Any  # int32
+    env_steps: AnyArray  # int32
+    episodes: AnyArray  # int32
 
 
 def new_counters() -> Counters:
@@ -27,13 +29,13 @@ class Budget:
     total_timesteps: int | None = None
     num_episodes: int | None = None
 
-    def progress(self, counters: Counters) -> Any:
+    def progress(self, counters: Counters) -> jax.Array:
         """Share of the budget used so far, in [0, 1]."""
         if self.total_timesteps:
             return jnp.minimum(counters.env_steps / self.total_timesteps, 1.0)
         return jnp.minimum(counters.episodes / self.num_episodes, 1.0) if self.num_episodes else jnp.float32(0.0)
 
-    def used(self, counters: Counters) -> Any:
+    def used(self, counters: Counters) -> jax.Array:
         """Whether all of it is."""
         if self.total_timesteps:
             return jnp.asarray(counters.env_steps) >= self.total_timesteps
@@ -46,13 +48,13 @@ class Setup(NamedTuple):
     env: JaxEnv
     num_envs: int
     budget: Budget
-    buffer: Any  # settings of the algorithm's buffer
-    exploration: Any  # settings of its exploration
+    buffer: Config  # settings of the algorithm's buffer
+    exploration: Config  # settings of its exploration
     normalize_obs: bool = False
     normalize_reward: bool = False
 
 
-def value_at(schedule: Any, time: Any) -> jax.Array:
+def value_at(schedule: Schedule, time: jax.Array) -> jax.Array:
     """A schedule of `drl.core.schedules`, called with a number that only the compiled program knows."""
     if isinstance(schedule, Constant):
         return jnp.float32(schedule.value)

@@ -1,29 +1,42 @@
 """REINFORCE with its environments: whole episodes and what is learned from them, in one program."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from drl.core.errors import BadInput
 from drl.core.schedules import schedule
 from drl.engines.jax import ops
-from drl.engines.jax.algorithms.reinforce import PureReinforce
-from drl.engines.jax.envs.jax_env import JaxEnv, legal_actions
+from drl.engines.jax.algorithms.reinforce import PureReinforce, ReinforceState
+from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
 from drl.engines.jax.envs.stepping import step_and_reset
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
-from drl.engines.jax.fused.step_report import Ends, Report, new_running_episodes, one_update, record_step
-from drl.engines.jax.layers import Params
+from drl.engines.jax.fused.step_report import (
+    Ends,
+    Report,
+    RunningEpisodes,
+    new_running_episodes,
+    one_update,
+    record_step,
+)
+from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import policy_of
 from drl.engines.jax.on_policy import Window, flat
+
+# N environments, their observations, their episodes, and which of these are not over.
+Playing = tuple[State, jax.Array, RunningEpisodes, jax.Array]
+Seen = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that ended
 
 
 class Carry(NamedTuple):
     """Everything that a run is made of between two learning steps: no episode is under way then."""
 
-    learner: Any
+    learner: ReinforceState
     counters: Counters
     key: jax.Array
     running_stats: RunningStats | None  # of observations, where they are normalized
@@ -81,7 +94,7 @@ class FusedEpisodes:
     def passes(self) -> int:
         return 1
 
-    def begin(self, params: Params, key: jax.Array) -> Carry:
+    def begin(self, params: Tree, key: jax.Array) -> Carry:
         running_stats = new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None
         scaler = new_scaler(self.num_envs * self.turns) if self.normalize_reward else None
         return Carry(self.pure.begin(params), new_counters(), key, running_stats, scaler)
@@ -89,7 +102,7 @@ class FusedEpisodes:
     def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
         key, *turns = jax.random.split(carry.key, self.turns + 1)
 
-        def play(_: None, key: jax.Array) -> tuple[None, Any]:
+        def play(_: None, key: jax.Array) -> tuple[None, tuple[Window, Ends]]:
             return None, self._play(carry, key)
 
         _, (window, ends) = jax.lax.scan(play, None, jnp.stack(turns))
@@ -112,7 +125,7 @@ class FusedEpisodes:
         state = self.env.reset(self.env.draw(first_key, (self.num_envs,)).reset)
         noise, draws = self.env.draw(env_key, shape), ops.random_draws(dist, action_key, shape)
 
-        def act(number: Any, now: Any) -> tuple[Any, Any]:
+        def act(number: ArrayLike, now: Playing) -> tuple[Playing, Seen]:
             state, obs, running, alive = now
             seen = normalize(carry.running_stats, obs)
             mask = legal_actions(self.env, state)
@@ -132,12 +145,14 @@ class FusedEpisodes:
         seen = (*seen[:3], jnp.ones_like(seen[3]), *seen[4:])  # rows that are never played are terminated too
         return self._until_all_ended(act, now, (seen, ends))
 
-    def _until_all_ended(self, act: Any, now: Any, rows: Any) -> tuple[Window, Ends]:
-        def goes_on(loop: Any) -> jax.Array:
+    def _until_all_ended(
+        self, act: Callable[[ArrayLike, Playing], tuple[Playing, Seen]], now: Playing, rows: Seen
+    ) -> tuple[Window, Ends]:
+        def goes_on(loop: tuple[jax.Array, Playing, Seen]) -> jax.Array:
             number, now, _ = loop
             return (number < self.longest) & now[3].any()
 
-        def step(loop: Any) -> Any:
+        def step(loop: tuple[jax.Array, Playing, Seen]) -> tuple[jax.Array, Playing, Seen]:
             number, now, rows = loop
             now, new = act(number, now)
             return number + 1, now, jax.tree.map(lambda column, row: column.at[number].set(row), rows, new)

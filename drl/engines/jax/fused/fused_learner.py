@@ -2,12 +2,14 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from drl.core.state_files import StateDict
 from drl.engines.jax.fused.running_stats import RunningStats
 from drl.engines.jax.fused.step_report import Report
 from drl.engines.jax.layers import Tree, transposed, untransposed
@@ -20,39 +22,54 @@ MOST_STEPS = 256  # learning steps in a chunk
 MOST_ROWS = 1 << 19  # rows that the reports of a chunk may tell of
 
 
-def _chunk(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+class Program(Protocol):
+    """A fused program: hashable configuration and pure functions. `carry` is the state of a run."""
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def rows(self) -> int: ...  # steps of every environment in one learning step, at most
+    @property
+    def steps(self) -> int: ...  # environment steps of one learning step, at most
+    @property
+    def passes(self) -> int: ...  # passes of one learning step over its rows
+    def begin(self, params: Tree, key: jax.Array) -> Tree: ...
+    def learn_step(self, carry: Tree) -> tuple[Tree, Report]: ...
+
+
+def _chunk(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
     """`count` learning steps, at most `room`. The count is an input, so that one program serves every length."""
     shapes = jax.eval_shape(program.learn_step, carry)[1]
     reports = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), shapes)
 
-    def learn(number: Any, now: tuple[Any, Report]) -> tuple[Any, Report]:
+    def learn(number: ArrayLike, now: tuple[Tree, Report]) -> tuple[Tree, Report]:
         carry, report = program.learn_step(now[0])
-        return carry, jax.tree.map(lambda told, new: told.at[number].set(new), now[1], report)
+        return carry, jax.tree.map(lambda column, new: column.at[number].set(new), now[1], report)
 
-    told: tuple[Any, Report] = jax.lax.fori_loop(0, count, learn, (carry, reports))
-    return told
+    result: tuple[Tree, Report] = jax.lax.fori_loop(0, count, learn, (carry, reports))
+    return result
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(program: Any, params: Tree, keys: Any) -> Any:
+def _begin(program: Program, params: Tree, keys: jax.Array) -> Tree:
     return jax.vmap(program.begin)(params, keys)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _one(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+def _one(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
     carry, reports = _chunk(program, room, jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), carry), count)
     return jax.tree.map(lambda leaf: leaf[None], (carry, reports))  # type: ignore[no-any-return]
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
-def _several(program: Any, room: int, carry: Any, count: Any) -> tuple[Any, Report]:
+def _several(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
     return jax.vmap(lambda one: _chunk(program, room, one, count))(carry)  # type: ignore[no-any-return]
 
 
 class FusedLearner:
     """The state of one or more runs of a program, between two chunks."""
 
-    def __init__(self, program: Any, params: list[Tree], seeds: list[int]):
+    def __init__(self, program: Program, params: list[Tree], seeds: list[int]):
         self.program, self.seeds = program, seeds
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(transposed(each) for each in params))
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
@@ -80,8 +97,8 @@ class FusedLearner:
         running_stats = getattr(self.carry, "running_stats", None)
         return None if running_stats is None else RunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return state_arrays(self.carry)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.carry = restore_state(self.carry, state)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,16 @@ from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, epsilon_schedule, schedule
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head, q_values_of, with_noise
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, legal_actions
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
 from drl.engines.jax.envs.stepping import step_and_reset
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.fused_replay import FusedReplay, ReplayState
 from drl.engines.jax.fused.step_report import Ends, Report, RunningEpisodes, new_running_episodes, record_step, summed
 from drl.engines.jax.layers import Tree, noise_for, random_noise
+
+Draws = tuple[jax.Array, jax.Array]  # uniform numbers that choose a batch, and a key for the noise
+Logs = tuple[dict[str, jax.Array], dict[str, jax.Array]]  # sums over updates, and counts; see `summed`
+Learning = tuple[DQNState, ReplayState]
 
 
 class Carry(NamedTuple):
@@ -24,7 +28,7 @@ class Carry(NamedTuple):
 
     learner: DQNState
     buffer: ReplayState
-    env: Any
+    env: State
     obs: jax.Array
     running: RunningEpisodes
     counters: Counters
@@ -124,7 +128,7 @@ class FusedOffPolicy:
             jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
         )
 
-        def one_round(carry: Carry, draws: Any) -> tuple[Carry, Any]:
+        def one_round(carry: Carry, draws: Tree) -> tuple[Carry, tuple[jax.Array, Ends, Logs]]:
             noise, coins, draws, keys = draws
             began = carry.counters.env_steps
             carry, (reward, ends) = jax.lax.scan(self._act, carry, (noise, coins, keys[self.updates_per_round :]))
@@ -166,20 +170,20 @@ class FusedOffPolicy:
         return carry, (step.reward.sum() * counts, ends)
 
     def _learn(
-        self, carry: Carry, updates: Any, rate: jax.Array, whole: jax.Array
-    ) -> tuple[DQNState, ReplayState, Any]:
+        self, carry: Carry, updates: Draws, rate: jax.Array, whole: jax.Array
+    ) -> tuple[DQNState, ReplayState, Logs]:
         """The updates of one whole round, once the warm-up is over and there is a batch to draw."""
         buffer, counters = self.buffer, carry.counters
         due = whole & (counters.env_steps >= buffer.warmup + buffer.train_every)
         due &= self.replay.complete(carry.buffer) * self.num_envs >= buffer.batch_size
 
-        def update(now: tuple[DQNState, ReplayState], draws: Any) -> tuple[tuple[DQNState, ReplayState], Any]:
+        def update(now: Learning, draws: Draws) -> tuple[Learning, dict[str, jax.Array]]:
             learner, replay = now
             replay, rows, place = self.replay.draw(replay, draws[0])
             learner, logs, priority = self.pure.step(learner, rows, draws[1], rate)
             return (learner, self.replay.update_priorities(replay, place, priority)), logs
 
-        def learn(now: tuple[DQNState, ReplayState]) -> tuple[tuple[DQNState, ReplayState], Any]:
+        def learn(now: Learning) -> tuple[Learning, Logs]:
             now, logs = jax.lax.scan(update, now, updates)
             return now, summed(logs)
 

@@ -1,7 +1,7 @@
 """PPO and A2C with their environments: a rollout of T steps and what is learned from it, in one program."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.a2c import PureA2C
 from drl.engines.jax.algorithms.ppo import PurePPO
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, legal_actions
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
 from drl.engines.jax.envs.stepping import step_and_reset
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
@@ -21,16 +21,18 @@ from drl.engines.jax.fused.step_report import (
     one_update,
     record_step,
 )
-from drl.engines.jax.layers import Params
+from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import policy_of
-from drl.engines.jax.on_policy import Window
+from drl.engines.jax.on_policy import LearnerState, Window
+
+Playing = tuple[State, jax.Array, RunningEpisodes]  # N environments, their observations, their episodes
 
 
 class Carry(NamedTuple):
     """Everything that a run is made of between two learning steps."""
 
-    learner: Any
-    env: Any
+    learner: LearnerState
+    env: State
     obs: jax.Array
     running: RunningEpisodes
     counters: Counters
@@ -69,7 +71,7 @@ class FusedOnPolicy:
         """How often a learning step goes over its rows."""
         return int(getattr(self.pure.config, "epochs", 1))
 
-    def begin(self, params: Params, key: jax.Array) -> Carry:
+    def begin(self, params: Tree, key: jax.Array) -> Carry:
         key, first = jax.random.split(key)
         state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
         obs = self.env.observe(state)
@@ -104,7 +106,7 @@ class FusedOnPolicy:
         dist, shape = self.pure.dist, (self.rows, self.num_envs)
         params, running_stats = carry.learner.params, carry.running_stats
 
-        def act(now: Any, draws: tuple[Noise, jax.Array]) -> tuple[Any, Any]:
+        def act(now: Playing, draws: tuple[Noise, jax.Array]) -> tuple[Playing, tuple[Tree, Ends]]:
             state, obs, running = now
             mask = legal_actions(self.env, state)
             dist_params = policy_of(self.pure.model, params, normalize(running_stats, obs))

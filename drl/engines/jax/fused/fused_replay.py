@@ -5,7 +5,7 @@ once all the n steps from it are there: none ever crosses the write pointer.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,10 @@ class Steps(NamedTuple):
 
 class ReplayState(NamedTuple):
     steps: Steps
-    written: Any  # int32: rows since the start
+    written: jax.Array  # int32: rows since the start
     tree: Levels | None  # priorities by slot · N + environment, where drawing is prioritized
-    top: Any  # float32: the largest |δ| + ε so far
-    beta: Any  # float32
+    top: jax.Array  # float32: the largest |δ| + ε so far
+    beta: jax.Array  # float32
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,16 @@ and agent belong together.
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.contracts import Agent
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
+from drl.core.specs import AnyArray
 from drl.core.state_files import StateDict
+from drl.engines.jax.fused.fused_learner import FusedLearner
+from drl.engines.jax.fused.step_report import Report
 from drl.envs.episode_stats import judge_success
 from drl.trainer.trainer import TrainerConfig, TrainerLoop, TrainingStats
 
@@ -25,7 +28,7 @@ class SeedBatch:
 
     def __init__(
         self,
-        learner: Any,
+        learner: FusedLearner,
         agents: Sequence[Agent],
         config: TrainerConfig,
         sync_points: Sequence[float] = (),  # environment steps
@@ -90,11 +93,11 @@ class FusedTrainer(TrainerLoop):
     def in_sync(self) -> bool:
         return not self.pending
 
-    def receive(self, report: Any, seconds: float) -> None:
+    def receive(self, report: Report, seconds: float) -> None:
         """What a chunk gave this run, `seconds` for each learning step, and an agent that acts with it."""
         episodes: list[list[Episode]] = [[] for _ in report.steps]
         step, _, env = place = np.nonzero(report.ends.how)
-        columns = (step, *(column[place] for column in report.ends), env)
+        columns: tuple[AnyArray, ...] = (step, *(column[place] for column in report.ends), env)
         for number, how, total, length, where in zip(*(column.tolist() for column in columns), strict=True):
             reported = bool(how & SUCCESS) if how & REPORTED else None
             success = judge_success(reported, total, self.seed_batch.reward_threshold)

@@ -1,20 +1,21 @@
 """`drl.core.normalize` in JAX: the same statistics as pure functions, changed once per learning step."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drl.core.specs import AnyArray
 from drl.engines.jax.on_policy import Window, flat, weight_of
 
 CLIP = 10.0  # as ObsNormalizer and RewardScaler clip
 
 
 class RunningStats(NamedTuple):
-    mean: Any  # [*shape]
-    squares: Any  # sum of squared deviations from the mean
-    count: Any  # float32
+    mean: AnyArray  # [*shape]
+    squares: AnyArray  # sum of squared deviations from the mean
+    count: AnyArray  # float32
 
 
 def new_running_stats(shape: tuple[int, ...]) -> RunningStats:
@@ -49,7 +50,7 @@ class Scaler(NamedTuple):
     """Of rewards, by the deviation of the running discounted return."""
 
     running_stats: RunningStats
-    returns: Any  # [N] discounted return so far
+    returns: AnyArray  # [N] discounted return so far
 
 
 def new_scaler(num_envs: int) -> Scaler:

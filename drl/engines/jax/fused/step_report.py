@@ -1,7 +1,7 @@
 """What a compiled learning step tells: numbers and ended episodes, as arrays of fixed shape."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,14 @@ class Ends(NamedTuple):
 class Report(NamedTuple):
     """One learning step."""
 
-    learn: dict[str, Any]  # what the algorithm reports, summed over the updates that report it
-    counts: dict[str, Any]  # int32: how many updates these are, by the same names
-    steps: Any  # int32: environment steps
-    reward: Any  # float32: sum of all rewards
+    learn: dict[str, jax.Array]  # what the algorithm reports, summed over the updates that report it
+    counts: dict[str, jax.Array]  # int32: how many updates these are, by the same names
+    steps: jax.Array  # int32: environment steps
+    reward: jax.Array  # float32: sum of all rewards
     ends: Ends  # [rows, N]
 
 
-def one_update(logs: dict[str, Any], steps: Any, reward: Any, ends: Ends) -> Report:
+def one_update(logs: dict[str, jax.Array], steps: jax.Array, reward: jax.Array, ends: Ends) -> Report:
     """The report of a learning step that reports every number once."""
     return Report(logs, {name: jnp.int32(1) for name in logs}, steps, reward, ends)
 
@@ -36,11 +36,11 @@ def one_update(logs: dict[str, Any], steps: Any, reward: Any, ends: Ends) -> Rep
 class Sometimes(NamedTuple):
     """A number that an update reports only now and then, such as the loss of a delayed policy."""
 
-    value: Any  # float32; 0 where it is not reported
-    reported: Any  # bool
+    value: jax.Array  # float32; 0 where it is not reported
+    reported: jax.Array  # bool
 
 
-def summed(logs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def summed(logs: Mapping[str, jax.Array | Sometimes]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Logs of several updates, stacked in front: sums over those that report a name, and how many do."""
     learn, counts = {}, {}
     for name, values in logs.items():

@@ -1,0 +1,56 @@
+"""`docs/extending.md`, as it stands: its module is written to a file, its commands run one after the other."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", PAGE, re.DOTALL)
+SMALL = {
+    "ppo": "--num-envs 2 --rollout-length 64 --hidden-sizes 16",
+    "sticky_ppo": "--num-envs 2 --rollout-length 64 --hidden-sizes 16",
+    "a2c": "--num-envs 2 --hidden-sizes 16",
+    "my_ddpg": "--num-envs 1 --hidden-sizes 16 --updates-per-log 50",
+}
+
+
+def run(command, folder):
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("extending")
+    *module, _ = [code for kind, code in BLOCKS if kind == "python"]
+    (folder / "my_parts.py").write_text("\n\n".join(module))
+    return folder
+
+
+def test_the_page_runs(folder):
+    for kind, code in BLOCKS:
+        for line in code.splitlines() if kind == "bash" else ():
+            words = shlex.split(line)
+            if words[1] == "train":
+                words += ["--no-plots", "--no-video", "--no-tensorboard", "--quiet", "--evaluation-episodes", "1"]
+                words += shlex.split(SMALL[words[2]])
+            run([sys.executable, "-m", "drl.cli.entry", *words[1:]], folder)
+    rows = [path.read_text() for path in folder.glob("results/ddpg/*/metrics.jsonl")]
+    assert "actor_loss" in rows[0], "a loss that only some updates report is logged"
+    assert "noise_sigma" in rows[0]
+    last = next(code for kind, code in reversed(BLOCKS) if kind == "python")
+    run([sys.executable, "-c", last + "assert type(agent).__name__ == 'StickyAgent', agent"], folder)
+
+
+def test_without_the_plugin_it_says_what_to_type(folder):
+    test = [sys.executable, "-m", "drl.cli.entry", "evaluate", "results/fourier"]
+    if not (folder / "results" / "fourier").exists():
+        pytest.skip("the page's own test runs first")
+    done = subprocess.run(test, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "--plugins MODULE" in done.stderr
