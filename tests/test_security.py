@@ -54,7 +54,7 @@ def downloaded(made, tmp_path):
 
     shutil.copytree(made, tmp_path / "run")
     (tmp_path / "evil_module.py").write_text(EVIL)
-    (tmp_path / "minigrid.py").write_text(EVIL)
+    (tmp_path / "miniworld.py").write_text(EVIL)
     (tmp_path / "precious.txt").write_text("mine")
     return tmp_path / "run"
 
@@ -66,7 +66,7 @@ def change_card(run, **changes):
     path.write_text(json.dumps(card))
 
 
-@pytest.mark.parametrize("module", ["evil_module", "minigrid"])  # the second has the name of a well-known package
+@pytest.mark.parametrize("module", ["evil_module", "miniworld"])  # the second has the name of a well-known package
 def test_an_agents_card_does_not_import_a_module(downloaded, module):
     notes = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
     change_card(downloaded, notes=notes | {"env": f"{module}:CartPole-v1"})

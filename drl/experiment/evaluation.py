@@ -41,8 +41,9 @@ class Evaluation:
         means = self.summary()
         success = f", success rate {means['success_rate']:.0%}" if "success_rate" in means else ""
         return (
-            f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} (min {means['min_return']:.2f}, max "
-            f"{means['max_return']:.2f}), mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+            f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
+            f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
+            f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
         )
 
 

@@ -1,4 +1,4 @@
-"""The JAX engine. The one place that notices when JAX is not installed."""
+"""The JAX engine. Importing it raises `MissingExtra` if JAX is not installed."""
 
 import importlib.util
 

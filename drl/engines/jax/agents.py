@@ -1,4 +1,4 @@
-"""Agents: an observation in, an action out. They act with the model state that they share with their algorithm."""
+"""Agents: observation → action. They share a model state with their algorithm."""
 
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from drl.engines.numpy.networks import Layer, PolicyNet, as_rows, mlp_forward, p
 
 
 class JaxAgent(Actor):
-    """What both agents share: a model state, and files."""
+    """The base class of both agents: a model state, and files."""
 
     variant: str  # of the model it acts with
 
@@ -60,7 +60,7 @@ class JaxAgent(Actor):
         self.model_state = model_state
 
     def probe(self) -> Output:
-        """What the model's answer to a few observations looks like: what kind of model is it?"""
+        """The shapes of the model's output for `PROBES` observations, which show its variant."""
         zeros = fields(np.zeros((PROBES, *self.obs_spec.shape), self.obs_spec.dtype))
         return jax.eval_shape(self.model_state.model.apply, self.model_state.params, zeros)
 
@@ -75,8 +75,7 @@ class JaxAgent(Actor):
 
     @classmethod
     def load(cls, path: str | Path, model: AnyModel | None = None, device: str = "cpu") -> Self:
-        """Read what any engine's `save` wrote: an agent folder or the run folder around it. A custom model has to be
-        given."""
+        """Load an agent that any engine saved, from its agent folder or run folder. A custom model must be passed."""
         stored = open_agent(path)
         specs = (stored.obs_spec, stored.action_spec)
         if model is None:
@@ -85,7 +84,7 @@ class JaxAgent(Actor):
             make = maker_in(find_variant(stored.variant, path), "jax")
             try:
                 model = make(*specs, stored.config)
-            except Exception as error:  # the card may come from anybody
+            except Exception as error:  # the card is untrusted
                 raise UnusableFile(f"{path} describes a model that this drl cannot build ({error!r:.200})") from None
         assert model is not None
         fresh = model.init(np.random.default_rng(0))
@@ -93,7 +92,7 @@ class JaxAgent(Actor):
         return cls(ModelState(model, from_names(fresh, stored.params), device), *specs, stored.normalizer)
 
     def state_dict(self) -> StateDict:
-        """Everything that training changes about the agent, as plain data."""
+        """Everything that training changes in the agent, as plain data."""
         return {
             "model": {name: array.copy() for name, array in self.model_state.host.items()},
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
@@ -111,7 +110,7 @@ class JaxAgent(Actor):
             self.exploration.load_state_dict(state["exploration"])
 
     def save_policy_net(self, path: str | Path) -> None:
-        """What acts, as a plain state dict for PyTorch users; read it with `torch.load(path, weights_only=True)`."""
+        """Write the acting network as a plain state dict for PyTorch; read it with `torch.load(path, weights_only=True)`."""
         arrays = self.model_state.host
         if type(self.model) is PolicyValueModel:
             arrays = part(arrays, "actor")
@@ -122,7 +121,7 @@ class JaxAgent(Actor):
 
 
 class PolicyAgent(PolicyActor, JaxAgent):
-    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not."""
+    """Acts by a policy: a sample from its distribution when it explores, else the mode."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class PolicyAgent(PolicyActor, JaxAgent):
         self.distribution: Distribution = distribution_of(model_state.model, action_spec)
         answered = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
         self.has_value = answered == "policy_value"
-        self.variant = getattr(model_state.model, "variant", answered)  # a plugin's own, where its model names one
+        self.variant = getattr(model_state.model, "variant", answered)  # a plugin's model may name its own
         self._policy = model_state.derived(_numpy_policy)
         self._critic = model_state.derived(_numpy_critic)
 
@@ -157,7 +156,7 @@ class PolicyAgent(PolicyActor, JaxAgent):
         return np.asarray(_value(self.model, self.model_state.params, fields(seen)))
 
     def save_value_net(self, path: str | Path) -> None:
-        """The critic as a plain state dict."""
+        """Write the critic as a plain state dict."""
         if not self.has_value:
             raise BadInput("this agent has a policy-only model; there is no value net to save")
         model, arrays = self.model, self.model_state.host
@@ -165,7 +164,7 @@ class PolicyAgent(PolicyActor, JaxAgent):
 
 
 class QAgent(QActor, JaxAgent):
-    """Acts by action values: the legal action of the highest value, and what its exploration makes of it."""
+    """Acts by action values: the legal action of the highest value, modified by its exploration."""
 
     variant = "q_value"
 
@@ -198,7 +197,7 @@ class QAgent(QActor, JaxAgent):
 
 
 def _is_mlp(model: object) -> bool:
-    """Whether `drl.engines.numpy` can run this part of a model; never one with code of the user's own."""
+    """Whether `drl.engines.numpy` can run this part of a model; never true for custom code."""
     return type(model) is Model and type(_bare(model.backbone)) is MLP
 
 
@@ -229,7 +228,7 @@ def _numpy_critic(state: ModelState) -> list[Layer] | None:
 
 
 def _numpy_config(model: object) -> QModelConfig | None:
-    """What `q_net` wants to know of an MLP's head; None for other models."""
+    """The settings of an MLP's head for `q_net`; None for other models."""
     if not isinstance(model, Model) or not _is_mlp(model) or not isinstance(model.head, QHead):
         return None
     return QModelConfig(activation=_activation(model), **model.head.shape) if type(model.head) is QHead else None

@@ -1,8 +1,8 @@
-"""Backbones see: observation → features. Each knows `features`, the width a head must expect.
+"""Backbones: observation → features. `features` is the width that the head must expect.
 
 A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a pure `apply(params, obs) -> features`.
-`sigma` is the first strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
-ones, for action values).
+`sigma` is the initial scale of the noise of noisy layers (0: plain layers), `gain` the scale of orthogonal weights
+(None: uniform weights, for action values).
 """
 
 import itertools
@@ -23,7 +23,7 @@ from drl.engines.jax.layers import Convolution, Linear, Params, named, part
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
-Layers = dict[str, Linear | Convolution]  # by the name that its parameters have in an agent file
+Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file
 
 
 class Backbone(Protocol):
@@ -34,7 +34,7 @@ class Backbone(Protocol):
 
 
 def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
-    """Fresh parameters of all layers, drawn in their order."""
+    """New parameters of all layers, drawn in order."""
     drawn: Params = {}
     for name, layer in layers.items():
         drawn |= named(name, layer.init(rng))
@@ -43,8 +43,8 @@ def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected layers over the flattened observation. The first one is never noisy: like the convolutions of a
-    CNN it sees the environment as it is.
+    """Fully connected layers over the flattened observation. The first one is never noisy, as
+    the convolutions of a CNN are not.
 
     >>> net = MLP((4,), hidden_sizes=(8, 8))
     >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
@@ -55,7 +55,7 @@ class MLP:
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -68,7 +68,7 @@ class MLP:
     @property
     def layers(self) -> Layers:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
-        first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file flattening counts as a layer
+        first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file, flattening counts as a layer
         layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
         return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
 
@@ -89,7 +89,7 @@ class NatureCNN:
     obs_shape: tuple[int, ...]
     features: int = 512
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -124,7 +124,7 @@ class Conv1d:
     kernel: int = 3
     features: int = 64
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -153,7 +153,7 @@ class Conv1d:
 
 @dataclass(frozen=True)
 class Pixels:
-    """uint8 → [0, 1], in front of a backbone."""
+    """A backbone whose uint8 input is first scaled to [0, 1]."""
 
     backbone: Backbone
 
@@ -170,7 +170,7 @@ class Pixels:
 
 
 def _convolve(layers: Layers, params: Params, x: AnyArray) -> jax.Array:
-    """Convolutions, then fully connected layers over what they give, all with relu."""
+    """Convolutions, then fully connected layers, all with relu."""
     for name, layer in layers.items():
         x = x.reshape(len(x), -1) if isinstance(layer, Linear) else x
         x = jax.nn.relu(layer.apply(part(params, name), x))
@@ -179,11 +179,11 @@ def _convolve(layers: Layers, params: Params, x: AnyArray) -> jax.Array:
 
 @dataclass(frozen=True)
 class SmallCNN:
-    """Two small convolutions, for channel-first images of at least 5 × 5 that are too small for the Nature CNN."""
+    """Two small convolutions, for channel-first images from 5 × 5 that are too small for the Nature CNN."""
 
     obs_shape: tuple[int, ...]
     features: int = 512
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the first weights: no matter afterwards
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
 
     @property
     def layers(self) -> Layers:
@@ -203,10 +203,10 @@ class SmallCNN:
 
 @dataclass(frozen=True)
 class KeyedBackbone:
-    """For observations with several parts: each image has a CNN, everything else comes as it is (vectors normalized, if
-    the agent does that, discrete values one-hot); joined, they go through an MLP."""
+    """For observations with several parts: each image goes through a CNN, everything else is used directly (vectors
+    normalized if the agent does that, discrete values one-hot). An MLP processes the concatenation."""
 
-    encoders: tuple[tuple[str, Backbone | None], ...]  # by the path to each part; None: as it is
+    encoders: tuple[tuple[str, Backbone | None], ...]  # by the path of each part; None: used directly
     mlp: MLP
 
     @property
@@ -230,7 +230,7 @@ class KeyedBackbone:
 
 
 def _module_name(path: str) -> str:
-    return path.replace(".", "/")  # as in the PyTorch engine, where a module's name has no dots
+    return path.replace(".", "/")  # as in the PyTorch engine, where names of modules have no dots
 
 
 def _keyed(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> KeyedBackbone:
@@ -254,7 +254,7 @@ def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig) -> Backbon
 
 
 def first_weights(config: ModelConfig | QModelConfig) -> tuple[float, float | None]:
-    """`sigma` and `gain` of the layers that a config describes."""
+    """`sigma` and `gain` of a config's layers."""
     return (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
 
 
@@ -272,8 +272,8 @@ def make_conv1d(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbo
 
 
 def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Backbone:
-    """The backbone a config names. `auto` looks at the observation: images → cnn, several parts with an image among
-    them → an encoder for each, everything else → mlp."""
+    """The backbone that a config selects. `auto` depends on the observation: images → cnn, several parts with at least
+    one image → an encoder for each, everything else → mlp."""
     if config.backbone == "auto" and obs_spec.is_structured:
         return _keyed(obs_spec, config)
     options = plain_pairs("backbone_kwargs", config.backbone_kwargs)

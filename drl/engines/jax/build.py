@@ -1,5 +1,4 @@
-"""From names and configs to a learner: the model state, the agent that acts with it and the algorithm that improves
-it."""
+"""Build a learner from names and configs: the model state, the agent and the algorithm."""
 
 from drl.core.algorithms import class_in, find_algorithm
 from drl.core.configs import Config
@@ -20,9 +19,9 @@ def build_learner(
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",
-    compile_update: bool = True,  # as the PyTorch engine takes it; here an update is always compiled
+    compile_update: bool = True,  # for the PyTorch engine; here updates are always compiled
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
-    """An agent and the algorithm that trains it, from the root seed's own streams."""
+    """An agent and the algorithm that trains it, seeded by streams of the root seed."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "jax", action_spec)

@@ -1,7 +1,7 @@
-"""Layers that backbones and heads are made of: configuration here, parameters outside.
+"""The layers of backbones and heads. A layer is configuration; its parameters are kept separately.
 
-Parameters are a flat dict of arrays with the names and layouts of the PyTorch engine, so that an agent file is the same
-whichever engine wrote it. They are drawn in NumPy: a compiled initialization costs seconds at start.
+Parameters are a flat dict of arrays with the names and layouts of the PyTorch engine, so that agent files do not depend
+on the engine. They are initialized in NumPy: a compiled initialization costs seconds at start.
 """
 
 import math
@@ -21,12 +21,12 @@ Params = dict[str, AnyArray]  # of our own models, by name: NumPy when they are 
 
 
 def part(params: Params, name: str) -> Params:
-    """The parameters below `name`, without it in front."""
+    """The parameters whose names begin with `name.`, without this prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
 
 
 def named(name: str, params: Mapping[str, AnyArray]) -> Params:
-    """The same parameters below `name`."""
+    """The same parameters with the prefix `name.`."""
     return {f"{name}.{key}": value for key, value in params.items()}
 
 
@@ -42,19 +42,19 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
 def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
     """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias.
 
-    Policies and critics begin with the first, action values with the second, as is usual for DQN (both measured in
+    Policies and critics use the first, action values the second, as is usual for DQN (both are measured in
     benchmarks/RESULTS.md).
     """
     if gain is not None:
         return {"weight": orthogonal(rng, shape, gain), "bias": np.zeros(shape[0], np.float32)}
-    bound = math.prod(shape[1:]) ** -0.5  # by the number of inputs, as is PyTorch's custom
+    bound = math.prod(shape[1:]) ** -0.5  # as PyTorch does
     sizes = {"weight": shape, "bias": shape[:1]}
     return {name: rng.uniform(-bound, bound, size).astype(np.float32) for name, size in sizes.items()}
 
 
 def transposed(params: Tree) -> Tree:
-    """Weights `[out, in]` of our own plain linear layers as `kernel` `[in, out]`: what learns runs a tenth faster on
-    these. Other trees stay as they are."""
+    """Weights `[out, in]` of our plain linear layers as `kernel` `[in, out]`, with which learning is a tenth faster.
+    Other trees are returned unchanged."""
     if not is_flat(params):
         return params
 
@@ -66,7 +66,7 @@ def transposed(params: Tree) -> Tree:
 
 
 def untransposed(params: Tree) -> Tree:
-    """What `transposed` changed as it was."""
+    """The inverse of `transposed`."""
     if not is_flat(params):
         return params
     kept = {name: array for name, array in params.items() if not name.endswith("kernel")}
@@ -76,7 +76,7 @@ def untransposed(params: Tree) -> Tree:
 
 
 def is_flat(params: Tree) -> bool:
-    """Whether parameters are those of our own models: arrays by name, in one dict."""
+    """Whether parameters are those of our own models: one dict of arrays by name."""
     return isinstance(params, dict) and not any(isinstance(value, dict) for value in params.values())
 
 
@@ -87,16 +87,16 @@ def noise_for(params: Tree, draw: Callable[[int], AnyArray]) -> Params:
 
 @dataclass(frozen=True)
 class Linear:
-    """x Wᵀ + b, or the noisy layer in its place (Fortunato et al., 2018).
+    """x Wᵀ + b, or a noisy layer (Fortunato et al., 2018).
 
     Noisy: y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b with factorized noise ε_w = f(ε_out) f(ε_in)ᵀ, f(x) = sgn(x) √|x|.
-    The noise travels with the parameters, as `noise_in` and `noise_out`; without it the layer is its mean.
+    The noise is passed with the parameters, as `noise_in` and `noise_out`; without it the layer uses its means.
     """
 
     in_features: int
     out_features: int
     gain: float | None = 1.0  # see `initial`
-    sigma: float = 0.0  # how strong the noise is at first, as a share of the weights' scale; 0: not a noisy layer
+    sigma: float = 0.0  # initial scale of the noise, relative to that of the weights; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
         shape = (self.out_features, self.in_features)
@@ -134,8 +134,8 @@ class Convolution:
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
         strides = (self.stride,) * len(self.kernel)
-        answer = jax.lax.conv_general_dilated(x, params["weight"], strides, "VALID")
-        return answer + params["bias"].reshape(-1, *(1,) * len(self.kernel))
+        result = jax.lax.conv_general_dilated(x, params["weight"], strides, "VALID")
+        return result + params["bias"].reshape(-1, *(1,) * len(self.kernel))
 
 
 def random_noise(key: jax.Array, size: int) -> jax.Array:

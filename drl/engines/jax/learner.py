@@ -1,4 +1,4 @@
-"""What every algorithm of this engine offers besides `learn`."""
+"""The base class of this engine's algorithms."""
 
 import numpy as np
 
@@ -17,11 +17,10 @@ class Learner:
         self.model_state, self.needs = model_state, needs
 
     def predict(self, obs: Array) -> Array:
-        """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
-        parameters, or action values. `agent.act` is this with an encoder and a normalizer before it and the choice
-        after it."""
+        """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act` encodes
+        and normalizes first, and then chooses an action from them."""
         answer = self.model_state.model.apply(self.model_state.params, fields(obs))
         return np.asarray(answer[0] if isinstance(answer, tuple) else answer)
 
     def sync_target(self) -> None:
-        """Copy the online network into the target network. Without a target network there is nothing to do."""
+        """Copy the online network into the target network, if there is one."""

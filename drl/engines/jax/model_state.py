@@ -1,7 +1,7 @@
-"""A model and the parameters it has now: what an agent and its algorithm share.
+"""A model and its current parameters: what an agent and its algorithm share.
 
-Models are constants and arrays cannot be changed in place, so somebody has to hold the newest parameters. An algorithm
-puts new ones in after every learning step; the agent acts with what is there.
+Models are constants and JAX arrays are immutable, so a `ModelState` holds the current parameters. The algorithm
+replaces them after every learning step; the agent acts with them.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ModelState:
-    """`params` is replaced as a whole, never changed; `host` gives it as NumPy arrays, without a copy on a CPU."""
+    """`params` is only replaced as a whole; `host` gives it as NumPy arrays, without a copy on a CPU."""
 
     def __init__(self, model: AnyModel, params: Tree, device: str = "auto"):
         self.model, self.device = model, device
@@ -43,7 +43,7 @@ class ModelState:
         return self._host
 
     def derived(self, make: Callable[["ModelState"], T]) -> Callable[[], T | None]:
-        """A function that gives `make(model_state)`, made again only when the parameters have changed."""
+        """A function that returns `make(model_state)`, computed again only when the parameters have changed."""
         made_at, made = -1, cast("T | None", None)
 
         def newest() -> T | None:
@@ -55,13 +55,13 @@ class ModelState:
         return newest
 
     def load(self, arrays: dict[str, Array], source: str) -> None:
-        """Take over `arrays`; every name and shape must match."""
+        """Load `arrays`; every name and shape must match."""
         check_parameters(by_name(self._params), arrays, source)
         self.params = place(from_names(self._params, arrays), self.device)
 
 
 def place(params: Tree, device: str) -> Tree:
-    """`params` where a device's name says. `auto` is JAX's own choice: a GPU when there is one."""
+    """Put `params` on a device. `auto` is JAX's own choice: a GPU if there is one."""
     if device not in ("auto", "cpu", "cuda"):
         raise BadInput(f"device {device!r} is not one of the JAX engine's: auto, cpu or cuda")
     if device == "auto" or device == jax.default_backend():
@@ -73,26 +73,26 @@ def place(params: Tree, device: str) -> Tree:
 
 
 def by_name(params: Tree) -> Params:
-    """The leaves of a tree, by the path to each. Parameters of our own models keep their names."""
+    """The leaves of a tree by path. Parameters of our own models keep their names."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def from_names(like: Tree, arrays: dict[str, Array]) -> Tree:
-    """The tree whose leaves `by_name` names; `like` has its shape."""
+    """The inverse of `by_name`; `like` has the structure of the tree."""
     leaves, shape = jax.tree_util.tree_flatten_with_path(like)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     return jax.tree_util.tree_unflatten(shape, [np.array(arrays[name], np.float32) for name in names])
 
 
 def state_arrays(state: Tree) -> dict[str, Array]:
-    """A tree of arrays as one flat dict, by the path to each."""
+    """A tree of arrays as one flat dict, by path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in leaves}
 
 
 def restore_state(like: Tree, arrays: dict[str, Array]) -> Tree:
-    """The tree that `state_arrays` made flat; `like` has its shape."""
+    """The inverse of `state_arrays`; `like` has the structure of the tree."""
     leaves, shape = jax.tree_util.tree_flatten_with_path(like)
     read = [np.array(arrays[jax.tree_util.keystr(path)], leaf.dtype).reshape(leaf.shape) for path, leaf in leaves]
     return jax.tree_util.tree_unflatten(shape, read)

@@ -1,8 +1,8 @@
-"""Models: a backbone that sees and a head that answers. They neither sample nor learn.
+"""Models: a backbone and a head. They neither sample nor learn.
 
 A model is configuration: `init(rng)` gives parameters, `apply(params, obs)` is pure. Three variants: policy-value
-`obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and q-value `obs → q`. Anything
-hashable with these two methods will do in their place, whatever tree its parameters are; see `FlaxModel`.
+`obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and q-value `obs → q`. Any
+hashable object with these two methods is a model; its parameters may be any pytree; see `FlaxModel`.
 """
 
 from collections.abc import Callable
@@ -47,12 +47,12 @@ class LogitsHead:
 
     @property
     def _layer(self) -> Linear:
-        return Linear(self.features, self.num_params, 0.01)  # nearly uniform at first: every action gets its chance
+        return Linear(self.features, self.num_params, 0.01)  # nearly uniform at first
 
 
 @dataclass(frozen=True)
 class GaussianHead:
-    """Means from the features, log standard deviations that do not depend on the state; concatenated."""
+    """Means from the features, and state-independent log standard deviations; concatenated."""
 
     features: int
     entries: int
@@ -108,7 +108,7 @@ class QHead:
     """Action values, plain or with any of: dueling streams, a distribution over returns, noisy layers.
 
     `apply` gives `[B, A]` action values, or `[B, A, atoms]` logits (c51) or quantiles (qr); `q_values` turns
-    either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
+    either into expected returns. Dueling: V and A have one layer each, and Q = V + A − mean A per atom.
     """
 
     features: int
@@ -126,7 +126,7 @@ class QHead:
 
     @property
     def shape(self) -> PlainDict:
-        """What a QModelConfig says of it."""
+        """Its settings in a QModelConfig."""
         noise = {"noisy": True, "noisy_sigma": self.sigma} if self.sigma else {}
         same = {name: getattr(self, name) for name in ("dueling", "num_atoms", "v_min", "v_max")}
         return same | noise | {"distributional": self.kind}
@@ -157,14 +157,14 @@ class QHead:
         return answer
 
     def q_values(self, answer: jax.Array) -> jax.Array:
-        """Expected returns from what `apply` gave, of all actions `[B, A]` or of one each `[B]`."""
+        """Expected returns from the output of `apply`, for all actions `[B, A]` or for one each `[B]`."""
         if self.kind == "c51":
             return (jax.nn.softmax(answer, axis=-1) * self.support).sum(axis=-1)
         return answer.mean(axis=-1) if self.kind == "qr" else answer
 
 
 def make_policy_head(distribution: Distribution, features: int, config: ModelConfig) -> Head:
-    """The head whose answers are the parameters of a distribution."""
+    """The head that outputs the parameters of a distribution."""
     if config.head != "auto":
         head: Head = part_maker(HEADS, config.head, "jax")(features, distribution, config)
         return head
@@ -187,7 +187,7 @@ Output = Any  # of a model: an array, or (distribution parameters, values)
 
 
 class AnyModel(Protocol):
-    """What every algorithm can train. It must be hashable: it is a constant to the compiler."""
+    """Any model. It must be hashable: it is a static argument of compiled functions."""
 
     def init(self, rng: np.random.Generator) -> Tree: ...
     def apply(self, params: Tree, obs: Obs) -> Output: ...
@@ -226,13 +226,13 @@ class Model:
         return answer
 
     def policy(self, params: Params, obs: Obs) -> jax.Array:
-        """Of a policy-only model: the parameters of the policy."""
+        """The distribution parameters of a policy-only model."""
         return self.apply(params, obs)
 
 
 @dataclass(frozen=True)
 class PolicyValueModel:
-    """An actor and a critic. With `shared` the critic has no backbone of its own and sees through the actor's."""
+    """An actor and a critic. With `shared` the critic uses the actor's backbone."""
 
     actor: Model
     critic: Model
@@ -256,16 +256,16 @@ class PolicyValueModel:
         return policy, self.critic.head.apply(part(params, "critic.head"), features)
 
     def policy(self, params: Params, obs: Obs) -> jax.Array:
-        """The parameters of the policy alone, as acting needs them."""
+        """The distribution parameters alone, for acting."""
         return self.actor.apply(part(params, "actor"), obs)
 
     def value(self, params: Params, obs: Obs) -> jax.Array:
-        """The critic's word alone, as a bootstrap needs it."""
+        """The value alone, for bootstrapping."""
         return self.critic.apply(critic_params(self, params), obs)
 
 
 def critic_params(model: PolicyValueModel, params: Params) -> Params:
-    """The critic's parameters with a backbone, be it the actor's."""
+    """The critic's parameters, with the actor's backbone if it is shared."""
     own = part(params, "critic")
     return own | named("backbone", part(params, "actor.backbone")) if model.shared else own
 
@@ -279,12 +279,12 @@ class FlaxModule(Protocol):
 
 @dataclass(frozen=True)
 class FlaxModel:
-    """A Flax module as a model: `module.apply(variables, obs)` answers as a variant does. Its parameters stay the tree
-    that Flax makes of them."""
+    """A Flax module as a model: `module.apply(variables, obs)` returns the output of a variant. Its parameters are Flax's
+    own tree."""
 
     module: FlaxModule
     obs_spec: ObsSpec
-    distribution: str = "auto"  # of a policy; see `Distribution.on`
+    distribution: str = "auto"  # of a policy model; see `Distribution.on`
 
     def init(self, rng: np.random.Generator) -> Tree:
         seen = jnp.zeros((1, *self.obs_spec.shape), self.obs_spec.dtype)
@@ -295,7 +295,7 @@ class FlaxModel:
 
 
 def policy_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
-    """Distribution parameters alone, as acting needs them."""
+    """Distribution parameters alone, for acting."""
     if isinstance(model, Model | PolicyValueModel):
         return model.policy(params, obs)
     answer = model.apply(params, obs)
@@ -304,7 +304,7 @@ def policy_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
 
 
 def value_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
-    """The critic's estimate alone, as a bootstrap needs it."""
+    """Values alone, for bootstrapping."""
     if isinstance(model, PolicyValueModel):
         return model.value(params, obs)
     value: jax.Array = model.apply(params, obs)[1]
@@ -333,7 +333,7 @@ def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QMode
 
 
 def known_variant(model: object) -> str | None:
-    """Which variant one of our own models is; None for a model of the user's own, which only its answer can tell."""
+    """The variant of one of our own models; None for a custom model, whose variant is known only from its output."""
     if isinstance(model, PolicyValueModel):
         return "policy_value"
     if not isinstance(model, Model):
@@ -344,8 +344,8 @@ def known_variant(model: object) -> str | None:
 
 
 def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
-    """What a policy model's answers are the parameters of: its head's kind, or the `distribution` that a model or head
-    of the user's own names, or the usual one of the action space."""
+    """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head, or
+    the default of the action space."""
     actor = model.actor if isinstance(model, PolicyValueModel) else model
     head = getattr(actor, "head", actor)
     kind = getattr(head, "distribution", "auto")
@@ -360,8 +360,8 @@ def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
 
 
 def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
-    """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
-    becomes when a part of it is replaced."""
+    """The config that this model was built from, as plain data; None for a custom model, such as one of ours with a
+    replaced part."""
     config = getattr(model, "config", None)
     if config is None or type(config) is not VARIANTS[variant].config:
         return None
@@ -375,7 +375,7 @@ def _refuse_recurrence(config: ModelConfig) -> None:
 
 
 def check_parameters(expected: dict[str, Array], given: dict[str, Array], source: str) -> None:
-    """Every name and shape must match."""
+    """Raise unless every name and shape matches."""
     if differing := sorted(expected.keys() ^ given.keys()):
         raise UnusableFile(f"{source} does not fit the model: {', '.join(differing[:4])} in one but not in the other")
     for name, array in expected.items():

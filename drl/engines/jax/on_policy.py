@@ -1,4 +1,4 @@
-"""What every on-policy learner does first: values, log-probabilities and advantages of a rollout, in one batch."""
+"""The first part of every on-policy update: values, log-probabilities and advantages of a rollout."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import AnyModel, value_of
 from drl.engines.jax.optimizer import OptState
 
-CHUNK = 4096  # rows per forward pass: keeps image rollouts within memory
+CHUNK = 4096  # rows per forward pass; limits the memory of image rollouts
 
 
 class LearnerState(NamedTuple):
-    """What PPO and A2C change."""
+    """The state that PPO and A2C update."""
 
     params: Tree
     optimizer: OptState
@@ -33,10 +33,10 @@ class Window(NamedTuple):
     reward: AnyArray  # [T, N]
     terminated: AnyArray  # [T, N] bool
     truncated: AnyArray  # [T, N] bool
-    valid: AnyArray | None  # [T, N] bool, rows that count; None: all of them
+    valid: AnyArray | None  # [T, N] bool: rows that count; None: all
     last_obs: Obs  # [N, …] successors of the last row
     next_obs: Obs  # [T, N, …] true successors; read only where `truncated`
-    action_mask: AnyArray | None = None  # [T, N, choices] bool: what was legal; None: everything
+    action_mask: AnyArray | None = None  # [T, N, choices] bool: legal actions; None: all
 
 
 class Rows(NamedTuple):
@@ -44,11 +44,11 @@ class Rows(NamedTuple):
 
     obs: Obs
     action: jax.Array
-    log_prob: jax.Array  # under the policy that played
-    value: jax.Array  # of the critic before this learning step
+    log_prob: jax.Array  # under the policy that collected the rollout
+    value: jax.Array  # by the critic before this learning step
     advantage: jax.Array
-    target: jax.Array  # what the value should have been
-    action_mask: jax.Array | None = None  # what was legal; None: everything
+    target: jax.Array  # target of the value
+    action_mask: jax.Array | None = None  # legal actions; None: all
 
     def take(self, index: jax.Array) -> "Rows":
         rows: Rows = jax.tree.map(lambda column: column[index], self)
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
 
 def window_of(batch: RolloutBatch) -> Window:
-    """A rollout as the buffer hands it out, its few final observations put where they belong."""
+    """A batch from the buffer as a Window, with its final observations in `next_obs`."""
     next_obs = np.zeros_like(batch.obs)
     next_obs.reshape(-1, *batch.obs.shape[2:])[batch.final_index] = batch.final_obs
     rows = (fields(batch.obs), batch.action, batch.reward, batch.terminated, batch.truncated, batch.valid)
@@ -64,24 +64,24 @@ def window_of(batch: RolloutBatch) -> Window:
 
 
 def fields(obs: Array) -> Obs:
-    """Encoded observations at the engine's door: those with several parts as a dict of arrays."""
+    """Encoded observations for a model: structured arrays as a dict of arrays."""
     return obs if obs.dtype.names is None else {name: np.ascontiguousarray(obs[name]) for name in obs.dtype.names}
 
 
 def flat(array: Tree) -> Tree:
-    """`[T, N, …]` → `[T · N, …]`, of an array or of each in a tree."""
+    """`[T, N, …]` → `[T · N, …]`, for each array of a tree."""
     return jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[2:])), array)
 
 
 def weight_of(window: Window) -> jax.Array | None:
-    """1 for rows that count, 0 for the others `[T · N]`; None where all count."""
+    """1 for rows that count, 0 for the others `[T · N]`; None: all count."""
     return None if window.valid is None else flat(window.valid).astype(jnp.float32)
 
 
 def evaluate_rollout(
     model: AnyModel, params: Tree, dist: Distribution, window: Window, gamma: float, lam: float
 ) -> Rows:
-    """Forward the rollout once, bootstrap the rows that were cut, and estimate advantages by GAE(λ)."""
+    """One forward pass over the rollout, bootstrap values at truncations, and advantages by GAE(λ)."""
     obs, action, mask = flat(window.obs), flat(window.action), flat(window.action_mask)
     dist_params, value = in_chunks(lambda rows: model.apply(params, rows), obs)
     log_prob, _ = ops.log_prob_and_entropy(dist, dist_params, action, mask)
@@ -93,9 +93,9 @@ def evaluate_rollout(
 
 
 def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.Array) -> jax.Array:
-    """V of every row's true successor `[T, N]`: the next row's, or the critic's word where the trace was cut.
+    """V of every row's true successor `[T, N]`: the value of the next row, or of the final observation at a truncation.
 
-    Truncations are rare: only a rollout that has one pays for the values of final observations.
+    Truncations are rare: the values of final observations are computed only in rollouts that have one.
     """
     following = jnp.concatenate([values[1:], value_of(model, params, window.last_obs)[None]])
 
@@ -107,7 +107,7 @@ def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.
 
 
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:
-    """`forward` over all rows; over whole chunks one after another where there are many, then over what is left."""
+    """`forward` over all rows; many rows are processed in chunks, one after another."""
     count = len(jax.tree.leaves(obs)[0])
     if count <= CHUNK:
         return forward(obs)

@@ -1,6 +1,6 @@
-"""The math, as pure functions of arrays. Per-sample values out; weights and reductions belong to the caller.
+"""The math, as pure functions of arrays. They return per-sample values; the caller weights and reduces.
 
-`drl.testing.oracles` has the slow float64 version of each, the PyTorch engine the same functions by the same names.
+`drl.testing.oracles` has a slow float64 version of each. The PyTorch engine has the same functions.
 """
 
 import math
@@ -28,7 +28,7 @@ def gae(
 ) -> jax.Array:
     """Generalized advantage estimate A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) (1 − terminated_t) − V(s_t).
 
-    The sum stops at every episode end; termination has no successor value, truncation keeps it in `next_value`.
+    The sum stops at every episode end. The successor's value is 0 at a termination, and `next_value` at a truncation.
     """
     delta = reward + gamma * next_value * (1.0 - terminated) - value  # [T, N]
     carry = gamma * lam * (1.0 - (terminated | truncated))  # [T, N]
@@ -71,26 +71,26 @@ def n_step_returns(
     tail = jnp.where(terminated, 0.0, next_value)
     target = jnp.asarray(reward + gamma * tail)  # one step
     for _ in range(min(n, length) - 1):
-        # k + 1 steps from t are one step from t, then k steps from t + 1, unless everything ends at t.
+        # k + 1 steps from t are one step from t, then k steps from t + 1, unless the episode ends at t.
         further = reward[:-1] + gamma * target[1:]
         target = jnp.concatenate([jnp.where(ended[:-1], target[:-1], further), target[-1:]])
     return target
 
 
 def mean(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """The mean over rows, those of weight 0 left out."""
+    """The mean over rows; rows of weight 0 do not count."""
     if weight is None:
         return values.mean()
     return (values * weight).sum() / jnp.maximum(weight.sum(), 1.0)
 
 
 def normalize(values: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """To mean 0 and (unbiased) deviation 1 over the rows that count; as it is where that is only one."""
+    """To mean 0 and (unbiased) standard deviation 1 over the rows that count; unchanged if there is only one."""
     count = jnp.float32(values.size) if weight is None else weight.sum()
-    centerd = values - mean(values, weight)
-    squares = jnp.square(centerd) if weight is None else jnp.square(centerd) * weight
+    centered = values - mean(values, weight)
+    squares = jnp.square(centered) if weight is None else jnp.square(centered) * weight
     deviation = jnp.sqrt(squares.sum() / jnp.maximum(count - 1.0, 1.0))
-    return jnp.where(count > 1.0, centerd / (deviation + 1e-8), values)
+    return jnp.where(count > 1.0, centered / (deviation + 1e-8), values)
 
 
 def explained_variance(prediction: jax.Array, target: jax.Array, weight: jax.Array | None = None) -> jax.Array:
@@ -111,7 +111,7 @@ def explained_variance(prediction: jax.Array, target: jax.Array, weight: jax.Arr
 def log_prob_and_entropy(
     dist: Distribution, dist_params: jax.Array, action: jax.Array, action_mask: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """log π(a|s) and H[π(·|s)] per sample, from a policy head's answers `[B, P]`."""
+    """log π(a|s) and H[π(·|s)] per sample, from a policy head's outputs `[B, P]`."""
     dist_params = masked(dist, dist_params, action_mask)
     if dist.kind == "categorical":
         return _categorical(dist_params, action)
@@ -141,7 +141,7 @@ def split(dist: Distribution, dist_params: jax.Array) -> list[jax.Array]:
 
 
 def masked(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | None) -> jax.Array:
-    """Logits with those of illegal actions out of reach; `action_mask` `[B, choices]` is True where one is legal."""
+    """Logits with a large negative value for illegal actions; `action_mask` `[B, choices]` is True for legal ones."""
     if action_mask is None:
         return dist_params
     if dist.kind == "bernoulli":
@@ -153,7 +153,7 @@ def masked(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | 
 
 
 def sample_with_log_prob(dist: Distribution, dist_params: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A draw from a Gaussian or squashed Gaussian that gradients flow through, and its log-probability.
+    """A reparametrized sample from a Gaussian or squashed Gaussian, and its log-probability.
 
     `noise` `[B, entries]` is standard normal; zeros give the mode.
     """
@@ -167,7 +167,7 @@ def sample_with_log_prob(dist: Distribution, dist_params: jax.Array, noise: jax.
 
 def random_draws(dist: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Random numbers for `shape` decisions, `[*shape, entries]`: normal for a Gaussian policy, else uniform. A rollout
-    draws all of its own at once."""
+    draws all of them at once."""
     draw = jax.random.normal if dist.kind.endswith("gaussian") else jax.random.uniform
     return draw(key, (*shape, max(dist.entries, 1)))
 
@@ -189,7 +189,7 @@ def sample(
 
 
 def mode(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | None = None) -> jax.Array:
-    """The most likely action; of a squashed Gaussian the squashed mean."""
+    """The most likely action; for a squashed Gaussian the squashed mean."""
     logits = masked(dist, dist_params, action_mask)
     if dist.kind == "categorical":
         return logits.argmax(axis=-1)
@@ -207,17 +207,17 @@ def log_slope_of_tanh(value: jax.Array) -> jax.Array:
 
 
 def _mean_log_slope(mean: jax.Array, log_std: jax.Array) -> jax.Array:
-    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: what squashing takes from its entropy."""
+    """E[log(1 − tanh(X)²)] of a Gaussian X, by quadrature: the change of its entropy by squashing."""
     nodes, weights = QUADRATURE
     values = mean[..., None] + jnp.exp(log_std)[..., None] * nodes
     return (log_slope_of_tanh(values) * weights).sum(axis=-1)
 
 
 def _category(logits: jax.Array, uniform: jax.Array, some_illegal: bool) -> jax.Array:
-    """Where the running sum of probabilities passes `uniform`: one draw for each decision, whatever its choices."""
+    """The index at which the cumulative probability passes `uniform`: one random number per decision."""
     probability = jax.nn.softmax(logits, axis=-1)
     passed = jnp.cumsum(probability, axis=-1)
-    if some_illegal:  # a sum in blocks may round up at a choice of probability 0, and end below 1
+    if some_illegal:  # a blockwise sum may round up at an entry of probability 0, and end below 1
         likely = probability > 0
         first = jnp.argmax(likely & (uniform[:, None] < passed), axis=-1)
         last = logits.shape[-1] - 1 - jnp.argmax(likely[:, ::-1], axis=-1)
@@ -228,7 +228,7 @@ def _category(logits: jax.Array, uniform: jax.Array, some_illegal: bool) -> jax.
 
 def _categorical(logits: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
     log_probs = jax.nn.log_softmax(logits, axis=-1)
-    # A sum over a one-hot: its gradient is a product, where a gather's would be a scatter.
+    # A sum over a one-hot: its gradient is a product; the gradient of a gather is a slower scatter.
     chosen = jax.nn.one_hot(action, logits.shape[-1], dtype=logits.dtype)
     return (log_probs * chosen).sum(-1), -(jnp.exp(log_probs) * log_probs).sum(-1)
 
@@ -243,7 +243,7 @@ def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_range: ArrayL
 
 
 def clipped_value_error(value: jax.Array, old_value: jax.Array, target: jax.Array, clip_range: float) -> jax.Array:
-    """Squared error, or that of the value kept within `clip_range` of the old one: the larger of the two."""
+    """The larger of the squared errors of the value and of the value clipped to `clip_range` around the old one."""
     clipped = old_value + jnp.clip(value - old_value, -clip_range, clip_range)
     return jnp.maximum(jnp.square(value - target), jnp.square(clipped - target))
 
@@ -263,20 +263,20 @@ def half_square(error: jax.Array) -> jax.Array:
 
 
 def of_action(answer: jax.Array, action: jax.Array) -> jax.Array:
-    """The rows of `answer` that belong to the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
+    """The entries of `answer` for the actions: `[B, A]` → `[B]`, `[B, A, atoms]` → `[B, atoms]`."""
     chosen = jax.nn.one_hot(action, answer.shape[1], dtype=answer.dtype)
     return (answer * chosen.reshape(*chosen.shape, *(1,) * (answer.ndim - 2))).sum(axis=1)
 
 
 def q_target(reward: jax.Array, continues: jax.Array, next_q: jax.Array) -> jax.Array:
-    """r + γ^k Q(s', a'), `continues` being γ^k, or 0 where the episode terminated."""
+    """r + γ^k Q(s', a'), where `continues` is γ^k, or 0 if the episode terminated."""
     return reward + continues * next_q
 
 
 def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: AnyArray) -> jax.Array:
-    """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
+    """C51's target: the distribution of r + γ^k Z, projected onto the support `[B, atoms]`.
 
-    Each moved atom shares its mass between its two neighbors by nearness: a tent of width Δz over every atom.
+    Each moved atom splits its mass between its two neighbors by distance: a triangular kernel of width Δz.
     """
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
@@ -287,7 +287,7 @@ def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Arr
 
 
 def quantile_loss(quantiles: jax.Array, target: jax.Array, penalty: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """QR-DQN's loss `[B]`: asymmetric `penalty` between every quantile `[B, n]` and every target sample `[B, m]`."""
+    """QR-DQN's loss `[B]`: asymmetric `penalty` of every quantile `[B, n]` against every target sample `[B, m]`."""
     count = quantiles.shape[-1]
     levels = (jnp.arange(count) + 0.5) / count  # τ̂, [n]
     error = target[:, None, :] - quantiles[:, :, None]  # [B, n, m]

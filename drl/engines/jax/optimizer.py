@@ -1,8 +1,8 @@
-"""Adam, AdamW (amsgrad) and RMSprop, by PyTorch's formulas to the last term, on any tree of parameters; or Optax.
+"""Adam, AdamW (amsgrad) and RMSprop, exactly by PyTorch's formulas, on any tree of parameters; or Optax.
 
-Parity with the PyTorch engine to 1e-5 needs four things that Optax does otherwise: its amsgrad keeps the largest of the
-corrected moments, its clipping leaves out the 1e-6, its bias corrections are float32 powers, and its `init` runs
-compiled code.
+Optax differs in four ways, which break parity with the PyTorch engine to 1e-5 or cost time: its amsgrad keeps the
+maximum of the corrected moments, its clipping omits the 1e-6, its bias corrections are float32 powers, and its `init`
+runs compiled code.
 """
 
 import math
@@ -20,38 +20,38 @@ from drl.engines.jax.layers import Tree
 
 BETAS = (0.9, 0.999)  # of Adam
 RMS_DECAY = 0.99  # of RMSprop
-OptState = Tree  # a tree of arrays: `AdamState`, or what an Optax transformation keeps
+OptState = Tree  # `AdamState`, or the state of an Optax transformation
 
 
 class AdamState(NamedTuple):
     count: AnyArray  # int32: steps taken
-    exp_avg: Tree  # running mean of gradients (Adam); () where it is not used
+    exp_avg: Tree  # running mean of gradients (Adam); () if it is not used
     exp_avg_sq: Tree  # running mean of squared gradients
-    max_exp_avg_sq: Tree  # the largest of these so far (amsgrad); () where it is not used
+    max_exp_avg_sq: Tree  # the maximum of these so far (amsgrad); () if it is not used
 
 
 class AnyOptimizer(Protocol):
-    """`descend` is pure; the learning rate is an input, so a schedule compiles nothing anew."""
+    """`descend` is pure; the learning rate is an input, so that a schedule does not recompile it."""
 
     def init(self, params: Tree) -> OptState: ...
     def descend(
         self, params: Tree, state: OptState, gradient: Tree, rate: ArrayLike
     ) -> tuple[Tree, OptState, jax.Array]:
-        """One step. The third result is the gradient's norm before clipping."""
+        """One step: new parameters, new state, and the gradient's norm before clipping."""
         ...
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Our own. Configuration only."""
+    """Our own optimizers. Configuration only."""
 
     kind: str = "adam"  # adam · adamw · rmsprop
     eps: float = 1e-5
-    max_grad_norm: float | None = None  # of all gradients together
-    max_grad_value: float | None = None  # of each gradient
+    max_grad_norm: float | None = None  # global norm
+    max_grad_value: float | None = None  # of each entry
     amsgrad: bool = False  # divide by the largest second moment so far
-    weight_decay: float = 0.0  # of adamw: share of each parameter that is lost per unit of learning rate
-    factors: tuple[tuple[str, float], ...] = ()  # (beginning of a parameter's name, factor on its learning rate)
+    weight_decay: float = 0.0  # of adamw, per unit of learning rate
+    factors: tuple[tuple[str, float], ...] = ()  # (prefix of parameter names, factor on their learning rate)
 
     def init(self, params: Tree) -> AdamState:
         def zeros() -> Tree:
@@ -81,7 +81,7 @@ class Optimizer:
         exp_avg = _blend(state.exp_avg, gradient, BETAS[0])
         exp_avg_sq = _blend(state.exp_avg_sq, squared, BETAS[1])
         largest = jax.tree.map(jnp.maximum, state.max_exp_avg_sq, exp_avg_sq) if self.amsgrad else ()
-        # 1 − β^count, without the rounding of a float32 power near 1.
+        # 1 − β^count, without the rounding error of a float32 power near 1.
         corrections = [-jnp.expm1(count * math.log(beta)) for beta in BETAS]
         root = jax.lax.rsqrt(corrections[1])
         direction = jax.tree.map(
@@ -107,9 +107,9 @@ MakeTransformation = Callable[[ArrayLike], GradientTransformation]  # from a lea
 
 @dataclass(frozen=True)
 class OptaxOptimizer:
-    """A transformation of Optax in place of ours, made anew from the learning rate at every step: `optax.adabelief`, or
-    `lambda rate: optax.chain(…)`. The config's schedule and gradient clipping hold for it too; its other optimizer
-    settings do not apply."""
+    """An Optax transformation in place of our optimizers, made from the learning rate at every step: `optax.adabelief`,
+    or `lambda rate: optax.chain(…)`. The config's schedule and gradient clipping apply to it; the other optimizer
+    settings do not."""
 
     make: MakeTransformation
     max_grad_norm: float | None = None
@@ -127,7 +127,7 @@ class OptaxOptimizer:
 
 
 def clipped(gradient: Tree, max_norm: float | None, max_value: float | None) -> tuple[Tree, jax.Array]:
-    """The gradient within its limits, and its norm before."""
+    """The clipped gradient, and its norm before clipping."""
     norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(gradient)))
     if max_norm is not None:
         shrink = jnp.minimum(max_norm / (norm + 1e-6), 1.0)

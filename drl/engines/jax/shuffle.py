@@ -1,4 +1,4 @@
-"""Random orders of a rollout's rows, and their nearly equal parts, in shapes that the compiler knows beforehand."""
+"""Random orders of a rollout's rows and their minibatches, in static shapes."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ from drl.core.specs import AnyArray
 def random_orders(key: jax.Array, epochs: int, valid: AnyArray | None, count: int) -> jax.Array:
     """`epochs` random orders of `count` rows `[epochs, count]`, rows that are not `valid` (None: all are) at the end.
 
-    One sort of single numbers, random bits above the row's own: faster than sorting pairs. Long rollouts leave too
-    few random bits in 32 and are sorted as pairs.
+    Sorts single numbers: random bits above the bits of the row number. This is faster than sorting pairs. In long
+    rollouts too few of the 32 bits are random, so pairs are sorted.
     """
     width = max(count - 1, 1).bit_length()
     index = jnp.arange(count, dtype=jnp.uint32)
@@ -24,9 +24,9 @@ def random_orders(key: jax.Array, epochs: int, valid: AnyArray | None, count: in
 
 
 def minibatch_rows(order: jax.Array, parts: int, valid: AnyArray | None) -> tuple[jax.Array, jax.Array | None]:
-    """Every epoch's order `[epochs, B]` cut into nearly equal parts of the valid rows, as `torch.tensor_split` does.
+    """Split every epoch's order `[epochs, B]` into nearly equal parts of the valid rows, as `torch.tensor_split` does.
 
-    Gives rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 where a part is shorter than `width`
+    Returns rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 where a part is shorter than `width`
     (None: all 1).
     """
     epochs, count = order.shape

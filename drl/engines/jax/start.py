@@ -1,4 +1,4 @@
-"""Settings of JAX that have to be made before it is first used."""
+"""Settings of JAX, to be made before its first use."""
 
 import os
 import warnings
@@ -8,19 +8,19 @@ import jax
 
 from drl.core.errors import BadInput
 
-CACHE = "DRL_CACHE_DIR"  # environment variable: where compiled programs are kept
+CACHE = "DRL_CACHE_DIR"  # environment variable: folder of compiled programs
 
 
 def start_jax(device: str = "auto", threads: int | None = None) -> None:
-    """Choose the device and keep compiled programs on disk: the second start of the same run compiles nothing.
+    """Choose the device and cache compiled programs on disk, so that the second start of a run compiles nothing.
 
-    Flags of XLA that the user has set are left alone. Calling it again changes nothing.
+    XLA flags set by the user are kept. Calling it again changes nothing.
     """
-    # JAX warns of every fork; ours step environments or write videos and never use it.
+    # JAX warns about every fork; our child processes step environments or write videos and never use JAX.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
     flags = os.environ.get("XLA_FLAGS", "")
-    # Level 2 compiles a quarter faster than the default and runs as fast; the small programs here gain nothing from
-    # threads inside one operation.
+    # Level 2 compiles a quarter faster than the default and runs as fast. The small programs here gain nothing from
+    # threads within one operation.
     wanted = {"--xla_backend_optimization_level": "2"}
     if (threads or 1) == 1:
         wanted["--xla_cpu_multi_thread_eigen"] = "false"

@@ -1,4 +1,4 @@
-"""A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
+"""A2C (Mnih et al., 2016, synchronous): one gradient step on each short rollout."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ LOGGED = ("policy_loss", "value_loss", "entropy")
 def a2c_loss(
     params: Tree, model: AnyModel, rows: Rows, weight: jax.Array | None, dist: Distribution, config: A2CConfig
 ) -> tuple[jax.Array, jax.Array]:
-    """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all do)."""
+    """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all count)."""
     dist_params, value = model.apply(params, rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
@@ -39,12 +39,12 @@ def a2c_loss(
 
 @dataclass(frozen=True)
 class PureA2C:
-    """A2C without state: a constant to the compiler, its methods pure functions of arrays."""
+    """A2C without state: a static argument of compiled functions; its methods are pure."""
 
     model: AnyModel  # policy-value
     dist: Distribution
     config: A2CConfig
-    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -54,7 +54,7 @@ class PureA2C:
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """What `step` takes besides a window and a key, over the share of the budget used."""
+        """The further arguments of `step`, as functions of the share of the budget used."""
         return {"learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end)}
 
     def begin(self, params: Tree) -> LearnerState:
@@ -63,7 +63,7 @@ class PureA2C:
     def step(
         self, state: LearnerState, window: Window, key: jax.Array | None, rate: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One learning step on one rollout. Nothing is drawn; `key` is there because every algorithm takes one."""
+        """One learning step on one rollout. `key` is unused; every algorithm takes one."""
         config, weight = self.config, weight_of(window)
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.dist, config)
@@ -84,8 +84,8 @@ class A2C(Learner):
         model_state: ModelState,
         action_spec: ActionSpec,
         config: A2CConfig | None = None,
-        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
-        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        rng: np.random.Generator | None = None,  # unused; every algorithm takes one
+        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or A2CConfig()
         super().__init__(model_state, RECORD.variant(self.config))

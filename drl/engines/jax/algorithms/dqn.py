@@ -1,7 +1,7 @@
-"""DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritized, noisy.
+"""DQN (Mnih et al., 2015) and its extensions: double, n-step, distributional (C51, quantiles), prioritized, noisy.
 
-The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
-memory's and reach the loss as `continues` and `weight`; double is here.
+The parts are independent switches. Dueling, noisy and distributional belong to the model. N-step and priorities belong
+to the buffer and enter the loss as `continues` and `weight`. Double belongs to the loss.
 """
 
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ class QRows(NamedTuple):
 
     obs: Obs
     action: AnyArray
-    reward: AnyArray  # discounted sum over the steps looked ahead
-    continues: AnyArray  # γ^k, or 0 where the episode terminated
+    reward: AnyArray  # discounted sum over k steps
+    continues: AnyArray  # γ^k, or 0 if the episode terminated
     next_obs: Obs
     weight: AnyArray | None  # importance weights; None: all 1
-    next_action_mask: AnyArray | None = None  # [B, choices] bool: what is legal in `next_obs`; None: everything
+    next_action_mask: AnyArray | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
 
 
 class DQNState(NamedTuple):
@@ -55,9 +55,9 @@ LOGGED = ("loss", "mean_q", "mean_error")
 def dqn_loss(
     params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: QRows, config: DQNConfig
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Importance-weighted error of the chosen actions' values, `noise` being that of the online and the target network.
+    """Importance-weighted error of the chosen actions' values. `noise` is that of the online and the target network.
 
-    The second result holds the numbers of `LOGGED`, and every row's error: its priority.
+    The second result holds the numbers of `LOGGED` and the error of every row, which is its priority.
     """
     head = q_head(model)
     online, other = with_noise(params, noise[0]), with_noise(target, noise[1])
@@ -87,7 +87,7 @@ def dqn_loss(
 
 
 def q_head(model: AnyModel) -> QHead | None:
-    """The head of one of our own models."""
+    """The head of one of our own models; None for custom ones."""
     head = getattr(model, "head", None)
     return head if isinstance(head, QHead) else None
 
@@ -102,11 +102,11 @@ def with_noise(params: Tree, noise: Params) -> Tree:
 
 @dataclass(frozen=True)
 class PureDQN:
-    """DQN without state: a constant to the compiler, its methods pure functions of arrays."""
+    """DQN without state: a static argument of compiled functions; its methods are pure."""
 
     model: AnyModel  # q-value
     config: DQNConfig
-    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -123,7 +123,7 @@ class PureDQN:
     def step(
         self, state: DQNState, rows: QRows, key: jax.Array, rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
-        """One update, its noise drawn from `key`: the state afterwards, numbers to log, and the error of each row."""
+        """One update with noise drawn from `key`: the new state, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
         return self.update(state, rows, (online, target), rate)
 
@@ -134,7 +134,7 @@ class PureDQN:
         options = (state.target, noise, self.model, rows, self.config)
         gradient, (numbers, priority) = jax.grad(dqn_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
-        # 0 between two moves of the target network.
+        # 0 between two updates of the target network.
         count = state.count + 1
         share = self.config.tau * (count % self.config.target_every == 0)
         target = jax.tree.map(lambda old, new: old + share * (new - old), state.target, params)
@@ -146,8 +146,7 @@ _update = jax.jit(PureDQN.update, static_argnums=0)
 
 
 class DQN(Learner):
-    """Learns action values from replayed transitions. Needs a model state with a q-value model, and Discrete
-    actions."""
+    """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class DQN(Learner):
         action_spec: ActionSpec,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or DQNConfig()
         super().__init__(model_state, RECORD.variant(self.config))

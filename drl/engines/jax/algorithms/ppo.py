@@ -1,4 +1,4 @@
-"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, the ratio clipped."""
+"""PPO-clip (Schulman et al., 2017): several epochs of minibatches on each rollout, with a clipped ratio."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def ppo_loss(
     dist: Distribution,
     config: PPOConfig,
 ) -> tuple[jax.Array, jax.Array]:
-    """The loss of one minibatch and, stacked, what to log of it. Rows of weight 0 do not count (None: all do)."""
+    """The loss of one minibatch, and the numbers to log. Rows of weight 0 do not count (None: all count)."""
     dist_params, value = model.apply(params, rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
@@ -66,12 +66,12 @@ def ppo_loss(
 
 @dataclass(frozen=True)
 class PurePPO:
-    """PPO without state: a constant to the compiler, its methods pure functions of arrays."""
+    """PPO without state: a static argument of compiled functions; its methods are pure."""
 
     model: AnyModel  # policy-value
     dist: Distribution
     config: PPOConfig
-    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -85,7 +85,7 @@ class PurePPO:
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """What `step` takes besides a window and a key, over the share of the budget used."""
+        """The further arguments of `step`, as functions of the share of the budget used."""
         return {
             "learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end),
             "clip_range": schedule(self.config.clip_range, self.config.clip_range_end),
@@ -105,7 +105,7 @@ class PurePPO:
     def update(
         self, state: LearnerState, window: Window, order: ArrayLike, rate: ArrayLike, clip_range: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """The same with a given order of rows `[epochs, T · N]`, those that are not valid at the end of each."""
+        """The same with a given order of rows `[epochs, T · N]`, invalid rows at the end of each."""
         config = self.config
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
@@ -141,7 +141,7 @@ def _until_too_far(
     index: jax.Array,
     limit: float,
 ) -> tuple[LearnerState, jax.Array, jax.Array]:
-    """Epochs until the last minibatch of one has gone too far from the policy that played; the others do nothing."""
+    """Run epochs until `approx_kl` of the last minibatch of one exceeds `limit`; the remaining epochs do nothing."""
 
     def run(carry: KLCarry, rows: jax.Array) -> KLCarry:
         state, total, epochs, _ = carry
@@ -169,7 +169,7 @@ class PPO(Learner):
         action_spec: ActionSpec,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or PPOConfig()
         super().__init__(model_state, RECORD.variant(self.config))
@@ -190,7 +190,7 @@ class PPO(Learner):
         return Learned(numbers | {"learning_rate": rate, "clip_range": clip_range})
 
     def _orders(self, valid: Array) -> Array:
-        """A new random order of the valid rows for every epoch, the others behind them."""
+        """A new random order of the valid rows for every epoch, followed by the invalid ones."""
         keep, others = np.flatnonzero(valid), np.flatnonzero(~valid)
         orders = [keep[self.rng.permutation(len(keep))] for _ in range(self.config.epochs)]
         return np.array([np.concatenate([order, others]) for order in orders], np.int32)

@@ -23,7 +23,7 @@ from drl.engines.jax.on_policy import Window, flat, in_chunks, successor_values,
 from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
 
 LOGGED = ("policy_loss", "entropy", "value_loss")
-SHORTEST = 256  # rows that a window is padded to at least
+SHORTEST = 256  # smallest number of rows after padding
 
 
 class ReinforceState(NamedTuple):
@@ -54,16 +54,16 @@ def reinforce_loss(
 
 @dataclass(frozen=True)
 class PureReinforce:
-    """REINFORCE without state: a constant to the compiler, its methods pure functions of arrays.
+    """REINFORCE without state: a static argument of compiled functions; its methods are pure.
 
-    A truncated episode is not over: its tail is worth V(final observation) with baseline `value`, the running mean
-    with baseline `mean`; baseline `none` has no estimate of it and counts nothing.
+    The rest of a truncated episode has a value: V(final observation) with baseline `value`, the running mean with
+    baseline `mean`, and 0 with baseline `none`.
     """
 
     model: AnyModel  # policy-only, or policy-value with baseline `value`
     dist: Distribution
     config: ReinforceConfig
-    optax: MakeTransformation | None = None  # in place of our optimizer; see `OptaxOptimizer`
+    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
     @property
     def optimizer(self) -> AnyOptimizer:
@@ -77,7 +77,7 @@ class PureReinforce:
     def step(
         self, state: ReinforceState, window: Window, key: jax.Array | None, rate: ArrayLike
     ) -> tuple[ReinforceState, dict[str, jax.Array]]:
-        """One learning step. Rows that count must belong to whole episodes; `key` is not used, nothing is drawn."""
+        """One learning step. Rows that count must belong to whole episodes; `key` is unused."""
         config, weight = self.config, weight_of(window)
         returns, baseline, running_mean = self.returns_and_baseline(state, window)
         target = returns.reshape(-1)
@@ -95,7 +95,7 @@ class PureReinforce:
         return ReinforceState(params, opt_state, running_mean), logs
 
     def returns_and_baseline(self, state: ReinforceState, window: Window) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns `[T, N]` with truncated tails valued as far as the baseline can, the baseline, the running mean."""
+        """Returns `[T, N]` with an estimate for the rest of truncated episodes, the baseline, the running mean."""
         config, ends = self.config, (window.terminated, window.truncated, self.config.gamma)
         old = jnp.asarray(state.running_mean)
         if config.baseline == "value":
@@ -124,8 +124,8 @@ class Reinforce(Learner):
         model_state: ModelState,
         action_spec: ActionSpec,
         config: ReinforceConfig | None = None,
-        rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
-        optax: MakeTransformation | None = None,  # in place of our optimizer; see `OptaxOptimizer`
+        rng: np.random.Generator | None = None,  # unused; every algorithm takes one
+        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or ReinforceConfig()
         super().__init__(model_state, RECORD.variant(self.config))
@@ -151,7 +151,7 @@ class Reinforce(Learner):
 
 
 def padded(window: Window) -> Window:
-    """Rows that do not count behind the others, up to a power of two: a program per length would compile for ever."""
+    """Pad a window to a power of two with rows that do not count: every new length would compile a new program."""
     length = len(window.reward)
     missing = max(SHORTEST, 1 << (length - 1).bit_length()) - length
 
@@ -161,6 +161,6 @@ def padded(window: Window) -> Window:
     rows = {
         n: jax.tree.map(stretch, getattr(window, n)) for n in window._fields if n not in ("last_obs", "action_mask")
     }
-    # Padding is terminated, so that nothing flows back from it, and everything is legal in it.
+    # Padding rows are terminated, so that they do not affect the returns, and have all actions legal.
     mask = None if window.action_mask is None else stretch(window.action_mask, True)
     return window._replace(**rows | {"terminated": stretch(window.terminated, True), "action_mask": mask})
