@@ -1,1 +1,1 @@
-"""What the learner sees. Stores, never computes a loss."""
+"""Buffers: they store what the learner learns from."""

@@ -1,9 +1,9 @@
-"""The sum tree as machine code, where numba is installed (extra `numba`): a plain binary heap, one weight at a time."""
+"""The sum tree compiled with numba (extra `numba`): a plain binary heap, one weight at a time."""
 
 import os
 from pathlib import Path
 
-# Compiled functions are kept in the user's own cache: numba would also take a folder that a file beside us names.
+# Compiled functions are cached in the user's own folder; by default numba may use a folder named by a local file.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drl" / "numba"
 os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHE))
 
@@ -14,7 +14,7 @@ from drl.core.specs import Array  # noqa: E402
 
 
 class CompiledSumTree:
-    """What `SumTree` is, and the same answers up to rounding."""
+    """The same interface as `SumTree`, and the same results up to rounding."""
 
     def __init__(self, size: int):
         self.size = size
@@ -52,7 +52,7 @@ def _find(nodes: Array, leaves: int, mass: Array) -> Array:
         node, rest = 1, mass[i]
         while node < leaves:
             node *= 2
-            # To the right only if there is any weight: rounding must not lead to an empty leaf.
+            # To the right only if it has weight, so that rounding does not lead to an empty leaf.
             if rest >= nodes[node] and nodes[node + 1] > 0.0:
                 rest -= nodes[node]
                 node += 1

@@ -1,4 +1,4 @@
-"""On-policy experience in whole episodes, for learners that want true returns (REINFORCE)."""
+"""The buffer of whole episodes, for learners that need true returns (REINFORCE)."""
 
 from typing import Protocol
 
@@ -14,10 +14,10 @@ _ROWS = ("obs", "action", "reward", "terminated", "truncated", "action_mask")
 
 
 class EpisodeBuffer:
-    """Collects until `num_episodes` episodes are complete and hands them out one after another in a single column.
+    """Collects `num_episodes` whole episodes; a batch holds them one after another in a single column.
 
     With one environment this is textbook REINFORCE. With several, episodes that are still running stay in the buffer,
-    so some of their rows were played by the policy before the last update.
+    so some of their rows come from the policy before the last update.
     """
 
     stops_anywhere, takes_sequences = False, False
@@ -26,7 +26,7 @@ class EpisodeBuffer:
         self.num_episodes, self.num_envs = num_episodes, num_envs
         self.obs_shape, self.obs_dtype = obs_spec.shape, obs_spec.dtype
         self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(num_envs)]
-        self.complete: list[dict[str, Array]] = []  # stacked rows of an episode, and its final observation
+        self.complete: list[dict[str, Array]] = []  # stacked rows of each episode, and its final observation
 
     @property
     def ready(self) -> bool:
@@ -35,7 +35,7 @@ class EpisodeBuffer:
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         for env in np.flatnonzero(step.valid):
             rows = self.running[env]
-            legal = True if action_mask is None else action_mask[env].copy()  # True: everything
+            legal = True if action_mask is None else action_mask[env].copy()  # True: all
             values = (obs[env].copy(), np.copy(action[env]), *(flag[env] for flag in step[:3]), legal)
             for name, value in zip(_ROWS, values, strict=True):
                 rows[name].append(value)
@@ -59,7 +59,7 @@ class EpisodeBuffer:
         """Recurrent agents learn from rollouts."""
 
     def update_priorities(self, index: Array, error: Array) -> None:
-        """An episode is learned from once: there is nothing to prioritize."""
+        """Episodes are used once; there are no priorities."""
 
     def state_dict(self) -> StateDict:
         return {"running": [_stack(rows) for rows in self.running], "complete": list(self.complete)}
@@ -78,7 +78,7 @@ def _stack(rows: dict[str, list[Array]]) -> dict[str, Array]:
 
 
 class EpisodesConfig(Protocol):
-    """What the buffer must know of an algorithm."""
+    """What the buffer reads from an algorithm's config."""
 
     @property
     def episodes_per_step(self) -> int: ...
@@ -92,5 +92,5 @@ def make_episode_buffer(
     rng: np.random.Generator,
     frame_stack: int = 1,
 ) -> EpisodeBuffer:
-    """As an algorithm's record wants it."""
+    """For an algorithm's record."""
     return EpisodeBuffer(learner.episodes_per_step, num_envs, *specs)

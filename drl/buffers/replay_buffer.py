@@ -1,4 +1,4 @@
-"""Off-policy experience: the last `capacity` transitions, drawn uniformly or in proportion to their last error."""
+"""The replay buffer: the last `capacity` transitions, sampled uniformly or in proportion to their last error."""
 
 from typing import Protocol
 
@@ -15,18 +15,18 @@ from drl.core.transition import ReplayBatch
 
 
 class DiscountConfig(Protocol):
-    """What the buffer must know of an algorithm."""
+    """What the buffer reads from an algorithm's config."""
 
     @property
     def gamma(self) -> float: ...
 
 
 class ReplayBuffer:
-    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up. None
-    is owed for the time when there was no batch to draw yet.
+    """Ready when an update is due: `gradient_steps` for every `train_every` environment steps after the warm-up.
+    Updates that lacked a whole batch are not made up for.
 
-    Prioritized (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the largest of the batch. A new
-    transition has the largest priority seen so far, so it is drawn soon.
+    Prioritized (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the maximum of the batch. A new
+    transition has the highest priority so far, so it is sampled soon.
     """
 
     stops_anywhere, takes_sequences = True, False
@@ -34,7 +34,7 @@ class ReplayBuffer:
     def __init__(
         self,
         config: ReplayConfig,
-        gamma: float,  # discount per step, for steps looked ahead
+        gamma: float,  # discount per step, for n-step returns
         num_envs: int,
         obs_spec: ObsSpec,
         action_spec: ActionSpec,
@@ -51,16 +51,16 @@ class ReplayBuffer:
             self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
-        self.next_action_mask: Array | None = None  # [capacity, choices], from the first mask on
+        self.next_action_mask: Array | None = None  # [capacity, choices]; None before the first mask
         self.tree = make_sum_tree(config.capacity) if config.prioritized else None
-        self.top_priority = 1.0  # largest |δ| + ε so far
+        self.top_priority = 1.0  # maximum of |δ| + ε so far
         self.beta = config.priority_beta
         self.cursor = 0  # slot of the next transition
         self.size = 0
         self.env_steps = 0
         self.updates = 0
-        self.missed = 0  # rounds of updates for which there was no batch yet
-        self.begins = np.ones(num_envs, bool)  # environments whose next row starts an episode
+        self.missed = 0  # rounds of updates that lacked a whole batch
+        self.begins = np.ones(num_envs, bool)  # environments whose next row begins an episode
         self._ones = np.ones(config.batch_size, np.float32)
 
     @property
@@ -69,7 +69,7 @@ class ReplayBuffer:
 
     @property
     def _rounds(self) -> int:
-        """Rounds of updates since the warm-up, at this many environment steps."""
+        """Rounds of updates due since the warm-up."""
         return max(self.env_steps - self.config.warmup, 0) // self.config.train_every
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
@@ -99,7 +99,7 @@ class ReplayBuffer:
         self.size = min(self.size + count, self.config.capacity)
 
     def take(self) -> ReplayBatch:
-        """Draw the batch of one update."""
+        """Sample the batch of one update."""
         self.updates += 1
         slots = self._draw(self.config.batch_size)
         while (alive := self.store.alive(slots)) is not None and not alive.all():
@@ -114,7 +114,7 @@ class ReplayBuffer:
     def _draw(self, count: int) -> Array:
         if self.tree is None:
             return self.rng.integers(self.size, size=count)
-        # One mass from each of `count` equal parts of the total: less variance than independent masses.
+        # Stratified: one mass from each of `count` equal parts of the total, for less variance.
         parts = (np.arange(count) + self.rng.random(count)) / count
         return self.tree.find(parts * self.tree.total)
 
@@ -130,7 +130,7 @@ class ReplayBuffer:
         """Recurrent agents do not learn from single transitions."""
 
     def update_priorities(self, index: Array, error: Array) -> None:
-        """Tell how wrong the learner was about each row of a batch: |δ|, or another non-negative error."""
+        """Set the error of each row of a batch: |δ|, or another non-negative error."""
         if self.tree is None:
             return
         priority = error.astype(np.float64) + self.config.priority_eps
@@ -171,5 +171,5 @@ def make_replay_buffer(
     rng: np.random.Generator,
     frame_stack: int = 1,
 ) -> ReplayBuffer:
-    """As an algorithm's record wants it."""
+    """For an algorithm's record."""
     return ReplayBuffer(config, learner.gamma, num_envs, *specs, rng=rng, frame_stack=frame_stack)

@@ -1,4 +1,4 @@
-"""On-policy experience: a fixed window `[T, N]` of what N environments just did."""
+"""The rollout buffer: the last T steps of N environments `[T, N]`."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from drl.core.transition import RolloutBatch
 
 
 class RolloutBuffer:
-    """Collects exactly `length` steps of every environment, hands them out once, and starts again.
+    """Collects exactly `length` steps of every environment, gives them once, and starts again.
 
     >>> specs = ObsSpec("box", (1,)), ActionSpec("discrete", (2,))
     >>> buffer = RolloutBuffer(2, 1, *specs)
@@ -33,8 +33,8 @@ class RolloutBuffer:
         self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self.final_index: list[int] = []
         self.final_obs: list[Array] = []
-        self.action_mask: Array | None = None  # [T, N, choices], from the first mask on
-        self.rnn_state: Array | None = None  # what a recurrent agent remembered as the window began
+        self.action_mask: Array | None = None  # [T, N, choices]; None before the first mask
+        self.rnn_state: Array | None = None  # of a recurrent agent at the start of the window
         self.cursor = 0
 
     @property
@@ -42,8 +42,8 @@ class RolloutBuffer:
         return self.cursor == self.length
 
     def remember(self, rnn_state: Array) -> None:
-        """Say before every `add` what a recurrent agent remembers `[N, S]`. The window's first is kept: the learner
-        starts from it and works out the others anew."""
+        """Call before every `add` with a recurrent agent's state `[N, S]`. The first of the window is stored; the
+        learner recomputes the others from it."""
         if self.cursor == 0:
             self.rnn_state = rnn_state.copy()
 
@@ -68,7 +68,7 @@ class RolloutBuffer:
             self.last_obs[:] = step.obs
 
     def take(self) -> RolloutBatch:
-        """Hand out the window. Its arrays are reused: they hold until the next `add`."""
+        """The window. Its arrays are reused: they are valid until the next `add`."""
         final_index = np.asarray(self.final_index, np.int64)
         final_obs = np.asarray(self.final_obs, self.obs.dtype).reshape(-1, *self.obs.shape[2:])
         self.cursor, self.final_index, self.final_obs = 0, [], []
@@ -76,7 +76,7 @@ class RolloutBuffer:
         return RolloutBatch(*rows, self.last_obs, final_index, final_obs, self.rnn_state, self.action_mask)
 
     def update_priorities(self, index: Array, error: Array) -> None:
-        """A rollout is learned from once: there is nothing to prioritize."""
+        """Rollouts are used once; there are no priorities."""
 
     def state_dict(self) -> StateDict:
         names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
@@ -102,7 +102,7 @@ class RolloutBuffer:
 
 
 class RolloutConfig(Protocol):
-    """What the buffer must know of an algorithm."""
+    """What the buffer reads from an algorithm's config."""
 
     @property
     def rollout_length(self) -> int: ...
@@ -116,5 +116,5 @@ def make_rollout_buffer(
     rng: np.random.Generator,
     frame_stack: int = 1,
 ) -> RolloutBuffer:
-    """As an algorithm's record wants it."""
+    """For an algorithm's record."""
     return RolloutBuffer(learner.rollout_length, num_envs, *specs)

@@ -53,7 +53,7 @@ class SumTree:
         return self.levels[0][index]
 
     def set(self, index: Array, weight: Array) -> None:
-        """Change weights; where an index appears twice, the later one counts."""
+        """Change weights; if an index appears twice, the later one counts."""
         self.levels[0][index] = weight
         for below, above in zip(self.levels[:-1], self.levels[1:], strict=True):
             left = index & ~1

@@ -1,11 +1,11 @@
-"""How transitions come into a replay buffer and where they lie.
+"""N-step transitions, and the storage of a replay buffer.
 
-`NStep` sums rewards of up to n steps before they are stored, for each environment apart. The sum stops at the first
-episode end, so the last rows of an episode look fewer steps ahead; each row carries the discount γ^k of the k it really
-used. Truncation keeps its successor and so its value; termination says so.
+`NStep` sums the rewards of up to n steps before they are stored, separately for each environment. The sum stops at the
+first episode end, so the last rows of an episode use k < n steps; each row has the discount γ^k of its own k. After a
+truncation the successor's value counts; after a termination it does not.
 
-Stores are rings of fixed size, allocated at once: rows of floats for vectors, single frames that are stacked again when
-they are drawn for images, fields for observations with several parts.
+Stores are rings of fixed size, allocated at once: float rows for vectors, single frames for images, which are stacked
+again when sampled, and structured arrays for observations with several parts.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 
-Waiting = list[Any]  # of a step that still looks ahead: obs, action, reward so far, k so far
+Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far
 
 
 class NStepRows(NamedTuple):
@@ -24,17 +24,16 @@ class NStepRows(NamedTuple):
 
     obs: Array
     action: Array
-    reward: Array  # Σ γ^i r_i over the k steps looked ahead
+    reward: Array  # Σ γ^i r_i over k steps
     terminated: Array  # whether the last of these steps was a termination
     discount: Array  # γ^k
     next_obs: Array  # true successor of the last of these steps
     env: Array  # which environment each row comes from
-    next_action_mask: Array | None = None  # what is legal in `next_obs`; None: everything
+    next_action_mask: Array | None = None  # legal actions in `next_obs`; None: all
 
 
 class NStep:
-    """Turns single steps of N environments into n-step transitions, each handed out once and in order per
-    environment."""
+    """Turns single steps of N environments into n-step transitions, in order per environment."""
 
     def __init__(self, n: int, gamma: float, num_envs: int):
         self.n, self.gamma = n, gamma
@@ -67,7 +66,7 @@ class NStep:
         return NStepRows(*columns[:7], legal)  # type: ignore[call-arg]
 
     def _single(self, obs: Array, action: Array, step: VecStep) -> NStepRows:
-        """n = 1: every valid row as it is."""
+        """n = 1: every valid row."""
         discount = np.full(len(step.reward), self.gamma, np.float32)
         envs = np.arange(len(step.reward))
         rows = NStepRows(
@@ -85,10 +84,10 @@ class NStep:
 
 
 class Store(Protocol):
-    """Where transitions lie, by slot."""
+    """Holds transitions by slot."""
 
     def write(self, slots: Array, rows: NStepRows) -> None: ...
-    def alive(self, slots: Array) -> Array | None: ...  # which slots can still be read; None: all that were written
+    def alive(self, slots: Array) -> Array | None: ...  # slots that can still be read; None: all written ones
     def read(self, slots: Array) -> tuple[Array, ...]: ...  # obs, action, reward, terminated, discount, next_obs
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
@@ -97,7 +96,7 @@ class Store(Protocol):
 class PackedStore:
     """Vector observations: a transition is one row of float32, so a batch is a single gather.
 
-    Integers up to 2^24 are exact in float32, and an action is far below that.
+    Integers up to 2^24 are exact in float32; actions are far smaller.
     """
 
     def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
@@ -136,13 +135,12 @@ class PackedStore:
 
 
 class FrameStore:
-    """Stacked images: every frame is kept once, as it came (uint8 stays uint8).
+    """Stacked images: every frame is stored once (uint8 stays uint8).
 
-    Each environment writes its frames into a ring of its own, and a transition remembers the place of its newest frame
-    and of its successor's. A stack is the frames that lie before that place. An episode begins with its whole first
-    stack, so any way of padding it is reproduced; that costs `stack` frames per episode, about 1.1 frames per
-    transition at most. Where episodes are so short that the ring turns too soon, the oldest transitions are no longer
-    `alive`.
+    Each environment has its own ring of frames. A transition stores the positions of its newest frame and of its
+    successor's; a stack is the frames up to such a position. The whole first stack of an episode is stored, so any
+    padding is reproduced. That costs `stack` frames per episode; the ring has room for about 1.1 frames per transition.
+    If episodes are so short that frames are overwritten too soon, the oldest transitions are no longer `alive`.
     """
 
     def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
@@ -154,13 +152,12 @@ class FrameStore:
         self.action = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
         self.numbers = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
         self.env = np.zeros(capacity, np.int64)
-        self.place = np.zeros(capacity, np.int64)  # count of the newest frame of obs in its environment
+        self.place = np.zeros(capacity, np.int64)  # number of the newest frame of obs in its environment
         self.next_place = np.zeros(capacity, np.int64)
-        self._lag: list[list[int]] = [[] for _ in range(num_envs)]  # places of steps whose rows are still to come
+        self._lag: list[list[int]] = [[] for _ in range(num_envs)]  # positions of steps whose rows are not yet written
 
     def observe(self, obs: Array, next_obs: Array, valid: Array, begins: Array) -> None:
-        """Store the new frames of one step of every environment, before `write` is told of the rows that it
-        completed."""
+        """Store the new frames of one step of every environment. Call it before `write` for the same step."""
         for env in np.flatnonzero(valid).tolist():
             if begins[env]:
                 self._append(env, obs[env].reshape(self.stack, *self.frame_shape))
@@ -206,7 +203,7 @@ class FrameStore:
 
 
 class FieldStore:
-    """Observations with several parts, as they come: images stay bytes."""
+    """Observations with several parts, unchanged: images stay uint8."""
 
     def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.obs, self.next_obs = np.zeros(capacity, obs_spec.dtype), np.zeros(capacity, obs_spec.dtype)

@@ -10,12 +10,12 @@ import numpy as np
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.agent_files import find_agent, read_agent
+from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.plugins import import_plugins
 from drl.core.specs import Array, ObsSpec
-from drl.experiment.run_folder import find_run
+from drl.experiment.run_folder import find_agent_folder
 
 CHECKED = 1000  # random observations on which both engines must act alike
 MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they are large
@@ -34,10 +34,7 @@ def main(arguments: list[str]) -> int:
     if flags.engine not in ("torch", "jax"):
         raise BadInput(f"unknown engine {flags.engine!r}; {did_you_mean(flags.engine, ['torch', 'jax'])}")
     import_plugins(flags.plugins)
-    path = Path(flags.agent)
-    if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
-        path = find_run(path)
-    folder = find_agent(path)
+    folder = find_agent_folder(flags.agent)
     out = Path(flags.out) if flags.out else folder.with_name(f"{folder.name}-{flags.engine}")
     if os.path.lexists(out):
         raise BadInput(f"{out} exists and is not overwritten; choose another --out")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.agent_files import find_agent, read_agent
+from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.plugins import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.run_folder import find_run
+from drl.experiment.run_folder import find_agent_folder
 
 if TYPE_CHECKING:
     from drl.experiment.evaluation import Evaluation
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
     import_plugins(flags.plugins)
-    folder = _agent_folder(flags.agent)
+    folder = find_agent_folder(flags.agent)
     card, _ = read_agent(folder)
     notes = card["notes"]
     env = flags.env or notes.get("env")
@@ -126,13 +126,6 @@ def check_notes(notes: PlainDict, source: str) -> None:
     wrong = [name for name, kind in kinds.items() if not isinstance(notes.get(name), kind)]
     if wrong or isinstance(stack, bool) or not isinstance(stack, int) or not 1 <= stack <= MOST_FRAMES:
         raise UnusableFile(f"{source} describes its environment wrongly, in {', '.join(wrong) or 'frame_stack'}")
-
-
-def _agent_folder(given: str) -> Path:
-    path = Path(given)
-    if path.is_dir() and not (path / "card.json").exists() and not (path / "agent").exists():
-        path = find_run(path)
-    return find_agent(path)
 
 
 def _free_name(folder: Path, stem: str, suffix: str) -> Path:

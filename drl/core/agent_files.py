@@ -107,7 +107,7 @@ class StoredAgent(NamedTuple):
 
 
 def open_agent(path: str | Path) -> StoredAgent:
-    """Read what an engine needs to rebuild an agent. Any invalid content raises `UnusableFile`."""
+    """Read what an engine needs to rebuild an agent. Invalid content raises `UnusableFile`."""
     card, arrays = read_agent(path)
     variant = find_variant(card["variant"], path)
     try:

@@ -88,8 +88,8 @@ def _check_backbone(config: ModelConfig | QModelConfig) -> None:
         name = getattr(config, part)
         if name != "auto" and name not in table:
             raise BadInput(
-                f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; one of your own is known once the module "
-                "that registers it is imported: --plugins MODULE"
+                f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; for a custom one, import the module "
+                "that registers it: --plugins MODULE"
             )
     require(config, "'tanh' or 'relu'", "activation", lambda x: x in ("tanh", "relu"))
     require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)

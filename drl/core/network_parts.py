@@ -65,7 +65,7 @@ def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
 
 def _register(table: dict[str, NetworkPart], kind: str, name: str, part: NetworkPart) -> None:
     if not name.isidentifier() or name == "auto":
-        raise BadInput(f"{kind} {name!r} is not a name that can be typed; use letters, digits and underscores")
+        raise BadInput(f"{kind} {name!r} is not a valid name; use letters, digits and underscores")
     if table.get(name, part) != part:
         raise BadInput(f"there is a {kind} {name!r} already; choose another name")
     table[name] = part

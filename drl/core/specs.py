@@ -17,9 +17,7 @@ from drl.core.errors import BadInput
 Array = NDArray[Any]
 AnyArray = Any  # an array of NumPy or JAX
 DType = np.dtype[Any]
-RawObs = (
-    Any  # an observation, or a batch of them, as Gymnasium gives it: an array, a number, a dict or a tuple of those
-)
+RawObs = Any  # one observation or a batch, as Gymnasium gives it: an array, a number, or a dict or tuple of these
 PlainValue = Any  # what JSON and YAML can represent
 PlainDict = dict[str, PlainValue]
 

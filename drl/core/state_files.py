@@ -45,7 +45,7 @@ def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
     """Read a safetensors file; raise if its checksum differs."""
     content = read_inside(path.parent, path, MOST_WEIGHTS)
     if hashlib.sha256(content).hexdigest() != checksum:
-        raise UnusableFile(f"{path} is damaged: its checksum is not the one written beside it; use another copy")
+        raise UnusableFile(f"{path} is damaged: its checksum differs from the recorded one; use another copy")
     try:
         return safetensors_numpy.load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:

@@ -27,7 +27,7 @@ class ModelVariant:
     config: ConfigClass  # its settings, a frozen dataclass, written on an agent's card
     makers: Mapping[str, Maker]  # engine → (obs_spec, action_spec, config[, generator]) → model
     agents: Mapping[str, Maker]  # engine → class of the agent that acts with it
-    answers_like: str = ""  # the variant whose answers its models give; "": one of its own
+    answers_like: str = ""  # the variant with the same kind of output; "": none
 
 
 def _policy_variant(name: str, title: str, maker: str) -> ModelVariant:
@@ -74,7 +74,7 @@ def find_variant(name: str, source: object) -> ModelVariant:
     """The variant that a file names."""
     if name not in VARIANTS:
         raise UnusableFile(
-            f"{source} is an agent of an unknown kind, {name!r}; if it is one of your own, import the module that "
+            f"{source} is an agent of unknown variant {name!r}; for a custom variant, import the module that "
             "registers it: --plugins MODULE"
         )
     return VARIANTS[name]
@@ -90,7 +90,9 @@ def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
 
 def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -> Factory:
     if engine not in table:
-        raise BadInput(f"{variant.title} models have no form in the {engine} engine; there is {', '.join(table)}")
+        raise BadInput(
+            f"{variant.title} models are not available in the {engine} engine; available in {', '.join(table)}"
+        )
     return resolve(table[engine])
 
 
@@ -104,7 +106,7 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
     name = maker.partition(":")[2] if isinstance(maker, str) else maker.__name__
     raise BadInput(
         f"{who} needs a {wanted.title} model; this is a {is_one} model; build it with "
-        f"{name}(obs_spec, action_spec, config), or with a module of your own that answers alike"
+        f"{name}(obs_spec, action_spec, config), or use a custom module with the same outputs"
     )
 
 

@@ -63,14 +63,14 @@ def split_kwargs(spec: EnvSpec, env_kwargs: EnvKwargs) -> tuple[AtariOptions, En
         ours = sorted(names & set(env_kwargs) - {"preprocess"})
         if ours:
             raise BadInput(
-                f"env_kwargs of {spec.id!r} has preprocess=False beside {', '.join(ours)}; give one or other"
+                f"env_kwargs of {spec.id!r} has preprocess=False beside {', '.join(ours)}; give only one of them"
             )
         return options, game
     for name in ("obs_type", "sound_obs", "continuous"):
         if game.get(name):
             raise BadInput(
-                f"env_kwargs of {spec.id!r} has {name}={game[name]!r}, which the DQN preprocessing cannot show; "
-                f"give preprocess=False to see the game as it is"
+                f"env_kwargs of {spec.id!r} has {name}={game[name]!r}, which the DQN preprocessing does not support; "
+                f"give preprocess=False for the unwrapped game"
             )
     skip = game.get("frameskip", spec.kwargs.get("frameskip", 4))
     if isinstance(skip, bool) or not isinstance(skip, int) or skip < 1:

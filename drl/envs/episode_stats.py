@@ -133,7 +133,7 @@ class EpisodeStats:
             return
         raise NonFinite(
             f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
-            f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in all); rewards must be finite"
+            f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
         )
 
 

@@ -176,7 +176,7 @@ def _mode(vector_env: GymVectorEnv, env_id: str) -> AutoresetMode:
     except ValueError:
         raise BadInput(
             f"the vector environment {env_id!r} has metadata['autoreset_mode'] = {mode!r}; expected one of "
-            f"{', '.join(str(m) for m in AutoresetMode)}: without it nobody knows which rows are resets"
+            f"{', '.join(str(m) for m in AutoresetMode)}, which determines the rows that are resets"
         ) from None
 
 

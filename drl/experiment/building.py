@@ -105,7 +105,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     scaler = None
     if run.normalize_reward:
         if not record.buffer.scales_reward:
-            raise BadInput(f"normalize_reward is for on-policy algorithms; {record.name} replays rewards as they were")
+            raise BadInput(f"normalize_reward is for on-policy algorithms; {record.name} replays raw rewards")
         scaler = RewardScaler(1 if record.buffer.whole_episodes else envs.num_envs, config.gamma)
     return Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
 

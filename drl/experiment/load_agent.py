@@ -7,22 +7,24 @@ from typing import Any
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
 from drl.core.variants import agent_in, find_variant
+from drl.experiment.run_folder import find_agent_folder
 
 ENGINES = ("torch", "jax")  # each loads agents of both
 
 
 def load_agent(path: str | Path, model: object = None, device: str = "cpu", engine: str | None = None) -> Any:
-    """The agent in a run folder or agent folder, ready to `act`. Pass `model` if it is a custom one.
+    """The agent in an agent folder, a run, or an experiment's newest run, ready to `act`. Pass `model` if it is a custom one.
 
     `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
     it is installed, else the other one, else NumPy.
     """
+    path = find_agent_folder(path)
     card, _ = read_agent(path)
     if engine is None:
         engine = _first_installed(card["engine"], path)
     if engine == "numpy":
         if model is not None:
-            raise BadInput("engine='numpy' runs our own MLPs only; a model of your own needs its engine")
+            raise BadInput("engine='numpy' runs only our own MLPs; a model of your own needs its engine")
         from drl.engines.numpy.agents import load_numpy_agent
 
         return load_numpy_agent(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 import drl
+from drl.core.agent_files import find_agent
 from drl.core.errors import BadInput
 from drl.core.safe_files import is_inside, write_atomically
 from drl.core.state_files import PlainDict, StateDict, write_json, write_state
@@ -91,6 +92,14 @@ def _versions() -> dict[str, str]:
 def runs_in(experiment: Path) -> list[Path]:
     """The runs of an experiment folder, by name. Links that lead outside it are skipped."""
     return [file.parent for file in sorted(experiment.glob("*/run.json")) if is_inside(experiment, file)]
+
+
+def find_agent_folder(path: str | Path) -> Path:
+    """The agent's folder, given that folder, its run, or an experiment: its newest run."""
+    given = Path(path)
+    if given.is_dir() and not (given / "card.json").exists() and not (given / "agent").exists() and runs_in(given):
+        given = find_run(given)
+    return find_agent(given)
 
 
 def find_run(path: str | Path) -> Path:

@@ -27,7 +27,9 @@ def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> F
             f"{action_spec.kind}; use {' or '.join(fitting)}"
         )
     if engine not in record.engines:
-        raise BadInput(f"{record.name} has no form in the {engine} engine; use --engine {' or '.join(record.engines)}")
+        raise BadInput(
+            f"{record.name} is not available in the {engine} engine; use --engine {' or '.join(record.engines)}"
+        )
     return resolve(record.engines[engine])
 
 

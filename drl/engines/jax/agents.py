@@ -110,7 +110,7 @@ class JaxAgent(Actor):
             self.exploration.load_state_dict(state["exploration"])
 
     def save_policy_net(self, path: str | Path) -> None:
-        """Write the acting network as a plain state dict for PyTorch; read it with `torch.load(path, weights_only=True)`."""
+        """Write the policy as a plain state dict for PyTorch; read it with `torch.load(path, weights_only=True)`."""
         arrays = self.model_state.host
         if type(self.model) is PolicyValueModel:
             arrays = part(arrays, "actor")

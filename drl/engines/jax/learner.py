@@ -17,8 +17,8 @@ class Learner:
         self.model_state, self.needs = model_state, needs
 
     def predict(self, obs: Array) -> Array:
-        """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act` encodes
-        and normalizes first, and then chooses an action from them."""
+        """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act`
+        encodes and normalizes first, and then chooses an action from them."""
         answer = self.model_state.model.apply(self.model_state.params, fields(obs))
         return np.asarray(answer[0] if isinstance(answer, tuple) else answer)
 

@@ -63,7 +63,7 @@ class ModelState:
 def place(params: Tree, device: str) -> Tree:
     """Put `params` on a device. `auto` is JAX's own choice: a GPU if there is one."""
     if device not in ("auto", "cpu", "cuda"):
-        raise BadInput(f"device {device!r} is not one of the JAX engine's: auto, cpu or cuda")
+        raise BadInput(f"device {device!r} is unknown to the JAX engine; expected auto, cpu or cuda")
     if device == "auto" or device == jax.default_backend():
         return params
     try:

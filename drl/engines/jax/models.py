@@ -1,7 +1,7 @@
 """Models: a backbone and a head. They neither sample nor learn.
 
 A model is configuration: `init(rng)` gives parameters, `apply(params, obs)` is pure. Three variants: policy-value
-`obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and q-value `obs → q`. Any
+`obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and q-value `obs → q`. Every
 hashable object with these two methods is a model; its parameters may be any pytree; see `FlaxModel`.
 """
 
@@ -187,7 +187,7 @@ Output = Any  # of a model: an array, or (distribution parameters, values)
 
 
 class AnyModel(Protocol):
-    """Any model. It must be hashable: it is a static argument of compiled functions."""
+    """A model of ours or a custom one. It must be hashable: it is a static argument of compiled functions."""
 
     def init(self, rng: np.random.Generator) -> Tree: ...
     def apply(self, params: Tree, obs: Obs) -> Output: ...
@@ -279,8 +279,8 @@ class FlaxModule(Protocol):
 
 @dataclass(frozen=True)
 class FlaxModel:
-    """A Flax module as a model: `module.apply(variables, obs)` returns the output of a variant. Its parameters are Flax's
-    own tree."""
+    """A Flax module as a model: `module.apply(variables, obs)` returns the output of a variant. Its parameters are
+    Flax's own tree."""
 
     module: FlaxModule
     obs_spec: ObsSpec
@@ -344,8 +344,8 @@ def known_variant(model: object) -> str | None:
 
 
 def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
-    """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head, or
-    the default of the action space."""
+    """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head,
+    or the default of the action space."""
     actor = model.actor if isinstance(model, PolicyValueModel) else model
     head = getattr(actor, "head", actor)
     kind = getattr(head, "distribution", "auto")

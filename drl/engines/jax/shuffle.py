@@ -26,7 +26,7 @@ def random_orders(key: jax.Array, epochs: int, valid: AnyArray | None, count: in
 def minibatch_rows(order: jax.Array, parts: int, valid: AnyArray | None) -> tuple[jax.Array, jax.Array | None]:
     """Split every epoch's order `[epochs, B]` into nearly equal parts of the valid rows, as `torch.tensor_split` does.
 
-    Returns rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 where a part is shorter than `width`
+    Returns rows `[epochs, parts, width]` and the weight `[parts, width]` of each: 0 beyond the end of a shorter part
     (None: all 1).
     """
     epochs, count = order.shape

@@ -1,1 +1,1 @@
-"""Acting with plain arrays: networks, distributions, and agents that need no framework."""
+"""Acting in NumPy: networks, distributions, and agents without a framework."""

@@ -1,4 +1,4 @@
-"""What agents of every engine share: raw observations in, actions out, and what they say when they are asked."""
+"""The base classes of all agents: raw observations in, actions out, and explanations for viewers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from drl.engines.numpy.exploration import AnyExploration
 
 
 class Actor(ABC):
-    """`act` takes what the environment hands out, one observation or a batch, and returns what it accepts.
-    `decide` is its inner half, for training: encoded observations in, actions in the policy's own units out.
+    """`act` takes one raw observation or a batch of them and returns actions in the environment's units. `decide` is
+    for training: it takes encoded observations and returns actions in the policy's units.
     """
 
     has_value = False  # whether there is a critic
-    recurrent = False  # whether it remembers
+    recurrent = False  # whether it has an `rnn_state`
     rnn_state: Array | None = None
-    exploration: AnyExploration | None = None  # None: explore by sampling alone
+    exploration: AnyExploration | None = None  # None: it samples from its policy
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Actor(ABC):
 
     @abstractmethod
     def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
-        """What the agent thinks of encoded observations, by name, for people who watch."""
+        """Probabilities, values or action values for encoded observations, by name, for viewers."""
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """`explore=False` is evaluation and deployment: the best action the agent knows. A mask of legal actions is
-        given beside the observation, or lies in it under `action_mask`."""
+        """`explore=False` gives the best action, for evaluation and deployment. The mask of legal actions is an
+        argument, or in the observation under `action_mask`."""
         if action_mask is None and isinstance(obs, Mapping):
             action_mask = obs.get(MASK_KEY)
         single = self.obs_spec.is_single(obs)
@@ -63,7 +63,7 @@ class Actor(ABC):
         return obs if self.normalizer is None else self.normalizer(obs)
 
     def begin(self, envs: Array | None = None) -> None:
-        """Episodes begin: everywhere, or where the mask `[N]` says so."""
+        """New episodes begin: in all environments, or in those of the mask `[N]`."""
         if self.exploration is not None:
             self.exploration.begin(envs)
 
@@ -72,9 +72,9 @@ class Actor(ABC):
 
 
 class PolicyActor(Actor):
-    """Acts by a policy: a draw from its distribution when it explores, the mode when it does not."""
+    """Acts by a policy: a sample from its distribution when it explores, else the mode."""
 
-    temperature = 1.0  # of exploring actions: below 1 bolder, above 1 more random
+    temperature = 1.0  # of exploring actions: below 1 less random, above 1 more
     distribution: Distribution
 
     @abstractmethod
@@ -83,7 +83,7 @@ class PolicyActor(Actor):
 
     @abstractmethod
     def critic(self, obs: Array) -> Array:
-        """The critic's estimate for encoded observations `[N]`; asked only if `has_value`."""
+        """The critic's estimate for encoded observations `[N]`; called only if `has_value`."""
 
     def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         parts = distributions.probabilities(self.distribution, self.dist_params(obs), action_mask)
@@ -98,12 +98,12 @@ class PolicyActor(Actor):
 
 
 class QActor(Actor):
-    """Acts by action values: the legal action of the highest value, and what its exploration makes of it. Noisy
-    networks explore with new noise at every step and decide with their mean."""
+    """Acts by action values: the legal action of the highest value, modified by its exploration. Noisy networks explore
+    with new noise at every step and are evaluated with their means."""
 
     @abstractmethod
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
-        """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise where there are noisy layers."""
+        """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise for noisy layers."""
 
     def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         q_values = self.q_values(obs)

@@ -1,4 +1,4 @@
-"""Agents that need neither torch nor jax: MLP policies and MLP action values, straight from an agent file.
+"""Agents without torch or jax: MLP policies and MLP action values, from an agent file.
 
 >>> from drl.engines.numpy.agents import load_numpy_agent  # or drl.load_agent(path, engine="numpy")
 """
@@ -68,16 +68,14 @@ def load_numpy_agent(path: str | Path) -> Actor:
     stored = open_agent(path)
     config = stored.config
     if config is None:
-        raise BadInput(f"{path} was saved with a model of its own, which only its engine can run; leave out engine")
+        raise BadInput(f"{path} was saved with a model of your own, which only its engine can run; omit engine")
     agent = agent_in(find_variant(stored.variant, path), "numpy")
     if (recurrent := getattr(config, "recurrent", "none")) != "none":
-        raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy agent has no memory: use engine='torch'")
+        raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy agent does not support that: use engine='torch'")
     if any(array.ndim > 2 for array in stored.params.values()):
         raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
     if getattr(config, "backbone", "mlp") not in ("auto", "mlp") or getattr(config, "head", "auto") != "auto":
-        raise BadInput(
-            f"{path} has a backbone or head of your own, which NumPy cannot run; use engine='torch' or 'jax'"
-        )
+        raise BadInput(f"{path} has a custom backbone or head, which NumPy cannot run; use engine='torch' or 'jax'")
     try:
         made: Actor = agent(stored, config)
     except KeyError as error:

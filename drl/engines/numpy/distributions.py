@@ -1,8 +1,8 @@
-"""Distributions over actions in NumPy: acting draws from them, whatever engine computed their parameters.
+"""Distributions over actions in NumPy, for acting with the outputs of any engine.
 
-`dist_params` is what a policy head gives: `[N, num_params]` logits, or means followed by log standard deviations.
-Actions are in the policy's units. An `action_mask` `[N, choices]` is True where an action is legal; an illegal one is
-never drawn and has probability 0. The differentiable twins are in each engine's `ops`.
+`dist_params` is the output of a policy head: `[N, num_params]` logits, or means followed by log standard deviations.
+Actions are in the policy's units. An `action_mask` `[N, choices]` is True for legal actions; illegal ones have
+probability 0. The differentiable versions are in each engine's `ops`.
 """
 
 from typing import Protocol
@@ -12,13 +12,13 @@ import numpy as np
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
 
-ILLEGAL = np.float32(-1e8)  # logit of an illegal action: exp of it is 0, and 0 times it is still a number
-INSIDE = 1.0 - 1e-6  # how near a squashed action may come to a bound before its logarithm is taken
+ILLEGAL = np.float32(-1e8)  # logit of an illegal action: its exp is 0, and 0 times it is finite
+INSIDE = 1.0 - 1e-6  # limit of a squashed action before its arctanh is taken
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
 class Chooser(Protocol):
-    """What `choose` must know of an agent."""
+    """What `choose` reads from an agent."""
 
     distribution: Distribution
     temperature: float
@@ -26,14 +26,14 @@ class Chooser(Protocol):
 
 
 def choose(agent: Chooser, dist_params: Array, explore: bool, action_mask: Array | None = None) -> Array:
-    """The agent's action: a draw when it explores, the mode when it does not."""
+    """The agent's action: a sample when it explores, else the mode."""
     if explore:
         return sample(agent.distribution, dist_params, agent.rng, agent.temperature, action_mask)
     return mode(agent.distribution, dist_params, action_mask)
 
 
 def masked(dist: Distribution, dist_params: Array, action_mask: Array | None) -> Array:
-    """Logits with those of illegal actions out of reach."""
+    """Logits with a large negative value for illegal actions."""
     if action_mask is None:
         return dist_params
     if dist.kind == "bernoulli":
@@ -51,7 +51,7 @@ def sample(
     temperature: float = 1.0,
     action_mask: Array | None = None,
 ) -> Array:
-    """Draw one action per row. `temperature` divides logits and multiplies deviations."""
+    """Sample one action per row. `temperature` divides logits and multiplies standard deviations."""
     if not dist.sizes and dist.kind != "bernoulli":
         if dist.kind == "deterministic":
             return np.tanh(dist_params)
@@ -64,13 +64,13 @@ def sample(
         scaled = masked(dist, scaled, action_mask)
     if dist.kind == "bernoulli":
         return (rng.random(scaled.shape, np.float32) < _sigmoid(scaled)).astype(np.int64)
-    # argmax(logit − log E) with E ~ Exp(1) is an exact draw from softmax(logits): the Gumbel trick.
+    # argmax(logit − log E) with E ~ Exp(1) is an exact sample from softmax(logits): the Gumbel trick.
     exponential = np.maximum(rng.standard_exponential(scaled.shape, np.float32), 1e-30)  # float32 may draw a plain 0
     return mode(dist, scaled - np.log(exponential))
 
 
 def mode(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> Array:
-    """The most likely action per row; of a squashed Gaussian the squashed mean."""
+    """The most likely action per row; for a squashed Gaussian the squashed mean."""
     if action_mask is not None:
         dist_params = masked(dist, dist_params, action_mask)
     if dist.kind == "categorical":
@@ -89,8 +89,8 @@ def masked_argmax(values: Array, action_mask: Array | None) -> Array:
 
 
 def probabilities(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> list[Array]:
-    """Per entry of the action, what a viewer wants to see: class probabilities, or (mean, deviation) of a Gaussian
-    before it is squashed, or the action of a deterministic policy."""
+    """For display, per entry of the action: class probabilities, or (mean, standard deviation) of a Gaussian before it
+    is squashed, or the action of a deterministic policy."""
     if dist.kind.endswith("gaussian"):
         return [np.stack([dist_params[:, : dist.entries], np.exp(dist_params[:, dist.entries :])], axis=-1)]
     if dist.kind == "deterministic":

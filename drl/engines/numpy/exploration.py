@@ -1,7 +1,7 @@
-"""How agents leave their best action while they train. An agent owns its exploration; the trainer tells it the time.
+"""Exploration during training. It belongs to the agent; the trainer sets its time.
 
-An agent without one samples from its policy. Noisy networks bring their own noise; for these epsilon is that of the
-time before the first update.
+An agent without one samples from its policy. Noisy networks explore through their noise; for these ε is positive only
+before the first update.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from drl.core.state_files import StateDict
 
 
 class EpsilonGreedy:
-    """Each environment tosses a coin of `epsilon` for a uniformly random legal action."""
+    """Takes a uniformly random legal action with probability `epsilon`, independently in each environment."""
 
     carries = False
 
@@ -36,7 +36,7 @@ class EpsilonGreedy:
         return np.where(coin, random_action, action)
 
     def begin(self, envs: Array | None = None) -> None:
-        """Nothing is carried from step to step."""
+        """There is no state within an episode."""
 
     def state_dict(self) -> StateDict:
         return {"epsilon": self.epsilon}
@@ -46,7 +46,7 @@ class EpsilonGreedy:
 
 
 class RandomStart:
-    """Uniformly random actions for the first `random_steps` environment steps, then what the agent chose."""
+    """Uniformly random actions for the first `random_steps` environment steps, then the agent's actions."""
 
     carries = False
 
@@ -70,7 +70,7 @@ class RandomStart:
         return drawn[:, 0] if self.spec.kind == "discrete" else drawn
 
     def begin(self, envs: Array | None = None) -> None:
-        """Nothing is carried from step to step."""
+        """There is no state within an episode."""
 
     def state_dict(self) -> StateDict:
         return {"random": self.random}
@@ -82,7 +82,7 @@ class RandomStart:
 class ActionNoise:
     """Noise on the actions of a deterministic policy: x ← (1 − θ) x + σ ε, ε standard normal, added and clipped.
 
-    θ = 1 draws independent (Gaussian) noise; a smaller θ an Ornstein-Uhlenbeck process, which begins anew with every
+    θ = 1 is independent (Gaussian) noise; a smaller θ is an Ornstein-Uhlenbeck process, which restarts with every
     episode.
     """
 
@@ -130,7 +130,7 @@ ExplorationConfig = NoSettings | EpsilonGreedyConfig | RandomStartConfig | Actio
 def make_exploration(
     config: ExplorationConfig, spec: ActionSpec, noisy: bool = False, first_update: int = 1
 ) -> AnyExploration | None:
-    """What a config describes. `noisy`: the network explores by itself once it learns, at step `first_update`."""
+    """The exploration of a config. `noisy`: a noisy network, which needs no ε after step `first_update`."""
     if isinstance(config, EpsilonGreedyConfig):
         return EpsilonGreedy(epsilon_schedule(config, noisy, first_update), spec)
     if not isinstance(config, RandomStartConfig):

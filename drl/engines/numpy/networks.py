@@ -1,7 +1,7 @@
-"""Networks in NumPy, made of parameters by name: views of an engine's, or arrays from an agent file.
+"""Networks in NumPy, from parameters by name: views of an engine's parameters, or arrays from an agent file.
 
-For small networks and few observations this is about four times faster than PyTorch, and it is all that is needed to
-run a trained agent where no framework is installed."""
+For small networks and few observations this is about four times faster than PyTorch. It also runs trained agents
+without a framework."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,14 @@ Layer = tuple[Array, Array, str]  # weight [in, out], bias [out], activation
 
 
 def mlp_forward(layers: Sequence[Layer], x: Array) -> Array:
-    """Apply `layers` to `x` [N, in]. Weights may be views of an engine's parameters and so follow training."""
+    """Apply `layers` to `x` [N, in]. Weights may be views of an engine's parameters, which change in training."""
     for weight, bias, activation in layers:
         x = ACTIVATIONS[activation](x @ weight + bias)
     return x
 
 
 class Cell(NamedTuple):
-    """Weights of one cell; views of an engine's parameters, or arrays from a file."""
+    """Weights of one recurrent cell; views of an engine's parameters, or arrays from a file."""
 
     kind: str  # gru · lstm
     weight_ih: Array  # [features, gates · size]
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
 
 def recurrent_step(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
-    """What the cell gives for `features` [N, F] and what it remembers afterwards, from `rnn_state` [N, S] before."""
+    """The output of the cell and its new state, from `features` [N, F] and `rnn_state` [N, S]."""
     return STEPS[cell.kind](cell, features, rnn_state)
 
 
@@ -66,7 +66,7 @@ def _lstm(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
 
 
 def _sigmoid(x: Array) -> Array:
-    """By tanh, which cannot overflow."""
+    """Computed by tanh, which cannot overflow."""
     answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5
     return answer
 
@@ -82,7 +82,7 @@ class PolicyNet(NamedTuple):
 
     layers: Sequence[Layer]
     head: Layer
-    # Log deviations of a Gaussian: one array for all states, or a layer that gives each state its own.
+    # Log standard deviations of a Gaussian: one array for all states, or a layer.
     log_std: "Array | Layer | None"
 
     def __call__(self, obs: Array) -> Array:
@@ -125,7 +125,7 @@ class QNet(NamedTuple):
 
 
 def as_rows(obs: Array) -> Array:
-    """Flat rows `[N, D]`; pixels as numbers from 0 to 1."""
+    """Flat rows `[N, D]`; pixels scaled to [0, 1]."""
     rows = obs if obs.ndim == 2 else obs.reshape(len(obs), -1)
     return rows.astype(np.float32) / np.float32(255.0) if rows.dtype == np.uint8 else rows
 
@@ -142,7 +142,7 @@ def policy_net(params: Params, activation: str) -> PolicyNet:
 
 
 def value_layers(params: Params, activation: str) -> list[Layer]:
-    """The critic of a policy-value model; its backbone is the actor's where it has none of its own."""
+    """The critic of a policy-value model; it uses the actor's backbone if it has none."""
     own = any(name.startswith("critic.backbone.") for name in params)
     layers = backbone_layers(params, "critic.backbone" if own else "actor.backbone", activation)
     return [*layers, linear(params, "critic.head")]
@@ -165,11 +165,11 @@ def _support(v_min: float, v_max: float, atoms: int) -> Array:
 
 
 def backbone_layers(params: Params, prefix: str, activation: str) -> list[Layer]:
-    """The layers of an MLP below `prefix`, in order."""
+    """The layers of an MLP with this prefix, in order."""
     return [linear(params, name, activation) for name in _layer_names(tuple(params), prefix)]
 
 
-@cache  # a learner asks after every update
+@cache  # called after every update
 def _layer_names(names: tuple[str, ...], prefix: str) -> list[str]:
     """Layers are numbered; those of a backbone for pixels are one level deeper."""
     found = (re.fullmatch(rf"({re.escape(prefix)}\.(?:backbone\.)?(\d+))\.weight", name) for name in names)
@@ -177,7 +177,7 @@ def _layer_names(names: tuple[str, ...], prefix: str) -> list[str]:
 
 
 def linear(params: Params, name: str, activation: str = "identity") -> Layer:
-    """Weight `[in, out]`, bias and activation. A noisy layer is its mean unless its noise is among `params`."""
+    """Weight `[in, out]`, bias and activation. A noisy layer uses its means unless `params` has its noise."""
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
     if f"{name}.noise_in" in params:
         noise_out = params[f"{name}.noise_out"]
@@ -187,10 +187,8 @@ def linear(params: Params, name: str, activation: str = "identity") -> Layer:
 
 
 def noise_of(params: Mapping[str, AnyArray], draw: Callable[[int], AnyArray]) -> dict[str, AnyArray]:
-    """New noise for every noisy layer among `params`, by name: f(ε) = sgn(ε) √|ε| of the normal numbers `draw` gives.
-
-    Whatever arrays `draw(size)` gives will do.
-    """
+    """New noise for every noisy layer in `params`, by name: f(ε) = sgn(ε) √|ε| of normal numbers ε from `draw(size)`,
+    which may return NumPy or JAX arrays."""
     layers = sorted(name.removesuffix(".weight_sigma") for name in params if name.endswith(".weight_sigma"))
     sizes = {f"{layer}.noise_in": params[f"{layer}.weight_sigma"].shape[1] for layer in layers}
     sizes |= {f"{layer}.noise_out": params[f"{layer}.weight_sigma"].shape[0] for layer in layers}

@@ -1,4 +1,4 @@
-"""Acrobot: swing the tip of two hanging links above a line. Gymnasium's Acrobot-v1, with the book's equations."""
+"""Acrobot: swing the tip of two hanging links above a line. Gymnasium's Acrobot-v1 (the textbook's equations)."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Acrobot:
 
 
 def _rates(body: Body, torque: jax.Array) -> Body:
-    """Time derivatives. Mass, length and moment of inertia of each link are 1, its center of mass lies half way."""
+    """Time derivatives. Mass, length and moment of inertia of each link are 1, its center of mass is in the middle."""
     first, second, first_dot, second_dot = body
     sin, cos = jnp.sin(second), jnp.cos(second)
     d1 = 3.5 + cos
@@ -63,7 +63,7 @@ def _rates(body: Body, torque: jax.Array) -> Body:
 
 
 def _runge_kutta(body: Body, torque: jax.Array) -> Body:
-    """Fourth order, one step, on columns: nothing is stacked in between."""
+    """One fourth-order step on separate columns, which avoids stacking."""
     k1 = _rates(body, torque)
     k2 = _rates(_ahead(body, k1, SECONDS / 2), torque)
     k3 = _rates(_ahead(body, k2, SECONDS / 2), torque)

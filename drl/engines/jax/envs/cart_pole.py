@@ -12,8 +12,8 @@ from drl.engines.jax.envs.jax_env import Moved, Noise, Timed, begin, check_max_s
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
 TOTAL_MASS, POLE_MOMENT = CART_MASS + POLE_MASS, POLE_MASS * HALF_LENGTH
-FORCE, SECONDS = 10.0, 0.02  # of one push; between two steps
-FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360  # beyond these it has failed
+FORCE, SECONDS = 10.0, 0.02  # of one push; per step
+FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360  # beyond these the episode terminates
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`make_jax_env`: from an id to a JAX-native environment, through one table."""
+"""`make_jax_env`: make a JAX-native environment from an id."""
 
 import functools
 import inspect
@@ -9,6 +9,7 @@ from drl.engines.jax.envs.acrobot import Acrobot
 from drl.engines.jax.envs.cart_pole import CartPole
 from drl.engines.jax.envs.gymnax_env import GymnaxEnv
 from drl.engines.jax.envs.jax_env import JaxEnv
+from drl.engines.jax.envs.legal_moves import LegalMoves
 from drl.engines.jax.envs.mountain_car import MountainCar, MountainCarContinuous
 from drl.engines.jax.envs.movie_rec import MovieRec
 from drl.engines.jax.envs.pendulum import Pendulum
@@ -18,9 +19,9 @@ from drl.games.ipd.ipd_rules import Rules as GameRules
 from drl.games.ipd.opponents import Opponents, as_pool
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, Persona, Rules, as_personas
 
-GYMNAX = "gymnax:"  # in front of an id: an environment of gymnax
+GYMNAX = "gymnax:"  # prefix of an id: an environment of gymnax
 
-# Below, one function per environment, with the arguments and defaults of its Gymnasium twin.
+# Below, one function per environment, with the arguments and defaults of its Gymnasium version.
 
 
 def _cart_pole(sutton_barto_reward: bool = False, max_episode_steps: int = 500) -> JaxEnv:
@@ -66,7 +67,7 @@ def _prisoners_dilemma(
     return against(as_pool(opponents, weights), GameRules(payoffs, survival, rounds, history))
 
 
-# The one place where an id becomes an environment.
+# The only table of JAX-native environments.
 JAX_ENVS: dict[str, Callable[..., JaxEnv]] = {
     "Acrobot-v1": _acrobot,
     "CartPole-v0": functools.partial(_cart_pole, max_episode_steps=200),
@@ -76,16 +77,17 @@ JAX_ENVS: dict[str, Callable[..., JaxEnv]] = {
     "MountainCarContinuous-v0": _mountain_car_continuous,
     "MovieRec-v1": _movie_rec,
     "Pendulum-v1": _pendulum,
+    "drl/LegalMoves-v0": LegalMoves,
 }
 
 
 def has_jax_env(env_id: str) -> bool:
-    """Whether an id can be part of a compiled program; for `gymnax:` ids without asking gymnax for the name."""
+    """Whether an id has a JAX-native environment. The names of `gymnax:` ids are not checked."""
     return env_id in JAX_ENVS or env_id.startswith(GYMNAX)
 
 
 def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
-    """A JAX-native environment, with the arguments that its Gymnasium twin takes.
+    """A JAX-native environment, with the arguments of its Gymnasium version.
 
     >>> make_jax_env("MountainCar-v0", {"goal_velocity": 0.01})
     MountainCar(goal_velocity=0.01, max_steps=200)
@@ -98,7 +100,7 @@ def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
         hint = "" if close.startswith("expected") else f" {close}"
         raise BadInput(
             f"no environment {env_id!r} is written in JAX.{hint} There are {', '.join(JAX_ENVS)} and {GYMNAX}NAME for "
-            "any environment of gymnax; every Gymnasium id works with make_vec_env, stepped outside a program"
+            "any environment of gymnax; make_vec_env steps any Gymnasium id"
         )
     make = JAX_ENVS[env_id]
     known = inspect.signature(make).parameters
@@ -108,14 +110,14 @@ def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
 
 
 def _limit(max_episode_steps: int) -> int | None:
-    """Gymnasium's way to say that there is no time limit is -1."""
+    """The time limit; Gymnasium's -1 means no limit."""
     if max_episode_steps is None:
-        raise BadInput("max_episode_steps = None; leave it out for the usual limit, or give -1 for none")
+        raise BadInput("max_episode_steps = None; omit it for the default limit, or give -1 for none")
     return None if max_episode_steps == -1 else max_episode_steps
 
 
 def _plain(env_id: str, given: EnvKwargs) -> tuple[tuple[str, bool | int | float | str], ...]:
-    """Arguments as part of a hashable environment."""
+    """Arguments in a hashable form."""
     for name, value in given.items():
         if not isinstance(value, bool | int | float | str):
             raise BadInput(f"{name} = {value!r}; {env_id} takes numbers, true or false, and text here")

@@ -21,21 +21,21 @@ Untyped = Any  # an object of gymnax
 
 class GymnaxState(NamedTuple):
     inner: Tree  # gymnax's own state of N environments
-    obs: jax.Array  # [N, …] kept, since gymnax may need a key to observe
+    obs: jax.Array  # [N, …] stored, since gymnax may need a key to observe
 
 
 @dataclass(frozen=True)
 class GymnaxEnv:
     """A gymnax environment by name; `arguments` are fields of its params or arguments of its constructor.
 
-    Noise is one key per environment: gymnax draws by itself.
+    Noise is one key per environment: gymnax draws its own random numbers.
     """
 
     name: str
     arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
 
     def __post_init__(self) -> None:
-        self._env_and_params  # noqa: B018  (a name or argument that cannot work is found now)
+        self._env_and_params  # noqa: B018  (raises now for a wrong name or argument)
 
     @cached_property
     def _env_and_params(self) -> tuple[Untyped, Untyped]:
@@ -61,7 +61,7 @@ class GymnaxEnv:
         if type(space).__name__ != "Box":
             raise BadInput(f"cannot use observation space {space} of gymnax:{self.name}; expected Box or Discrete")
         shape, dtype = tuple(space.shape), np.dtype(space.dtype).name
-        # gymnax's images are (height, width, channels), of floats; a model wants the channels first.
+        # gymnax's images are float (height, width, channels); models expect the channels first.
         channels_last = len(shape) == 3 and shape[2] < min(shape[:2])
         return ObsSpec("box", box_shape=shape, box_dtype=dtype, channels_last=channels_last)
 
@@ -98,11 +98,11 @@ class GymnaxEnv:
 
     def step(self, state: GymnaxState, action: jax.Array, noise: jax.Array) -> Moved:
         env, params = self._env_and_params
-        # `step_env` is gymnax's step without its resets, so what it gives is the true successor.
+        # `step_env` is gymnax's step without resets, so it returns the true successor.
         move = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))
         obs, inner, reward, terminated, info = move(noise, state.inner, action, params)
         truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(inner, params)
-        # A scan wants what comes out to look like what went in; some environments turn integers into floats.
+        # A scan needs equal types of input and output; some environments turn integers into floats.
         inner = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), inner, state.inner)
         terminated = terminated.astype(bool)
         success = info["is_success"].astype(bool) if "is_success" in info else None
@@ -110,7 +110,7 @@ class GymnaxEnv:
         return Moved(after, reward.astype(jnp.float32), terminated, truncated.astype(bool), success)
 
     def _encode(self, obs: jax.Array) -> jax.Array:
-        """`ObsSpec.encode` for the two kinds of space that are taken."""
+        """`ObsSpec.encode` for the two supported kinds of space."""
         spec = self.obs_spec
         if spec.kind == "discrete":
             return jax.nn.one_hot(obs, spec.sizes[0])
@@ -125,5 +125,5 @@ def _import_gymnax() -> ModuleType:
     except ImportError as error:
         raise MissingExtra("an environment of gymnax", "gymnax", error) from error
     if not hasattr(environment.Environment, "is_truncated"):
-        raise BadInput("this gymnax reports one flag for death and time limit; install a newer one: gymnax>=1.0")
+        raise BadInput("this gymnax has one flag for termination and time limit; install a newer one: gymnax>=1.0")
     return gymnax

@@ -1,4 +1,4 @@
-"""A JAX-native environment behind the ordinary `VecEnv` contract, stepped from Python."""
+"""A JAX-native environment as a `VecEnv`, stepped from Python."""
 
 from functools import partial
 from typing import final
@@ -16,9 +16,9 @@ from drl.envs.episode_stats import EpisodeStats
 
 @final
 class HostedVecEnv(VecEnv):
-    """For evaluating on environments that exist in JAX only, such as gymnax's, and for using them with any engine.
+    """For evaluation on environments that exist only in JAX, such as gymnax's, and for using them with any engine.
 
-    Slower than a compiled rollout by the call of a program per step, whatever the number of environments.
+    Slower than a compiled rollout by one call of a compiled function per step, for any number of environments.
 
     >>> from drl.engines.jax.envs import make_jax_env
     >>> with HostedVecEnv(make_jax_env("CartPole-v1"), num_envs=4, seed=1, env_id="CartPole-v1") as env:
@@ -49,7 +49,7 @@ class HostedVecEnv(VecEnv):
         stats = self.stats
         stats.check_action(action)
         self._key, self._state, step = _move(self._env, self.num_envs, self._key, self._state, action)
-        # Copies, since the receiver may write into them.
+        # Copies: the receiver may write into them.
         reward, terminated, truncated, success, next_obs, obs, mask, next_mask = jax.tree.map(np.array, step)
         stats.add(reward.astype(np.float64))
         stats.obs = obs
@@ -67,10 +67,10 @@ class HostedVecEnv(VecEnv):
         self.action_mask = self.stats.action_mask
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
-# Functions of the module, so that a second environment of the same kind compiles nothing.
+# Module-level functions, so that a second environment of the same kind does not compile again.
 
 
 @partial(jax.jit, static_argnums=(0, 1))

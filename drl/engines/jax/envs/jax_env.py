@@ -1,5 +1,5 @@
-"""What a JAX-native environment is: pure functions of a state, an action and noise, for N copies at once. Below it,
-what such environments share: checks of arguments, the time limit, uniform noise."""
+"""The interface of JAX-native environments: pure functions of a state, an action and noise, for N environments at once.
+Also what they share: checks of arguments, the time limit, uniform noise."""
 
 import math
 from numbers import Real
@@ -14,32 +14,32 @@ from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.engines.jax.layers import Tree
 
-State = Tree  # a pytree of arrays [N, …]: everything an environment remembers, its step counter included
+State = Tree  # a pytree of arrays [N, …]: the whole state of the environments, including their step counters
 
 
 class Noise(NamedTuple):
-    """All the chance of one call: one block for a reset, one for a step. Cut along time, it feeds a scan."""
+    """The random numbers of one call: one block for a reset, one for a step. A leading time axis suits a scan."""
 
     reset: Tree  # a pytree of arrays [..., N, …]
-    step: Tree  # likewise, or None where a step knows no chance
+    step: Tree  # likewise, or None if steps are deterministic
 
 
 class Moved(NamedTuple):
-    """What one step did, before anything is reset."""
+    """The result of one step, before any reset."""
 
     state: State  # the true successor, also at an episode's end
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool
-    truncated: jax.Array  # [N] bool; may be set beside `terminated`, which wins in `step_and_reset`
-    success: jax.Array | None = None  # [N] bool; counts where an episode ended; None: the environment does not say
+    truncated: jax.Array  # [N] bool; `terminated` takes precedence in `step_and_reset`
+    success: jax.Array | None = None  # [N] bool; counts where an episode ended; None: not reported
 
 
 class JaxEnv(Protocol):
-    """N environments as pure, batched functions. An instance is a frozen dataclass: hashable, equal to its like, so
+    """N environments as pure, batched functions. An instance is a frozen dataclass with hash and equality, so
     `jit` takes it as a static argument and compiles once per kind of environment.
 
-    Randomness comes in from outside, as arrays, so that a rollout can draw all of it before its scan. Nothing here
-    resets by itself: `step_and_reset` does.
+    Random numbers are arguments, so that a rollout can draw all of them before its scan. `step` does not reset;
+    `step_and_reset` does.
 
     >>> from drl.engines.jax.envs import make_jax_env
     >>> env = make_jax_env("CartPole-v1")
@@ -49,11 +49,11 @@ class JaxEnv(Protocol):
     """
 
     @property
-    def obs_spec(self) -> ObsSpec: ...  # the same as `make_vec_env` gives for the Gymnasium twin
+    def obs_spec(self) -> ObsSpec: ...  # the same as that of `make_vec_env` for the Gymnasium version
     @property
     def action_spec(self) -> ActionSpec: ...
     @property
-    def max_steps(self) -> int | None: ...  # steps after which an episode is truncated; None: no clock
+    def max_steps(self) -> int | None: ...  # steps after which an episode is truncated; None: no limit
 
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Noise:
         """Noise for `shape` resets and steps: `(N,)` for one call, `(T, N)` for a scan over T of them."""
@@ -64,7 +64,7 @@ class JaxEnv(Protocol):
         ...
 
     def observe(self, state: State) -> jax.Array:
-        """What an agent sees, encoded: `[N, *obs_spec.shape]`."""
+        """Encoded observations `[N, *obs_spec.shape]`."""
         ...
 
     # An environment with illegal actions also has `action_mask(state) -> [N, choices] bool`; see `legal_actions`.
@@ -76,7 +76,7 @@ class JaxEnv(Protocol):
 
 
 def legal_actions(env: JaxEnv, state: State) -> jax.Array | None:
-    """What is legal in N states `[N, choices]`; None: everything, in an environment without masks."""
+    """Legal actions in N states `[N, choices]`; None: all, in an environment without masks."""
     mask = getattr(env, "action_mask", None)
     return None if mask is None else mask(state)
 
@@ -92,7 +92,7 @@ def check_number(name: str, value: float) -> None:
 
 
 class Timed(NamedTuple):
-    """A body's coordinates and the clock."""
+    """The coordinates of a body and the step counter."""
 
     body: jax.Array  # [N, coordinates] float32
     steps: jax.Array  # [N] int32, since the episode began
@@ -107,7 +107,7 @@ def out_of_time(steps: jax.Array, max_steps: int | None) -> jax.Array:
 
 
 def uniform_noise(key: jax.Array, shape: tuple[int, ...], *, reset: int, step: int = 0) -> Noise:
-    """Draws from [0, 1): `reset` of them for each reset, `step` for each step."""
+    """Uniform numbers from [0, 1): `reset` of them for each reset, `step` for each step."""
     reset_key, step_key = jax.random.split(key)
     per_step = jax.random.uniform(step_key, (*shape, step)) if step else None
     return Noise(jax.random.uniform(reset_key, (*shape, reset)), per_step)

@@ -27,7 +27,7 @@ def _start(noise: jax.Array) -> Timed:
 
 
 def _roll(body: jax.Array, push: jax.Array) -> jax.Array:
-    """Position and velocity after one step; the left wall takes all speed."""
+    """Position and velocity after one step; the left wall stops the car."""
     position, velocity = body.T
     velocity = jnp.clip(velocity + push - GRAVITY * jnp.cos(3 * position), -FASTEST, FASTEST)
     position = jnp.clip(position + velocity, LEFT_END, RIGHT_END)
@@ -39,7 +39,7 @@ def _roll(body: jax.Array, push: jax.Array) -> jax.Array:
 class MountainCar:
     """body: position and velocity; also the observation. Push left, not at all, or right; −1 for every step."""
 
-    goal_velocity: float = 0.0  # with which the goal must be reached at least
+    goal_velocity: float = 0.0  # smallest velocity at the goal
     max_steps: int | None = 200
     obs_spec = ObsSpec("box", box_shape=(2,))
     action_spec = ActionSpec("discrete", sizes=(3,))
@@ -66,9 +66,9 @@ class MountainCar:
 
 @dataclass(frozen=True)
 class MountainCarContinuous:
-    """The same valley with a force of choice: 100 for the goal, minus a tenth of the squared force at every step."""
+    """The same with a continuous force. Reward: 100 at the goal, minus a tenth of the squared force at every step."""
 
-    goal_velocity: float = 0.0  # with which the goal must be reached at least
+    goal_velocity: float = 0.0  # smallest velocity at the goal
     max_steps: int | None = 999
     obs_spec = ObsSpec("box", box_shape=(2,))
     action_spec = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,), dtype="float32")

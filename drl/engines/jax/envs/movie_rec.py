@@ -13,7 +13,7 @@ from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
 
 
 class Session(NamedTuple):
-    """Whole numbers, as in the NumPy forms."""
+    """Integers, as in the NumPy versions."""
 
     persona: jax.Array  # [N] int32, hidden
     counts: jax.Array  # [N, G + 2] int32: fifths of satisfaction per genre, tenths of fatigue, steps
@@ -21,7 +21,7 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True)
 class MovieRec:
-    """One draw for the persona at a reset, one for the click at a step; equal draws give equal episodes in NumPy."""
+    """One random number per reset for the persona, one per step for the click. NumPy gives the same episodes."""
 
     rules: Rules = field(default_factory=Rules)
 

@@ -25,8 +25,8 @@ STRONGEST, FASTEST, SECONDS = 2.0, 8.0, 0.05
 class Pendulum:
     """body: angle (0 is up) and velocity.
 
-    Gymnasium lets the angle grow with every turn; here it stays in [−π, π), where float32 is most exact. The
-    observation, sine and cosine, is the same.
+    Gymnasium's angle grows with every turn; here it stays in [−π, π), where float32 is most precise. The observation,
+    sine and cosine, is the same.
     """
 
     g: float = 10.0  # gravity

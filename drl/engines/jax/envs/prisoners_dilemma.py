@@ -1,4 +1,4 @@
-"""IteratedPrisonersDilemma-v0 against a pool of memory-1 opponents. Rules and opponents are those of
+"""IteratedPrisonersDilemma-v0 against a pool of memory-1 opponents, with the rules and opponents of
 `drl.games.ipd`."""
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class Game(NamedTuple):
 
 @dataclass(frozen=True)
 class PrisonersDilemma:
-    """One draw for the opponent at a reset; for a round one for its move, and one to end the game where chance does.
+    """One random number per reset for the opponent; per round one for its move and, with `survival`, one for the end.
 
-    Equal draws give equal games in NumPy. Make one with `against`; a Pool itself is not hashable by content.
+    Equal random numbers give equal games in NumPy. Make one with `against`; a Pool itself is not hashable by content.
     """
 
     rules: Rules
     cooperation: tuple[tuple[float, ...], ...]  # [K][5] of each opponent in each state, seen from the agent's side
-    reach: tuple[float, ...]  # [K − 1] opponent k is met for draws up to here: weights, summed up
+    reach: tuple[float, ...]  # [K − 1] cumulative weights: opponent k plays for random numbers up to here
 
     @property
     def obs_spec(self) -> ObsSpec:

@@ -1,4 +1,4 @@
-"""One step of any environment with resets: the only place where an ended episode gives way to a new one."""
+"""One step of any environment with resets. Only this module resets environments."""
 
 from typing import NamedTuple
 
@@ -14,13 +14,13 @@ class JaxStep(NamedTuple):
     """`VecStep` for compiled programs; every row is valid."""
 
     reward: jax.Array  # [N] float32
-    terminated: jax.Array  # [N] bool; wins over truncated when both would hold
+    terminated: jax.Array  # [N] bool; takes precedence over truncated
     truncated: jax.Array  # [N] bool
-    success: jax.Array | None  # [N] bool; counts where an episode ended; None: the environment does not say
+    success: jax.Array | None  # [N] bool; counts where an episode ended; None: not reported
     next_obs: jax.Array  # [N, …] true successors
-    obs: jax.Array  # [N, …] what to act on next: next_obs, or a new episode's first observation where one ended
-    action_mask: jax.Array | None = None  # [N, choices] bool: what is legal in `obs`; None: everything
-    next_action_mask: jax.Array | None = None  # the same for `next_obs`; everything where nothing is left to do
+    obs: jax.Array  # [N, …] what to act on next: next_obs, or the first observation of a new episode
+    action_mask: jax.Array | None = None  # [N, choices] bool: legal actions in `obs`; None: all
+    next_action_mask: jax.Array | None = None  # the same for `next_obs`; all if there is no legal action
 
 
 def step_and_reset(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -> tuple[State, JaxStep]:
@@ -28,7 +28,7 @@ def step_and_reset(env: JaxEnv, state: State, action: jax.Array, noise: Noise) -
 
     >>> from drl.engines.jax.envs import make_jax_env
     >>> env = make_jax_env("Pendulum-v1")
-    >>> def random_play(key):  # 100 steps of 8 envs; all chance is drawn before the scan
+    >>> def random_play(key):  # 100 steps of 8 envs; all noise is drawn before the scan
     ...     first, now, move = jax.random.split(key, 3)
     ...     state = env.reset(env.draw(first, (8,)).reset)
     ...     inputs = jax.random.normal(move, (100, 8, 1)), env.draw(now, (100, 8))
@@ -66,7 +66,7 @@ def to_env_units(spec: ActionSpec, action: jax.Array) -> jax.Array:
     if spec.kind == "box":
         low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
-        lower, upper = np.where(bounded, low, 0), np.where(bounded, high, 0)  # no infinity may meet a zero below
+        lower, upper = np.where(bounded, low, 0), np.where(bounded, high, 0)  # avoids infinity times zero below
         inside = jnp.clip(action, -1.0, 1.0)
         scaled = jnp.where(bounded, upper * (inside + 1) / 2 + lower * (1 - inside) / 2, action)
         limited = jnp.clip(scaled, low, high)  # one-sided bounds are only clipped

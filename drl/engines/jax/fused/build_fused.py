@@ -1,4 +1,4 @@
-"""From names and configs to a fused learner and the agents that act with what it learns."""
+"""Build a fused learner and its agents from names and configs."""
 
 from collections.abc import Sequence
 
@@ -17,17 +17,17 @@ from drl.engines.jax.fused.fused_learner import FusedLearner
 def build_fused(
     algorithm: str,
     env: JaxEnv,
-    configs: Sequence[Config],  # of the model, the algorithm, and where it has them its buffer and its exploration
+    configs: Sequence[Config],  # of the model, the algorithm, and optionally its buffer and exploration
     seeds: Sequence[int],
     num_envs: int,
     budget: Budget,
     normalize_obs: bool = False,
     normalize_reward: bool = False,
 ) -> tuple[FusedLearner, list[JaxAgent]]:
-    """One program for all seeds, and an agent for each."""
+    """One program for all seeds, and one agent per seed."""
     record = find_algorithm(algorithm)
     if record.fused is None:
-        raise BadInput(f"{algorithm} has no compiled form together with its environment; use --vectorization sync")
+        raise BadInput(f"{algorithm} cannot be compiled together with its environment; use --vectorization sync")
     model, config, *rest = configs
     buffer, exploration = rest or (record.buffer.config(), record.exploration())
     specs = (env.obs_spec, env.action_spec)

@@ -1,4 +1,4 @@
-"""Where a run is in its budget, and what its schedules say then."""
+"""Budget, counters and schedules of a run inside a compiled program."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def new_counters() -> Counters:
 
 @dataclass(frozen=True)
 class Budget:
-    """One of them is given, or neither: then schedules stay at their beginning."""
+    """At most one of both is given. Without a budget schedules keep their initial values."""
 
     total_timesteps: int | None = None
     num_episodes: int | None = None
@@ -36,14 +36,14 @@ class Budget:
         return jnp.minimum(counters.episodes / self.num_episodes, 1.0) if self.num_episodes else jnp.float32(0.0)
 
     def used(self, counters: Counters) -> jax.Array:
-        """Whether all of it is."""
+        """Whether the budget is used up."""
         if self.total_timesteps:
             return jnp.asarray(counters.env_steps) >= self.total_timesteps
         return jnp.asarray(counters.episodes) >= self.num_episodes if self.num_episodes else jnp.bool_(False)
 
 
 class Setup(NamedTuple):
-    """What a program is made for, besides its algorithm."""
+    """The settings of a program, besides its algorithm."""
 
     env: JaxEnv
     num_envs: int
@@ -55,7 +55,7 @@ class Setup(NamedTuple):
 
 
 def value_at(schedule: Schedule, time: jax.Array) -> jax.Array:
-    """A schedule of `drl.core.schedules`, called with a number that only the compiled program knows."""
+    """The value of a schedule of `drl.core.schedules` at a traced time."""
     if isinstance(schedule, Constant):
         return jnp.float32(schedule.value)
     if isinstance(schedule, Linear):

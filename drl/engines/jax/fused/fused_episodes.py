@@ -1,4 +1,4 @@
-"""REINFORCE with its environments: whole episodes and what is learned from them, in one program."""
+"""REINFORCE and its environments in one program: whole episodes and the update on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,21 +34,21 @@ Seen = tuple[tuple[Tree, ...], Ends]  # columns of a Window, and episodes that e
 
 
 class Carry(NamedTuple):
-    """Everything that a run is made of between two learning steps: no episode is under way then."""
+    """The whole state of a run between two learning steps, when no episode is running."""
 
     learner: ReinforceState
     counters: Counters
     key: jax.Array
-    running_stats: RunningStats | None  # of observations, where they are normalized
-    scaler: Scaler | None  # of rewards, likewise
+    running_stats: RunningStats | None  # of observations, if they are normalized
+    scaler: Scaler | None  # of rewards, if they are normalized
 
 
 @dataclass(frozen=True)
 class FusedEpisodes:
-    """A constant to the compiler: configuration and pure functions.
+    """Configuration and pure functions: a static argument of compiled functions.
 
-    All environments begin together and play one episode each; those that are through wait for the last. With fewer
-    environments than episodes they play several times.
+    All environments begin together and play one episode each; those that finish first wait for the last one. With fewer
+    environments than episodes this is repeated.
     """
 
     env: JaxEnv
@@ -67,8 +67,8 @@ class FusedEpisodes:
         if episodes % num_envs:
             fitting = max(n for n in range(1, num_envs + 1) if episodes % n == 0)
             raise BadInput(
-                f"episodes_per_step is {episodes} with {num_envs} environments; each plays equally many in one "
-                f"program: use --num-envs {fitting}, or --vectorization sync"
+                f"episodes_per_step is {episodes} with {num_envs} environments; in one program all play "
+                f"equally many: use --num-envs {fitting}, or --vectorization sync"
             )
         if self.env.max_steps is None:
             raise BadInput("reinforce in one program needs an environment with a time limit; use --vectorization sync")
@@ -119,7 +119,7 @@ class FusedEpisodes:
         return Carry(learner, counters, key, running_stats, scaler), report
 
     def _play(self, carry: Carry, key: jax.Array) -> tuple[Window, Ends]:
-        """One episode of every environment, `[T, N]`; rows after its end are not valid."""
+        """One episode of every environment, `[T, N]`; rows after its end are invalid."""
         dist, shape = self.pure.dist, (self.longest, self.num_envs)
         first_key, env_key, action_key = jax.random.split(key, 3)
         state = self.env.reset(self.env.draw(first_key, (self.num_envs,)).reset)
@@ -134,7 +134,7 @@ class FusedEpisodes:
             step = step._replace(reward=jnp.where(alive, step.reward, 0.0))
             running, ends = record_step(running, step)
             ends = ends._replace(how=jnp.where(alive, ends.how, 0))
-            # What is not valid is terminated, so that nothing flows back from it.
+            # Invalid rows are terminated, so that they do not affect the returns.
             terminated, truncated = step.terminated | ~alive, step.truncated & alive
             row = (obs, action, step.reward, terminated, truncated, alive, step.next_obs, mask)
             return (state, step.obs, running, alive & ~(step.terminated | step.truncated)), (row, ends)
@@ -142,7 +142,7 @@ class FusedEpisodes:
         now = (state, self.env.observe(state), new_running_episodes(self.num_envs), jnp.ones(self.num_envs, bool))
         shapes = jax.eval_shape(act, 0, now)[1]
         seen, ends = jax.tree.map(lambda leaf: jnp.zeros((self.longest, *leaf.shape), leaf.dtype), shapes)
-        seen = (*seen[:3], jnp.ones_like(seen[3]), *seen[4:])  # rows that are never played are terminated too
+        seen = (*seen[:3], jnp.ones_like(seen[3]), *seen[4:])  # rows that are never played are also terminated
         return self._until_all_ended(act, now, (seen, ends))
 
     def _until_all_ended(

@@ -15,11 +15,11 @@ from drl.engines.jax.fused.step_report import Report
 from drl.engines.jax.layers import Tree, transposed, untransposed
 from drl.engines.jax.model_state import restore_state, state_arrays
 
-CHUNK_SECONDS = 0.1  # work between two returns to Python, at least: below that the way there and back is felt
-# What a fast core does, for an estimate from sizes alone: with a stop-watch two equal runs would differ.
+CHUNK_SECONDS = 0.1  # minimum duration of a chunk; shorter ones make the return to Python noticeable
+# Speed of a fast core, to estimate durations from sizes. Measured durations would make equal runs differ.
 FLOPS, ROW_SECONDS = 1e11, 0.5e-6
 MOST_STEPS = 256  # learning steps in a chunk
-MOST_ROWS = 1 << 19  # rows that the reports of a chunk may tell of
+MOST_ROWS = 1 << 19  # rows in the reports of a chunk
 
 
 class Program(Protocol):
@@ -38,7 +38,7 @@ class Program(Protocol):
 
 
 def _chunk(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:
-    """`count` learning steps, at most `room`. The count is an input, so that one program serves every length."""
+    """`count` learning steps, at most `room`. The count is an input, so that one program works for every length."""
     shapes = jax.eval_shape(program.learn_step, carry)[1]
     reports = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape), leaf.dtype), shapes)
 
@@ -81,19 +81,19 @@ class FusedLearner:
         self.most_steps = program.steps  # environment steps of one learning step
 
     def advance(self, count: int) -> list[Report]:
-        """Take `count` learning steps. One report for each seed, its arrays with the learning steps in front."""
+        """Take `count` learning steps. Returns one report per seed; the first axis is the learning step."""
         run = _one if len(self.seeds) == 1 else _several
         self.carry, reports = run(self.program, self.room, self.carry, np.int32(count))
         host = jax.tree.map(np.asarray, reports)
         return [jax.tree.map(lambda leaf, i=i: leaf[i, :count], host) for i in range(len(self.seeds))]
 
     def params(self, index: int) -> Tree:
-        """Of one seed, as NumPy arrays of their own: the next chunk reuses the buffer of these."""
+        """The parameters of one seed, as copies: the next chunk reuses the buffers."""
         params = jax.tree.map(lambda value: np.asarray(value)[index], self.carry.learner.params)
         return jax.tree.map(lambda array: np.array(array, order="C"), untransposed(params))
 
     def running_stats(self, index: int) -> RunningStats | None:
-        """Of one seed's observations, where they are normalized."""
+        """The statistics of one seed's observations; None if they are not normalized."""
         running_stats = getattr(self.carry, "running_stats", None)
         return None if running_stats is None else RunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
 

@@ -1,4 +1,4 @@
-"""DQN with its environments and its replay buffer, in one program."""
+"""DQN with its environments and its replay buffer in one program."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ Learning = tuple[DQNState, ReplayState]
 
 
 class Carry(NamedTuple):
-    """Everything that a run is made of between two learning steps."""
+    """The whole state of a run between two learning steps."""
 
     learner: DQNState
     buffer: ReplayState
@@ -37,10 +37,10 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedOffPolicy:
-    """A constant to the compiler: configuration and pure functions.
+    """Configuration and pure functions: a static argument of compiled functions.
 
-    A round is some steps of every environment and the updates that are due for them; a learning step is as many rounds
-    as give `updates_per_log` updates. Once the budget is used up steps are not counted any more and nothing is learned.
+    A round is a few steps of every environment and the updates that follow. A learning step has as many rounds as
+    `updates_per_log` updates need. After the budget is used up, steps do not count and nothing is learned.
     """
 
     env: JaxEnv
@@ -53,7 +53,7 @@ class FusedOffPolicy:
     @classmethod
     def make(cls, pure: PureDQN, setup: Setup) -> Self:
         if setup.normalize_obs or setup.normalize_reward:
-            raise BadInput("dqn in one program takes observations as they are; use --vectorization sync to normalize")
+            raise BadInput("dqn in one program does not normalize; use --vectorization sync")
         return cls(setup.env, pure, setup.num_envs, setup.budget, setup.buffer, setup.exploration)
 
     def __post_init__(self) -> None:
@@ -96,12 +96,12 @@ class FusedOffPolicy:
 
     @property
     def passes(self) -> int:
-        """How often a learning step goes over its rows."""
+        """Passes of one learning step over its rows."""
         return max(1, self.rounds * self.updates_per_round * self.buffer.batch_size // self.steps)
 
     @property
     def epsilon(self) -> Schedule:
-        """The share of random actions over environment steps."""
+        """ε over environment steps."""
         head = q_head(self.pure.model)
         noisy = head is not None and head.sigma > 0
         return epsilon_schedule(self.exploration, noisy, max(self.buffer.warmup, self.buffer.batch_size))
@@ -133,7 +133,9 @@ class FusedOffPolicy:
             began = carry.counters.env_steps
             carry, (reward, ends) = jax.lax.scan(self._act, carry, (noise, coins, keys[self.updates_per_round :]))
             updates = (draws, keys[: self.updates_per_round])
-            whole = carry.counters.env_steps - began == self.rows_per_round * self.num_envs  # not cut by the budget
+            whole = (
+                carry.counters.env_steps - began == self.rows_per_round * self.num_envs
+            )  # not cut short by the budget
             learner, buffer, logs = self._learn(carry, updates, rate, whole)
             return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs)
 
@@ -145,7 +147,7 @@ class FusedOffPolicy:
         return carry._replace(key=key), report
 
     def _act(self, carry: Carry, draws: tuple[Noise, jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Ends]]:
-        """One step of every environment, into the buffer."""
+        """One step of every environment, stored in the buffer."""
         noise, coins, key = draws
         model, params = self.pure.model, carry.learner.params
         noisy_params = with_noise(params, noise_for(params, partial(random_noise, key)))
@@ -153,7 +155,7 @@ class FusedOffPolicy:
         mask, count = legal_actions(self.env, carry.env), self.env.action_spec.sizes[0]
         if mask is None:
             random = jnp.int32(coins[:, 1] * count)
-        else:  # one of the legal ones, counted through
+        else:  # the n-th legal action
             wanted = jnp.int32(coins[:, 1] * mask.sum(axis=1))
             random = (jnp.cumsum(mask, axis=1) > wanted[:, None]).argmax(axis=1).astype(jnp.int32)
             q_values = jnp.where(mask, q_values, -jnp.inf)
@@ -172,7 +174,7 @@ class FusedOffPolicy:
     def _learn(
         self, carry: Carry, updates: Draws, rate: jax.Array, whole: jax.Array
     ) -> tuple[DQNState, ReplayState, Logs]:
-        """The updates of one whole round, once the warm-up is over and there is a batch to draw."""
+        """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
         due = whole & (counters.env_steps >= buffer.warmup + buffer.train_every)
         due &= self.replay.complete(carry.buffer) * self.num_envs >= buffer.batch_size

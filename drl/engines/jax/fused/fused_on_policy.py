@@ -1,4 +1,4 @@
-"""PPO and A2C with their environments: a rollout of T steps and what is learned from it, in one program."""
+"""PPO and A2C with their environments in one program: a rollout of T steps and the update on it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -29,7 +29,7 @@ Playing = tuple[State, jax.Array, RunningEpisodes]  # N environments, their obse
 
 
 class Carry(NamedTuple):
-    """Everything that a run is made of between two learning steps."""
+    """The whole state of a run between two learning steps."""
 
     learner: LearnerState
     env: State
@@ -37,13 +37,13 @@ class Carry(NamedTuple):
     running: RunningEpisodes
     counters: Counters
     key: jax.Array
-    running_stats: RunningStats | None  # of observations, where they are normalized
-    scaler: Scaler | None  # of rewards, likewise
+    running_stats: RunningStats | None  # of observations, if they are normalized
+    scaler: Scaler | None  # of rewards, if they are normalized
 
 
 @dataclass(frozen=True)
 class FusedOnPolicy:
-    """A constant to the compiler: configuration and pure functions."""
+    """Configuration and pure functions: a static argument of compiled functions."""
 
     env: JaxEnv
     pure: PurePPO | PureA2C
@@ -68,7 +68,7 @@ class FusedOnPolicy:
 
     @property
     def passes(self) -> int:
-        """How often a learning step goes over its rows."""
+        """Passes of one learning step over its rows."""
         return int(getattr(self.pure.config, "epochs", 1))
 
     def begin(self, params: Tree, key: jax.Array) -> Carry:
@@ -102,7 +102,7 @@ class FusedOnPolicy:
         return carry._replace(running_stats=running_stats, scaler=scaler), report
 
     def _collect(self, carry: Carry, env_key: jax.Array, action_key: jax.Array) -> tuple[Carry, Window, Ends]:
-        """T steps of every environment with the policy as it is."""
+        """T steps of every environment with the current policy."""
         dist, shape = self.pure.dist, (self.rows, self.num_envs)
         params, running_stats = carry.learner.params, carry.running_stats
 

@@ -1,7 +1,7 @@
-"""The replay buffer inside a compiled program: a ring of single steps `[L, N]`, joined to n steps when they are drawn.
+"""The replay buffer inside a compiled program: a ring of single steps `[L, N]`, joined to n steps when sampled.
 
-Every environment writes one row at a time, so the steps that follow a row are the rows behind it. A row is drawn only
-once all the n steps from it are there: none ever crosses the write pointer.
+Every environment writes one row at a time, so consecutive rows are consecutive steps. A row is sampled only once all
+its n steps are stored, so no n-step row crosses the write pointer.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class Steps(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     next_obs: jax.Array  # true successors
-    next_action_mask: jax.Array | None = None  # what is legal in them; None: everything
+    next_action_mask: jax.Array | None = None  # legal actions there; None: all
 
 
 class ReplayState(NamedTuple):
     steps: Steps
     written: jax.Array  # int32: rows since the start
-    tree: Levels | None  # priorities by slot · N + environment, where drawing is prioritized
-    top: jax.Array  # float32: the largest |δ| + ε so far
+    tree: Levels | None  # priorities by slot · N + environment, if sampling is prioritized
+    top: jax.Array  # float32: the maximum of |δ| + ε so far
     beta: jax.Array  # float32
 
 
@@ -54,13 +54,13 @@ class FusedReplay:
         kind = jnp.float32 if action_spec.kind == "box" else jnp.int32
         action = jnp.zeros((*shape, *action_spec.policy_shape), kind)
         mask = jnp.ones((*shape, action_spec.num_choices), bool) if masked else None
-        # Two of each: buffers that are given away for reuse must not be one and the same.
+        # Copies: donated buffers must not be shared.
         steps = Steps(obs, action, jnp.zeros(shape), flags, flags.copy(), obs.copy(), mask)
         tree = new_levels(self.length * self.num_envs) if self.config.prioritized else None
         return ReplayState(steps, jnp.int32(0), tree, jnp.float32(1.0), jnp.float32(self.config.priority_beta))
 
     def complete(self, buffer: ReplayState) -> jax.Array:
-        """Rows that can be drawn."""
+        """The number of rows that can be sampled, per environment."""
         return jnp.minimum(buffer.written, self.length) - (self.config.n_step - 1)
 
     def add(self, buffer: ReplayState, obs: jax.Array, action: jax.Array, step: JaxStep) -> ReplayState:
@@ -70,7 +70,7 @@ class FusedReplay:
         steps = jax.tree.map(lambda column, row: column.at[slot].set(row), buffer.steps, new)
         tree, envs = buffer.tree, jnp.arange(self.num_envs)
         if tree is not None:
-            # The row that this step completed comes in at the highest priority; the one it overwrote is gone.
+            # The row that this step completed gets the highest priority; the overwritten row gets 0.
             ready = buffer.written - (self.config.n_step - 1)
             weight = jnp.where(ready >= 0, buffer.top**self.config.priority_alpha, 0.0)
             if self.config.n_step > 1:
@@ -80,7 +80,7 @@ class FusedReplay:
         return buffer._replace(steps=steps, written=buffer.written + 1, tree=tree)
 
     def draw(self, buffer: ReplayState, uniform: jax.Array) -> tuple[ReplayState, QRows, jax.Array]:
-        """A batch from uniform numbers `[2, B]`, and the places of its rows."""
+        """A batch from uniform numbers `[2, B]`, and the positions of its rows."""
         count = uniform.shape[1]
         if buffer.tree is None:
             back = jnp.int32(uniform[0] * self.complete(buffer))  # 0: the newest complete row
@@ -104,10 +104,10 @@ class FusedReplay:
         return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, priority.max()))
 
     def _joined(self, steps: Steps, place: jax.Array, weight: jax.Array | None) -> QRows:
-        """n steps from each place: rewards summed until the first episode end, then the value of what came last."""
+        """n steps from each place: rewards summed up to the first episode end, and the successor of the last step."""
         slot, env = place // self.num_envs, place % self.num_envs
         reward, alive, last = jnp.zeros(place.shape), jnp.ones(place.shape, bool), slot
-        discount = jnp.ones(place.shape)  # γ^k, k the steps used so far
+        discount = jnp.ones(place.shape)  # γ^k, k: steps so far
         for k in range(self.config.n_step):
             now = (slot + k) % self.length
             reward = reward + jnp.where(alive, discount * steps.reward[now, env], 0.0)

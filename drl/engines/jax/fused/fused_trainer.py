@@ -1,9 +1,9 @@
-"""The trainer of a fused program: the same logs as `Trainer` gives, one per learning step, though many are computed in
-one call.
+"""The trainer of a fused program. It gives one log per learning step, as `Trainer` does, but computes many learning
+steps, a chunk, in one call.
 
-Between two calls everything can be looked at, saved and stopped. A log in the middle of a chunk comes with an agent
-that is already at the chunk's end, so chunks end at the `sync_points`: where an evaluation or a checkpoint is due, log
-and agent belong together.
+A run can be inspected, saved and stopped only between two chunks. While the logs of a chunk are given, the agent is
+already at the chunk's end. So chunks end at the `sync_points`: when an evaluation or a checkpoint is due, log and agent
+are in sync.
 """
 
 import time
@@ -24,15 +24,15 @@ from drl.trainer.trainer import TrainerConfig, TrainerLoop, TrainingStats
 
 
 class SeedBatch:
-    """Runs of several seeds in one program. Each has a trainer of its own; all are taught in step."""
+    """Runs of several seeds in one program. Each has its own trainer; all advance together."""
 
     def __init__(
         self,
         learner: FusedLearner,
         agents: Sequence[Agent],
         config: TrainerConfig,
-        sync_points: Sequence[float] = (),  # environment steps
-        reward_threshold: float | None = None,  # the return of a success, where the environment does not report one
+        sync_points: Sequence[float] = (),  # periods in environment steps
+        reward_threshold: float | None = None,  # the return of a success, if the environment does not report success
     ):
         self.learner, self.reward_threshold = learner, reward_threshold
         self.sync_points = [every for every in sync_points if every]
@@ -40,7 +40,7 @@ class SeedBatch:
         self.trainers = [FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)]
 
     def advance(self) -> None:
-        """One chunk; its reports wait at the trainers."""
+        """Compute one chunk and queue its reports at the trainers."""
         count = self._length()
         started = time.perf_counter()
         reports = self.learner.advance(count)
@@ -50,16 +50,16 @@ class SeedBatch:
             trainer.receive(report, seconds)
 
     def _length(self) -> int:
-        """Learning steps up to the next landmark: the step that passes one is always a chunk's last."""
+        """Learning steps up to the next sync point: the step that passes it is the last of its chunk."""
         ahead = [every - done % every for every in self.sync_points for done in self.computed]
         fitting = min((steps // self.learner.most_steps for steps in ahead), default=self.learner.preferred)
         return int(max(1, min(self.learner.preferred, fitting)))
 
 
 class Taken(NamedTuple):
-    """One learning step that the program took and nobody has asked for yet."""
+    """One learning step that is computed but not yet logged."""
 
-    learned: dict[str, float]  # {}: a part of the warm-up, nothing was learned
+    learned: dict[str, float]  # {}: in the warm-up, nothing was learned
     steps: int
     reward: float  # sum over the step
     episodes: list[Episode]
@@ -94,7 +94,7 @@ class FusedTrainer(TrainerLoop):
         return not self.pending
 
     def receive(self, report: Report, seconds: float) -> None:
-        """What a chunk gave this run, `seconds` for each learning step, and an agent that acts with it."""
+        """Queue the learning steps of a chunk, each of which took `seconds`, and update the agent."""
         episodes: list[list[Episode]] = [[] for _ in report.steps]
         step, _, env = place = np.nonzero(report.ends.how)
         columns: tuple[AnyArray, ...] = (step, *(column[place] for column in report.ends), env)
@@ -105,7 +105,7 @@ class FusedTrainer(TrainerLoop):
         learn, counts = ({name: values.tolist() for name, values in part.items()} for part in report[:2])
         numbers = zip(report.steps.tolist(), report.reward.tolist(), strict=True)
         for i, (steps, reward) in enumerate(numbers):
-            if not steps:  # after the budget's end, while other seeds go on
+            if not steps:  # after the end of the budget, while other seeds continue
                 continue
             learned = {name: values[i] / counts[name][i] for name, values in learn.items() if counts[name][i]}
             self.pending.append(Taken(learned, steps, reward, episodes[i], seconds))
@@ -120,7 +120,7 @@ class FusedTrainer(TrainerLoop):
             self.agent.normalizer.load_state_dict(state)
 
     def state_dict(self) -> StateDict:
-        """Everything of this run; the program's state is that of all seeds in it."""
+        """The state of this run, and the program's state, which covers all seeds."""
         pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
         return {
             "stats": self.stats.state_dict(),

@@ -1,4 +1,4 @@
-"""A sum tree in JAX: one array per level, so that a level is read while the one above it is written."""
+"""A sum tree in JAX, with one array per level."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def total(levels: Levels) -> jax.Array:
 
 
 def set_weights(levels: Levels, index: jax.Array, weight: jax.Array) -> Levels:
-    """Change weights; where an index appears twice, one of its weights counts."""
+    """Change weights; if an index appears twice, one of its weights is used."""
     changed = [levels[0].at[index].set(weight)]
     for above in levels[1:]:
         index, below = index >> 1, changed[-1]
@@ -34,7 +34,7 @@ def find(levels: Levels, mass: jax.Array) -> jax.Array:
     for level in reversed(levels[:-1]):
         node = 2 * node
         left, right = level[node], level[node + 1]
-        goes_right = (mass >= left) & (right > 0)  # rounding must not lead to an empty leaf
+        goes_right = (mass >= left) & (right > 0)  # so that rounding does not lead to an empty leaf
         mass = jnp.where(goes_right, mass - left, mass)
         node = node + goes_right
     return node

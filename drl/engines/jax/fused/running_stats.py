@@ -1,4 +1,4 @@
-"""`drl.core.normalize` in JAX: the same statistics as pure functions, changed once per learning step."""
+"""`drl.core.normalize` in JAX: the same statistics as pure functions, updated once per learning step."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from drl.core.specs import AnyArray
 from drl.engines.jax.on_policy import Window, flat, weight_of
 
-CLIP = 10.0  # as ObsNormalizer and RewardScaler clip
+CLIP = 10.0  # as in ObsNormalizer and RewardScaler
 
 
 class RunningStats(NamedTuple):
@@ -23,7 +23,7 @@ def new_running_stats(shape: tuple[int, ...]) -> RunningStats:
 
 
 def merge(running_stats: RunningStats, rows: jax.Array, weight: jax.Array | None = None) -> RunningStats:
-    """Take in rows `[B, *shape]`, those of weight 0 left out (Chan's parallel formula)."""
+    """Add rows `[B, *shape]`, except those of weight 0 (Chan's parallel formula)."""
     shape = (-1,) + (1,) * (rows.ndim - 1)
     share = jnp.ones(len(rows)) if weight is None else weight
     share, count = share.reshape(shape), share.sum()
@@ -47,7 +47,7 @@ def normalize(running_stats: RunningStats | None, obs: jax.Array) -> jax.Array:
 
 
 class Scaler(NamedTuple):
-    """Of rewards, by the deviation of the running discounted return."""
+    """Scales rewards by the standard deviation of the running discounted return."""
 
     running_stats: RunningStats
     returns: AnyArray  # [N] discounted return so far
@@ -60,7 +60,7 @@ def new_scaler(num_envs: int) -> Scaler:
 def follow(
     scaler: Scaler, reward: jax.Array, ended: jax.Array, gamma: float, weight: jax.Array | None = None
 ) -> tuple[Scaler, jax.Array]:
-    """Follow a rollout `[T, N]`, then scale its rewards. Rows of weight 0 must come after an episode's end."""
+    """Add a rollout `[T, N]`, then scale its rewards. Rows of weight 0 must come after an episode's end."""
 
     def step(returns: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         returns = gamma * returns + row[0]
@@ -74,7 +74,7 @@ def follow(
 def prepared(
     window: Window, running_stats: RunningStats | None, scaler: Scaler | None, gamma: float
 ) -> tuple[Window, RunningStats | None, Scaler | None]:
-    """The window as the learner sees it, and the statistics after it: those of observations change after their use."""
+    """The normalized window and the new statistics. Observations are normalized with the old statistics."""
     weight = weight_of(window)
     if running_stats is not None:
         names = ("obs", "next_obs", "last_obs")

@@ -1,4 +1,4 @@
-"""What a compiled learning step tells: numbers and ended episodes, as arrays of fixed shape."""
+"""The report of a compiled learning step: numbers and finished episodes, as arrays of fixed shape."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from drl.engines.jax.envs.stepping import JaxStep
 
 
 class Ends(NamedTuple):
-    """Episodes that ended, where and how: `[…, N]`. Where none did, `how` is 0 and the others mean nothing."""
+    """Finished episodes `[…, N]`. Where none ended, `how` is 0 and the other fields are meaningless."""
 
     how: jax.Array  # int8: bits of `drl.core.log`
     episode_return: jax.Array  # float32, raw rewards
@@ -19,10 +19,10 @@ class Ends(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One learning step."""
+    """The report of one learning step."""
 
-    learn: dict[str, jax.Array]  # what the algorithm reports, summed over the updates that report it
-    counts: dict[str, jax.Array]  # int32: how many updates these are, by the same names
+    learn: dict[str, jax.Array]  # numbers of the algorithm, summed over the updates that report them
+    counts: dict[str, jax.Array]  # int32: number of these updates, by the same names
     steps: jax.Array  # int32: environment steps
     reward: jax.Array  # float32: sum of all rewards
     ends: Ends  # [rows, N]
@@ -34,14 +34,15 @@ def one_update(logs: dict[str, jax.Array], steps: jax.Array, reward: jax.Array, 
 
 
 class Sometimes(NamedTuple):
-    """A number that an update reports only now and then, such as the loss of a delayed policy."""
+    """A number that only some updates report, such as the loss of a delayed policy."""
 
-    value: jax.Array  # float32; 0 where it is not reported
+    value: jax.Array  # float32; 0 if it is not reported
     reported: jax.Array  # bool
 
 
 def summed(logs: Mapping[str, jax.Array | Sometimes]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Logs of several updates, stacked in front: sums over those that report a name, and how many do."""
+    """Logs of several updates, stacked along the first axis: for each name the sum over the updates that report it, and
+    their number."""
     learn, counts = {}, {}
     for name, values in logs.items():
         value, reported = values if isinstance(values, Sometimes) else (values, jnp.ones(values.shape, bool))
@@ -61,7 +62,7 @@ def new_running_episodes(num_envs: int) -> RunningEpisodes:
 
 
 def record_step(running: RunningEpisodes, step: JaxStep) -> tuple[RunningEpisodes, Ends]:
-    """Add one step of every environment to the book; where an episode ended, report it and start again from zero."""
+    """Add one step of every environment; where an episode ended, report it and reset its return and length to zero."""
     running = RunningEpisodes(running.episode_return + step.reward, running.length + 1)
     how = TRUNCATED * step.truncated + TERMINATED * step.terminated
     ended = step.truncated | step.terminated
