@@ -1,4 +1,4 @@
-"""drl: a workshop where environment, model state, student and trainer are four things you swap one by one.
+"""drl: modular deep reinforcement learning. Environment, model, agent, algorithm and trainer are swapped one by one.
 
 Importing `drl` registers its environments with Gymnasium and loads neither torch nor jax; names below are fetched on
 first use.

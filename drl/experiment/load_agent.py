@@ -13,7 +13,7 @@ ENGINES = ("torch", "jax")  # each loads agents of both
 
 
 def load_agent(path: str | Path, model: object = None, device: str = "cpu", engine: str | None = None) -> Any:
-    """The agent in an agent folder, a run, or an experiment's newest run, ready to `act`. Pass `model` if it is a custom one.
+    """The agent in an agent folder, a run, or the newest run of an experiment. Pass `model` if it is a custom one.
 
     `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
     it is installed, else the other one, else NumPy.

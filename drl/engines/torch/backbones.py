@@ -204,7 +204,7 @@ def make_conv1d(
 def make_backbone(
     config: ModelConfig | QModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """The backbone a config names, with a memory behind it if it is to be recurrent.
+    """The backbone a config names, with a recurrent cell behind it where the config asks for one.
 
     `auto` looks at the observation: images → cnn, several parts with an image among them → an encoder for each,
     everything else → mlp.

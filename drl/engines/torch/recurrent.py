@@ -29,13 +29,13 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
         self.rnn_state_size = size if kind == "gru" else 2 * size
-        self.offset = 0  # where its part begins in the agent's hidden state; see `arrange`
+        self.offset = 0  # where its part begins in the agent's rnn_state; see `arrange`
 
     def forward(self, seen: Sequences) -> Tensor:
         if not isinstance(seen, Sequences):
             raise BadInput(
                 "a recurrent model sees sequences, not single observations; act through its agent, and learn from a "
-                "Rollout that a Trainer fills"
+                "RolloutBuffer that a Trainer fills"
             )
         part = slice(self.offset, self.offset + self.rnn_state_size)
         out, after = SCANS[self.kind](self.cell, self.backbone(seen.obs), seen.sizes, seen.rnn_state[:, part])
@@ -45,7 +45,7 @@ class Recurrent(nn.Module):
 
 
 def arrange(model: nn.Module) -> int:
-    """Give every recurrent part of the model its place in one hidden state. Returns how wide that is; 0: no memory."""
+    """Give every recurrent part of the model its place in one rnn_state. Returns its width; 0: nothing is recurrent."""
     width = 0
     for part in recurrent_parts(model):
         part.offset = width

@@ -2,7 +2,7 @@
 
 from drl.games.probes.counting import CountingEnv, CountingVectorEnv
 from drl.games.probes.known_values import MatchEnv, OneStepEnv, TargetEnv, TwoStepEnv
-from drl.games.probes.legal_moves import LegalMovesEnv
+from drl.games.probes.masked import LegalMovesEnv
 from drl.games.probes.remembering import CartPoleNoVelocityEnv, MoodEnv, RecallEnv
 
 __all__ = [

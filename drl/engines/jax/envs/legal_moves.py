@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import Moved, Noise, uniform_noise
-from drl.games.probes.legal_moves import ACTIONS, LENGTH
+from drl.games.probes.masked import ACTIONS, LENGTH
 
 
 class LegalMovesState(NamedTuple):

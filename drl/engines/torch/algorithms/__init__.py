@@ -1,1 +1,1 @@
-"""One algorithm, one file: its pure loss, its class. The configs, which all engines share, are in `core/configs.py`."""
+"""One algorithm, one file: its pure loss and its class. The configs are in `core/algorithms/*_record.py`."""

@@ -1,7 +1,7 @@
 """DQN (Mnih et al., 2015) and what grew from it: double, n-step, distributional (C51, quantiles), prioritized, noisy.
 
 The parts are independent switches. Dueling, noisy and distributional are the model's; n-step and priorities are the
-memory's and reach the loss as `discount` and `weight`; double is here.
+buffer's and reach the loss as `discount` and `weight`; double is here.
 """
 
 import copy

@@ -1,0 +1,38 @@
+"""The house rules: unique file names, nobody asks for an algorithm's name, few untyped things."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "drl"
+FILES = sorted(PACKAGE.rglob("*.py"))
+ENGINES = {"engines/numpy", "engines/torch", "engines/jax"}
+
+
+def test_file_names_are_unique_except_for_engine_twins():
+    places = defaultdict(list)
+    for path in FILES:
+        if path.name != "__init__.py":
+            room = str(path.parent.relative_to(PACKAGE))
+            places[path.name].append(next((f"{e} twin" for e in ENGINES if room in (e, f"{e}/algorithms")), room))
+    doubled = {name: rooms for name, rooms in places.items() if len(rooms) > 1}
+    assert {name: rooms for name, rooms in doubled.items() if not all(room.endswith("twin") for room in rooms)} == {}
+
+
+def test_no_code_asks_for_the_name_of_an_algorithm():
+    """Only their records do, and the flat command line, which is that of DQN."""
+    names = re.compile(r"""[=!]=\s*["'](ppo|a2c|reinforce|dqn)["']|["'](ppo|a2c|reinforce|dqn)["']\s*:""")
+    allowed = {"core/algorithms", "cli/flat.py"}
+    found = [
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in FILES
+        for line in path.read_text().splitlines()
+        if names.search(line) and not any(str(path.relative_to(PACKAGE)).startswith(place) for place in allowed)
+    ]
+    assert found == []
+
+
+def test_contracts_are_typed():
+    counts = {path: len(re.findall(r"\bAny\b", path.read_text())) for path in FILES}
+    assert counts[PACKAGE / "core" / "contracts.py"] == 0
+    assert sum(counts.values()) < 250
