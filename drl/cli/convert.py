@@ -13,7 +13,7 @@ from drl.cli.flags import parse_flags
 from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.plugins import import_plugins
+from drl.core.network_parts import import_plugins
 from drl.core.specs import Array, ObsSpec
 from drl.experiment.run_folder import find_agent_folder
 

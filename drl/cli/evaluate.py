@@ -11,7 +11,7 @@ from drl.cli.flags import parse_flags
 from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.plugins import import_plugins
+from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted

@@ -7,7 +7,7 @@ from drl.cli.flags import parse_flags
 from drl.cli.train import peek_list
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
-from drl.core.plugins import import_plugins
+from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …

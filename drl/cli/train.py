@@ -8,7 +8,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
-from drl.core.plugins import import_plugins
+from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml

@@ -4,7 +4,9 @@ A maker is the object itself or the name of one, `module:name`, which is importe
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from drl.core.errors import BadInput, MissingExtra
@@ -69,3 +71,14 @@ def _register(table: dict[str, NetworkPart], kind: str, name: str, part: Network
     if table.get(name, part) != part:
         raise BadInput(f"there is a {kind} {name!r} already; choose another name")
     table[name] = part
+
+
+def import_plugins(modules: Iterable[str]) -> None:
+    """Import each module; installed modules take precedence over files in the current folder."""
+    for module in modules:
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # console scripts do not search the current folder
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # a user module can raise anything
+            raise BadInput(f"cannot import plugin {module!r}: {type(error).__name__}: {error}") from error

@@ -97,9 +97,12 @@ def runs_in(experiment: Path) -> list[Path]:
 def find_agent_folder(path: str | Path) -> Path:
     """The agent's folder, given that folder, its run, or an experiment: its newest run."""
     given = Path(path)
-    if given.is_dir() and not (given / "card.json").exists() and not (given / "agent").exists() and runs_in(given):
-        given = find_run(given)
-    return find_agent(given)
+    if not given.is_dir() or (given / "card.json").exists() or (given / "agent").exists():
+        return find_agent(given)
+    if not (given / "run.json").is_file() and not runs_in(given):
+        expected = f"expected {given}/card.json, {given}/agent/card.json or runs inside"
+        raise BadInput(f"{given} is not a run folder and holds no agent: {expected}")
+    return find_agent(find_run(given))
 
 
 def find_run(path: str | Path) -> Path:

@@ -12,7 +12,7 @@ from drl.tracking.files import Row
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-class EpisodeBuffer(NamedTuple):
+class EpisodeTable(NamedTuple):
     """The finished episodes of a run, in order."""
 
     env_steps: Array  # [E] approximate end: spread evenly over the learning step
@@ -29,7 +29,7 @@ class Band(NamedTuple):
     half: Array
 
 
-def episodes_of(rows: list[Row]) -> EpisodeBuffer:
+def episodes_of(rows: list[Row]) -> EpisodeTable:
     finished = [episode for row in rows for episode in row.get("finished", ())]
     counts = np.array([len(row.get("finished", ())) for row in rows], int)
     table = np.array(finished, float).reshape(len(finished), 4)  # None becomes NaN
@@ -38,7 +38,7 @@ def episodes_of(rows: list[Row]) -> EpisodeBuffer:
     row = np.repeat(np.arange(len(rows)), counts)
     place = np.arange(len(finished)) - np.repeat(np.cumsum(counts) - counts, counts) + 1  # 1 … n within its row
     env_steps = starts[row] + (ends - starts)[row] * place / counts[row]
-    return EpisodeBuffer(env_steps, table[:, 0], table[:, 3], row)
+    return EpisodeTable(env_steps, table[:, 0], table[:, 3], row)
 
 
 def column(rows: list[Row], name: str) -> Array:

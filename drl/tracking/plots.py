@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.tracking.curves import (
-    EpisodeBuffer,
+    EpisodeTable,
     across,
     column,
     episodes_of,
@@ -111,7 +111,7 @@ def _curves(run_dirs: Sequence[Path]) -> list[_Curve]:
     return curves
 
 
-def _return(episodes: EpisodeBuffer, label: str) -> "Figure | None":
+def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
     figure, ax = make_figure("Return per episode", label)
@@ -135,7 +135,7 @@ def _return(episodes: EpisodeBuffer, label: str) -> "Figure | None":
     return figure
 
 
-def _success_rate(episodes: EpisodeBuffer, label: str) -> "Figure | None":
+def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.success).any():
         return None
     from matplotlib.ticker import PercentFormatter
@@ -152,7 +152,7 @@ def _success_rate(episodes: EpisodeBuffer, label: str) -> "Figure | None":
     return figure
 
 
-def _rollout_return(rows: list[Row], episodes: EpisodeBuffer, label: str) -> "Figure | None":
+def _rollout_return(rows: list[Row], episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
     used, starts = np.unique(episodes.row, return_index=True)  # rollouts in which an episode ended

@@ -128,7 +128,7 @@ def test_frames_take_little_memory():
     assert store.frames.nbytes < 1e9
 
 
-def test_updates_are_due_per_environment_step_whatever_the_number_of_worlds():
+def test_updates_are_due_per_environment_step_whatever_the_number_of_envs():
     for num_envs in (1, 4):
         buffer = ReplayBuffer(config(train_every=4, warmup=100, gradient_steps=2), GAMMA, num_envs, VECTOR, ACTION)
         play, updates = Play(num_envs, invalid=0.0), 0

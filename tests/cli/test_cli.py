@@ -143,7 +143,7 @@ def test_help_version_and_list(tmp_path):
         assert word in listed
 
 
-def test_an_agent_copied_out_of_its_run_knows_its_world(tmp_path):
+def test_an_agent_copied_out_of_its_run_knows_its_env(tmp_path):
     import shutil
 
     flags = ("--env", "CartPole-v1", *TINY, "--frame-stack", "2", "--name", "stacked", "--quiet", *LEAN)
@@ -165,7 +165,7 @@ def test_a_reader_that_goes_away_does_not_end_training(tmp_path):
     assert json.loads(next(tmp_path.rglob("run.json")).read_text())["status"] == "finished"
 
 
-def test_a_world_in_a_module_of_the_current_folder(tmp_path):
+def test_a_env_in_a_module_of_the_current_folder(tmp_path):
     (tmp_path / "my_worlds.py").write_text(
         "import gymnasium as gym\nfrom drl.games.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"
     )

@@ -11,7 +11,7 @@ def episode(terminated, success, total=1.0):
     return Episode(total, 1, terminated, success, 0)
 
 
-def test_the_worlds_word_comes_first_then_the_threshold_then_nothing():
+def test_the_envs_word_comes_first_then_the_threshold_then_nothing():
     assert judge_success(True, -1.0, 100.0) is True
     assert judge_success(False, 500.0, 475.0) is False
     assert judge_success(None, 475.0, 475.0) is True

@@ -43,7 +43,7 @@ def test_the_log_has_the_three_blocks(finished):
     assert plain_text(blocks(finished.log)).startswith("=" * 35 + "\nROLLOUT STATISTICS\n")
 
 
-def test_success_is_what_the_world_says_and_terminated_is_what_it_is(finished):
+def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
     """A pole that falls has terminated and has not succeeded; the document's success_rate is terminated_rate."""
     assert finished.log.recent["terminated_rate"] == 1.0
     assert finished.log.recent["success_rate"] == 0.0

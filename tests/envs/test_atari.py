@@ -43,7 +43,7 @@ def test_observations_are_four_small_gray_frames(vectorization):
 @pytest.mark.parametrize(
     ("kwargs", "shape"), [({"screen_size": 42}, (4, 42, 42)), ({"grayscale": False}, (12, 84, 84)), ({}, (4, 84, 84))]
 )
-def test_a_single_environment_shows_what_its_world_shows(kwargs, shape):
+def test_a_single_environment_shows_what_its_env_shows(kwargs, shape):
     with make_vec_env(PONG, 1, vectorization="sync", frame_stack=4, env_kwargs=kwargs) as envs:
         assert envs.obs_spec.shape == shape
     env = make_env(PONG, "rgb_array", frame_stack=4, env_kwargs=kwargs)
@@ -90,7 +90,7 @@ def test_engines_show_the_same_game(env_id, kwargs, steps):
         assert [t for t, step in enumerate(ours) if step.truncated.any()] == [19, 39]
 
 
-def test_engines_agree_on_deaths_and_clocks_of_worlds_that_are_not_in_step():
+def test_engines_agree_on_deaths_and_clocks_of_envs_that_are_not_in_step():
     kwargs = PLAIN | {"max_num_frames_per_episode": 720}  # 180 steps; a game of Breakout takes about as long
     envs = [
         make_vec_env("ALE/Breakout-v5", 3, vectorization=vectorization, env_kwargs=kwargs)
@@ -161,7 +161,7 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
 
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_the_replay_gives_back_the_stacks_of_the_world(vectorization, n_step):
+def test_the_replay_gives_back_the_stacks_of_the_env(vectorization, n_step):
     config = ReplayConfig(capacity=500, batch_size=64, warmup=0, n_step=n_step)
     with make_vec_env(PONG, 2, seed=2, vectorization=vectorization, frame_stack=4, env_kwargs=SHORT) as envs:
         buffer = ReplayBuffer(config, 0.99, 2, envs.obs_spec, envs.action_spec, frame_stack=4)
@@ -218,7 +218,7 @@ def test_a_tiny_dqn_run_and_its_film(tmp_path):
     assert (finished.folder / "videos" / "final_agent.mp4").stat().st_size > 1000
 
 
-def test_auto_takes_the_native_form_for_several_worlds_where_it_is_sound():
+def test_auto_takes_the_native_form_for_several_envs_where_it_is_sound():
     for count, vectorization in ((1, "sync"), (2, "native")):
         with make_vec_env(PONG, count, env_kwargs={"max_episode_steps": 3}) as envs:
             assert envs.vectorization == vectorization

@@ -44,7 +44,7 @@ def _nobody_is_left_behind():
 
 
 @pytest.mark.parametrize(("how", "said"), [("raise", "the wheel came off"), ("reset", "no way back")])
-def test_an_exception_names_the_world(how, said):
+def test_an_exception_names_the_env(how, said):
     for envs in _engines(how):
         with (
             envs,

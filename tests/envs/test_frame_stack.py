@@ -67,7 +67,7 @@ def test_layouts(shape, stacked):
     assert [set(part.ravel().tolist()) for part in parts] == [{1}, {2}, {3}]
 
 
-def test_a_single_environment_shows_what_its_world_showed():
+def test_a_single_environment_shows_what_its_env_showed():
     from drl.core.seeding import Seeds
 
     env = StackedEnv(NoisyEnv(), 2)

@@ -104,18 +104,19 @@ def test_the_time_limit_can_be_changed():
             assert cuts == [False, False, True]
 
 
-def test_registration_is_idempotent_and_every_world_runs():
+def test_registration_is_idempotent_and_every_env_runs():
     register_envs()
     register_envs()
     for env_id in ENVS:
         with make_vec_env(env_id, 2, vectorization="sync") as envs:
             envs.reset()
             space = envs.envs[0].action_space
-            step = envs.step(np.array([space.sample(), space.sample()]))
+            legal = [None, None] if envs.action_mask is None else envs.action_mask.astype(np.int8)
+            step = envs.step(np.array([space.sample(mask) for mask in legal]))
             assert step.next_obs.shape == (2, *envs.obs_spec.shape)
 
 
-def test_steps_need_a_reset_and_one_action_per_world():
+def test_steps_need_a_reset_and_one_action_per_env():
     with make_vec_env("CartPole-v1", 2) as envs:
         with pytest.raises(BadInput, match=r"call environment.reset\(\)"):
             envs.step(np.array([0, 0]))

@@ -103,7 +103,7 @@ def test_a_second_reset_starts_anew_and_state_is_plain_data(name):
     envs.close()  # a second time
 
 
-def test_sync_and_async_agree_on_a_random_world_to_the_last_bit():
+def test_sync_and_async_agree_on_a_random_env_to_the_last_bit():
     def policy(obs, envs):
         return np.clip(obs[:2], -1, 1).astype(np.float32)
 
@@ -164,7 +164,7 @@ def test_a_seed_decides_everything(vectorization):
     assert run(1, "evaluation") != first
 
 
-def test_worlds_do_not_depend_on_how_many_there_are():
+def test_envs_do_not_depend_on_how_many_there_are():
     def run(count):
         with make_vec_env("CartPole-v1", count, 4, vectorization="sync") as envs:
             return play(envs, lambda obs, i: 1, 50)[0]
@@ -186,7 +186,7 @@ def test_same_step_final_obs_may_come_as_one_batch():
         assert rows[2] == _expected(2)[0]
 
 
-def test_resumed_worlds_do_not_replay_their_first_episodes():
+def test_resumed_envs_do_not_replay_their_first_episodes():
     with make_vec_env("CartPole-v1", 2, 4, vectorization="sync") as envs, make_vec_env("CartPole-v1", 2, 4) as resumed:
         first = envs.reset()
         envs.step(np.array([0, 1]))

@@ -101,7 +101,7 @@ def test_the_saved_agent_is_the_trained_one(tmp_path):
     assert one["episodes"] == 5
 
 
-def test_an_agent_that_does_not_fit_a_world_is_refused(tmp_path):
+def test_an_agent_that_does_not_fit_a_env_is_refused(tmp_path):
     agent = run(tmp_path, plots=False).agent
     with pytest.raises(BadInput, match="does not fit Acrobot-v1"):
         evaluate(agent, "Acrobot-v1", 1)

@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_games():
     assert play(5) != play(6)
 
 
-def test_plain_data_makes_a_world():
+def test_plain_data_makes_a_env():
     settings = {"opponents": {"mine": [1, 1, 0, 1, 0], "other": "grim"}, "payoffs": [2, -1, 4, 0], "history": 4}
     env = make_env("IteratedPrisonersDilemma-v0", env_kwargs=settings | {"rounds": 3}).unwrapped
     assert env.pool.names == ("mine", "other")

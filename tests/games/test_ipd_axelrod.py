@@ -109,7 +109,7 @@ def test_the_vector_form_is_the_single_form_here_too(axelrod, ending):
     assert met == set(opponents)
 
 
-def test_a_world_with_such_opponents_keeps_the_contract(axelrod):
+def test_a_env_with_such_opponents_keeps_the_contract(axelrod):
     check_environment(IteratedPrisonersDilemmaEnv(["axelrod:Random", "axelrod:EvolvedLookerUp2_2_2"]), steps=300)
 
 
@@ -153,7 +153,7 @@ def test_an_agent_enters_a_tournament_of_the_package(axelrod):
     assert (7, 5) in agent.shapes
 
 
-def test_the_adapter_shows_what_the_world_shows(axelrod):
+def test_the_adapter_shows_what_the_env_shows(axelrod):
     """The observations of an agent in a match, round by round, are those of our environment."""
     seen = []
 
@@ -175,7 +175,7 @@ def test_the_adapter_shows_what_the_world_shows(axelrod):
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "conv1d"])
-def test_a_drl_agent_moves_in_the_package_as_in_our_world(axelrod, backbone):
+def test_a_drl_agent_moves_in_the_package_as_in_our_env(axelrod, backbone):
     """An untrained network: it still answers histories in its own way. It says itself that it sees six rounds."""
     settings = {"opponents": "win_stay_lose_shift", "rounds": 25, "history": 6}
     with make_vec_env("IteratedPrisonersDilemma-v0", env_kwargs=settings) as envs:

@@ -13,7 +13,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_world_is_under_forty_lines():
+def test_the_env_is_under_forty_lines():
     assert len(blocks("python")[0].splitlines()) < 40
 
 

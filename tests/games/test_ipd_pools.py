@@ -119,7 +119,7 @@ def test_without_mutation_what_is_gone_stays_gone_and_with_it_nothing_is():
         assert (bred.shares.min() < 1e-6) == (mutation == 0.0)
 
 
-def test_a_bred_pool_goes_to_a_file_and_into_a_world(tmp_path):
+def test_a_bred_pool_goes_to_a_file_and_into_a_env(tmp_path):
     bred = breed_pool(Breeding(generations=50))
     bred.pool.save(tmp_path / "bred.json")
     env = IteratedPrisonersDilemmaEnv(str(tmp_path / "bred.json"))

@@ -140,7 +140,7 @@ def test_against_one_opponent_the_best_memory_one_reply_is_the_best_response():
 
 
 @pytest.mark.parametrize("ending", [{"survival": 0.9}, {"rounds": 15}], ids=["survival", "rounds"])
-def test_play_in_the_world_earns_the_exact_value_of_a_policy(ending):
+def test_play_in_the_env_earns_the_exact_value_of_a_policy(ending):
     """Independent of the formulas: the environment itself, whole games only."""
     policy, num_envs, games = np.array([0.8, 0.9, 0.3, 0.6, 0.2]), 1024, 12
     env = IteratedPrisonersDilemmaVectorEnv(num_envs, **ending)

@@ -19,7 +19,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("seed", [3, [11, 5, 11, 0, 7]], ids=["one seed", "a seed each"])
-def test_step_by_step_it_is_gymnasiums_vector_of_single_worlds(seed, settings):
+def test_step_by_step_it_is_gymnasiums_vector_of_single_envs(seed, settings):
     """Observations, rewards, flags and infos with their masks; long enough for several blocks of draws and windows."""
     single = SyncVectorEnv(
         [lambda: IteratedPrisonersDilemmaEnv(**settings)] * 5, autoreset_mode=AutoresetMode.SAME_STEP
@@ -57,7 +57,7 @@ def equal(expected, got):
         assert np.array_equal(expected, got)
 
 
-def test_a_world_does_not_depend_on_how_many_there_are():
+def test_a_env_does_not_depend_on_how_many_there_are():
     def env_two(n):
         env = IteratedPrisonersDilemmaVectorEnv(n)
         env.reset(seed=4)
@@ -132,7 +132,7 @@ def test_rows_are_true_successors_and_returns_add_up(vectorization, ending):
         assert len(ends) > 20
 
 
-def test_auto_takes_the_vector_form_for_many_worlds():
+def test_auto_takes_the_vector_form_for_many_envs():
     with make_vec_env(ID, 16, env_kwargs={"opponents": ["grim", "random"]}) as envs:
         assert envs.vectorization == "native"
         assert envs.reset().shape == (16, 20, 5)

@@ -215,7 +215,7 @@ def test_rendering_needs_a_mode():
         session(0.5).render()
 
 
-def test_everything_about_the_world_can_be_changed():
+def test_everything_about_the_env_can_be_changed():
     catalogue = [["Opera"], ["Chess", "Opera"], ["Darts"]]
     personas = {"fan": {"likes": ["Opera", "Chess"], "hates": ["Darts"]}}
     settings = {"reward_click": 2, "reward_no_click": -1.0, "reward_churn": -5.0, "max_session_length": 6}

@@ -22,7 +22,7 @@ CUSTOM = {
 
 @pytest.mark.parametrize("settings", [{}, CUSTOM], ids=["as specified", "custom"])
 @pytest.mark.parametrize("seed", [3, [11, 5, 11, 0, 7]], ids=["one seed", "a seed each"])
-def test_step_by_step_it_is_gymnasiums_vector_of_single_worlds(seed, settings):
+def test_step_by_step_it_is_gymnasiums_vector_of_single_envs(seed, settings):
     """Observations, rewards, flags and infos with their masks; long enough for several blocks of draws."""
     single = SyncVectorEnv([lambda: MovieRecEnv(**settings)] * 5, autoreset_mode=AutoresetMode.SAME_STEP)
     vector = MovieRecVectorEnv(5, **settings)
@@ -59,7 +59,7 @@ def _equal(expected, got):
         assert np.array_equal(expected, got)
 
 
-def test_a_world_does_not_depend_on_how_many_there_are():
+def test_a_env_does_not_depend_on_how_many_there_are():
     def env_two(n):
         env = MovieRecVectorEnv(n)
         env.reset(seed=4)
@@ -167,7 +167,7 @@ def test_rows_are_true_successors_and_returns_add_up(vectorization):
             assert (episode.terminated, episode.success) == (terminated, truncated)
 
 
-def test_auto_takes_the_vector_form_for_many_worlds():
+def test_auto_takes_the_vector_form_for_many_envs():
     with make_vec_env("MovieRec-v1", 16, env_kwargs=CUSTOM) as envs:
         assert envs.vectorization == "native"
         assert envs.reset().shape == (16, 5)

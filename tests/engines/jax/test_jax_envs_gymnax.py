@@ -102,7 +102,7 @@ def test_an_old_gymnax_is_refused(monkeypatch):
         make_jax_env("gymnax:Breakout-MinAtar")
 
 
-def test_gymnax_worlds_have_a_preset_and_are_not_watched(tmp_path):
+def test_gymnax_envs_have_a_preset_and_are_not_watched(tmp_path):
     assert load_preset("ppo", "gymnax:Breakout-MinAtar")["engine"] == "jax"
     assert ("ppo", "gymnax:Breakout-MinAtar") in list_presets()
     assert film(None, "gymnax:Breakout-MinAtar", tmp_path / "film.mp4") is None

@@ -7,7 +7,7 @@ from drl.engines.jax.envs import JAX_ENVS, has_jax_env, make_jax_env
 
 
 @pytest.mark.parametrize("env_id", JAX_ENVS)
-def test_every_world_of_the_table_is_made(env_id):
+def test_every_envs_of_the_table_is_made(env_id):
     env = make_jax_env(env_id)
     assert has_jax_env(env_id)
     assert hash(env) == hash(make_jax_env(env_id))

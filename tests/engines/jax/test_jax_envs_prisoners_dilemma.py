@@ -88,7 +88,7 @@ def test_one_opponent_alone():
     assert not np.asarray(env.reset(np.array([[0.0], [0.999]], np.float32)).opponent).any()
 
 
-def test_worlds_are_equal_by_content():
+def test_envs_are_equal_by_content():
     assert make_jax_env(ID, MIXED) == make_jax_env(ID, MIXED) != make_jax_env(ID)
     assert hash(make_jax_env(ID, MIXED)) == hash(make_jax_env(ID, MIXED))
 

@@ -130,7 +130,7 @@ def test_resets_are_uniform(env_id):
     assert not np.asarray(state.steps).any()
 
 
-def test_same_key_same_numbers_and_equal_worlds_compile_once():
+def test_same_key_same_numbers_and_equal_envs_compile_once():
     compiled = []
 
     @partial(jax.jit, static_argnums=0)

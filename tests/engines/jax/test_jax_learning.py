@@ -63,7 +63,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
-def test_learns_the_values_of_a_two_step_world(algorithm, env, values):
+def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
     """obs 0 → obs 1 → end, reward 1 at the end, γ = 0.9. A clock is not a death."""
     steps = {"ppo": 8000, "a2c": 20_000, "reinforce": 15_000, "dqn": 2000}[algorithm]
     trainer, _ = train(algorithm, env, steps, num_envs=1 if algorithm == "dqn" else 4)

@@ -207,7 +207,7 @@ def test_noise_changes_at_every_step_of_exploring():
     assert len({int(agent.decide(obs)[0]) for _ in range(20)}) == 1
 
 
-def test_epsilon_is_a_coin_per_world():
+def test_epsilon_is_a_coin_per_env():
     agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), OBS, ACTION, rng=np.random.default_rng(0))
     agent.exploration = EpsilonGreedy(Constant(0.4), ACTION)
     agent.exploration.at(0)
@@ -303,7 +303,7 @@ def test_compiled_update_is_the_same_update(noisy, kind):
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
-def test_learns_the_values_of_a_two_step_world(env, values, n_step, kind):
+def test_learns_the_values_of_a_two_step_env(env, values, n_step, kind):
     """obs 0 → obs 1 → end, reward 1 at the end, γ = 0.9. A clock is not a death."""
     config = DQNConfig(gamma=0.9, learning_rate=3e-3, learning_rate_end=0.0, tau=0.02, weight_decay=0.0)
     replay = ReplayConfig(n_step=n_step, warmup=100, batch_size=64)

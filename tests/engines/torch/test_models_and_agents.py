@@ -101,7 +101,7 @@ def test_saved_agent_acts_the_same_when_loaded(tmp_path, obs_spec, action_spec, 
     np.testing.assert_allclose(loaded.act(one), agent.act(obs)[0], rtol=1e-5)
 
 
-def test_actions_are_in_the_worlds_units():
+def test_actions_are_in_the_envs_units():
     agent = make_agent(VECTOR, ACTIONS[0])
     assert set(agent.act(observations(VECTOR, 200), explore=True)) <= {1, 2, 3, 4}
     box = make_agent(VECTOR, ACTIONS[3]).act(observations(VECTOR, 200), explore=True)

@@ -179,7 +179,7 @@ def test_nothing_leaks_from_one_episode_into_another():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_minibatches_are_whole_worlds_and_cover_everything_once(count):
+def test_minibatches_are_whole_envs_and_cover_everything_once(count):
     model, batch = make_model("lstm", False), make_batch(24)
     rows = evaluate_rollout(model, DIST, batch, 0.9, 0.8)
     seen, clip = 0, torch.tensor(0.2)
