@@ -31,7 +31,8 @@ SETTINGS = {
     "reinforce": {"total_timesteps": 12_000, "learning_rate": 5e-3, "episodes_per_step": 16},
     "dqn": {"total_timesteps": 4000, "learning_rate": 3e-3, "warmup": 200, "batch_size": 64, "train_every": 4},
 }
-FORMS = [("torch", "sync"), ("torch", "async"), ("jax", "sync"), ("jax", "jax")]
+FORMS = [("torch", "sync"), ("jax", "sync"), ("jax", "jax")]
+RUNS = [(algorithm, *form) for algorithm in SETTINGS for form in FORMS] + [("ppo", "torch", "async")]
 
 
 def experiment(algorithm, **changes):
@@ -53,11 +54,8 @@ def test_the_best_return_is_as_stated():
     assert 5 * (legal * np.arange(4)).max(axis=1).mean() / 3 == pytest.approx(BEST, abs=0.01)
 
 
-@pytest.mark.parametrize("algorithm", SETTINGS)
-@pytest.mark.parametrize(("engine", "vectorization"), FORMS)
+@pytest.mark.parametrize(("algorithm", "engine", "vectorization"), RUNS)
 def test_the_highest_legal_action_is_learned(algorithm, engine, vectorization):
-    if vectorization == "async" and algorithm != "ppo":
-        pytest.skip("worker processes are slow to step; one algorithm shows that masks reach it")
     score, _ = learns(experiment(algorithm, engine=engine, vectorization=vectorization))
     assert score > BEST - 0.15
 
