@@ -28,6 +28,7 @@ class NetworkPart(NamedTuple):
 
 BACKBONES: dict[str, NetworkPart] = {
     "mlp": NetworkPart("drl.engines.torch.backbones:make_mlp", "drl.engines.jax.backbones:make_mlp"),
+    "simba": NetworkPart("drl.engines.torch.backbones:make_simba", "drl.engines.jax.backbones:make_simba"),
     "cnn": NetworkPart("drl.engines.torch.backbones:make_cnn", "drl.engines.jax.backbones:make_cnn"),
     "conv1d": NetworkPart("drl.engines.torch.backbones:make_conv1d", "drl.engines.jax.backbones:make_conv1d"),
 }

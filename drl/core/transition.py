@@ -82,6 +82,7 @@ class ReplayBatch(Batch):
     weight: Array  # importance weights, at most 1; all 1 in uniform replay
     index: Array  # position of each row in the buffer
     next_action_mask: Array | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
+    action_mask: Array | None = None  # the same for `obs`
 
     def normalized(self, normalizer: ObsNormalizer) -> Self:
         return replace(self, obs=normalizer(self.obs), next_obs=normalizer(self.next_obs))

@@ -3,13 +3,14 @@
 A plugin adds its own with `register_variant`.
 
 Policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, q-value `obs → q`.
+An actor-critic answers like a policy-only model; its critics `(obs, action) → q` are for learning only.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drl.core.configs import ConfigClass, ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, ConfigClass, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import Factory, Maker, resolve
 from drl.core.specs import Array
@@ -30,12 +31,12 @@ class ModelVariant:
     answers_like: str = ""  # the variant with the same kind of output; "": none
 
 
-def _policy_variant(name: str, title: str, maker: str) -> ModelVariant:
+def _policy_variant(name: str, title: str, maker: str, module: str = "models") -> ModelVariant:
     return ModelVariant(
         name=name,
         title=title,
         config=ModelConfig,
-        makers={"torch": f"drl.engines.torch.models:{maker}", "jax": f"drl.engines.jax.models:{maker}"},
+        makers={engine: f"drl.engines.{engine}.{module}:{maker}" for engine in ("torch", "jax")},
         agents={
             "torch": "drl.engines.torch.agents:PolicyAgent",
             "jax": "drl.engines.jax.agents:PolicyAgent",
@@ -60,7 +61,21 @@ Q_VALUE = ModelVariant(
         "numpy": "drl.engines.numpy.agents:NumpyQAgent",
     },
 )
-VARIANTS: dict[str, ModelVariant] = {variant.name: variant for variant in (POLICY_VALUE, POLICY_ONLY, Q_VALUE)}
+ACTOR_CRITIC = replace(
+    _policy_variant("actor_critic", "actor-critic", "make_actor_critic", "actor_critics"), config=ActorCriticConfig
+)
+DETERMINISTIC = replace(
+    _policy_variant(
+        "deterministic_actor_critic",
+        "deterministic actor-critic",
+        "make_deterministic_actor_critic",
+        "actor_critics",
+    ),
+    config=ActorCriticConfig,
+)
+VARIANTS: dict[str, ModelVariant] = {
+    variant.name: variant for variant in (POLICY_VALUE, POLICY_ONLY, Q_VALUE, ACTOR_CRITIC, DETERMINISTIC)
+}
 
 
 def register_variant(variant: ModelVariant) -> None:

@@ -1,6 +1,6 @@
 """Algorithms by name. A plugin adds its own with `register_algorithm`."""
 
-from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record
+from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record, sac_record, td3_record
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import Factory, resolve
@@ -8,7 +8,18 @@ from drl.core.specs import ActionSpec
 
 # The only table of algorithms: name → record.
 ALGORITHMS: dict[str, AlgorithmRecord] = {
-    module.RECORD.name: module.RECORD for module in (ppo_record, a2c_record, reinforce_record, dqn_record)
+    record.name: record
+    for record in (
+        ppo_record.RECORD,
+        a2c_record.RECORD,
+        reinforce_record.RECORD,
+        dqn_record.RECORD,
+        td3_record.DDPG_RECORD,
+        td3_record.TD3_RECORD,
+        sac_record.SAC_RECORD,
+        sac_record.TQC_RECORD,
+        sac_record.CROSSQ_RECORD,
+    )
 }
 
 

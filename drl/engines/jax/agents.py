@@ -16,7 +16,8 @@ from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
 from drl.core.state_files import StateDict
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
-from drl.engines.jax.backbones import MLP, Obs, Pixels
+from drl.engines.jax.actor_critics import ActorCritic
+from drl.engines.jax.backbones import MLP, Obs, Pixels, Simba
 from drl.engines.jax.layers import Tree, noise_for, part
 from drl.engines.jax.model_state import ModelState, by_name, from_names
 from drl.engines.jax.models import (
@@ -40,7 +41,7 @@ from drl.engines.jax.models import (
 from drl.engines.jax.on_policy import fields
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
-from drl.engines.numpy.networks import Layer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
+from drl.engines.numpy.networks import AnyLayer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
 
 
 class JaxAgent(Actor):
@@ -112,7 +113,7 @@ class JaxAgent(Actor):
     def save_policy_net(self, path: str | Path) -> None:
         """Write the policy as a plain state dict for PyTorch; read it with `torch.load(path, weights_only=True)`."""
         arrays = self.model_state.host
-        if type(self.model) is PolicyValueModel:
+        if type(self.model) in (PolicyValueModel, ActorCritic):
             arrays = part(arrays, "actor")
         head = getattr(self.model, "head", None)
         if isinstance(head, QHead) and head.kind == "c51":
@@ -198,7 +199,7 @@ class QAgent(QActor, JaxAgent):
 
 def _is_mlp(model: object) -> bool:
     """Whether `drl.engines.numpy` can run this part of a model; never true for custom code."""
-    return type(model) is Model and type(_bare(model.backbone)) is MLP
+    return type(model) is Model and type(_bare(model.backbone)) in (MLP, Simba)
 
 
 def _bare(backbone: object) -> object:
@@ -207,19 +208,20 @@ def _bare(backbone: object) -> object:
 
 def _activation(model: Model) -> str:
     backbone = _bare(model.backbone)
-    assert isinstance(backbone, MLP)
-    return backbone.activation
+    assert isinstance(backbone, MLP | Simba)
+    return backbone.activation if isinstance(backbone, MLP) else "relu"
 
 
 def _numpy_policy(state: ModelState) -> PolicyNet | None:
-    actor = state.model.actor if type(state.model) is PolicyValueModel else state.model
+    model = state.model
+    actor = model.actor if isinstance(model, PolicyValueModel | ActorCritic) else model
     heads = (LogitsHead, GaussianHead, SquashedGaussianHead)
     if not isinstance(actor, Model) or not _is_mlp(actor) or type(actor.head) not in heads:
         return None
     return policy_net(state.host, _activation(actor))
 
 
-def _numpy_critic(state: ModelState) -> list[Layer] | None:
+def _numpy_critic(state: ModelState) -> list[AnyLayer] | None:
     if type(state.model) is not PolicyValueModel:
         return None
     critic = state.model.critic

@@ -15,11 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ModelConfig, QModelConfig, backbone_name, plain_pairs
+from drl.core.configs import (
+    ActorCriticConfig,
+    AnyModelConfig,
+    ModelConfig,
+    QModelConfig,
+    backbone_name,
+    block_width,
+    plain_pairs,
+)
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
-from drl.engines.jax.layers import Convolution, Linear, Params, named, part
+from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, named, part
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
@@ -56,6 +64,7 @@ class MLP:
     activation: str = "tanh"
     sigma: float = 0.0
     gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    layer_norm: bool = False  # before every activation
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -70,16 +79,71 @@ class MLP:
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file, flattening counts as a layer
         layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
-        return {str(first + 2 * i): layer for i, layer in enumerate(layers)}
+        every = 3 if self.layer_norm else 2  # linear, normalization, activation
+        return {str(first + every * i): layer for i, layer in enumerate(layers)}
 
     def init(self, rng: np.random.Generator) -> Params:
-        return init_layers(self.layers, rng)
+        drawn = init_layers(self.layers, rng)
+        if self.layer_norm:
+            for name, layer in self.layers.items():
+                drawn |= named(str(int(name) + 1), LayerNorm(layer.out_features).init(rng))
+        return drawn
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         x = jnp.reshape(obs, (len(obs), -1))
         for name, layer in self.layers.items():
-            x = ACTIVATIONS[self.activation](layer.apply(part(params, name), x))
+            x = layer.apply(part(params, name), x)
+            if self.layer_norm:
+                x = LayerNorm(layer.out_features).apply(part(params, str(int(name) + 1)), x)
+            x = ACTIVATIONS[self.activation](x)
         return x
+
+
+@dataclass(frozen=True)
+class Simba:
+    """SimBa (Lee et al., 2024): residual blocks with layer normalization, one per entry of `hidden_sizes`, each four
+    times as wide inside. It expects normalized observations.
+
+    >>> net = Simba((4,), hidden_sizes=(8, 8))
+    >>> net.apply(net.init(np.random.default_rng(0)), np.zeros((3, 4), np.float32)).shape
+    (3, 8)
+    """
+
+    obs_shape: tuple[int, ...]
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+
+    def __post_init__(self) -> None:
+        block_width(self.hidden_sizes)
+
+    @property
+    def features(self) -> int:
+        return self.hidden_sizes[0]
+
+    @property
+    def layers(self) -> Layers:
+        width, inside = self.features, 4 * self.features
+        layers: Layers = {"embed": Linear(math.prod(self.obs_shape), width, self.gain)}
+        for block in range(len(self.hidden_sizes)):
+            layers[f"blocks.{block}.up"] = Linear(width, inside, self.gain)
+            layers[f"blocks.{block}.down"] = Linear(inside, width, self.gain)
+        return layers
+
+    def init(self, rng: np.random.Generator) -> Params:
+        drawn, norm = init_layers(self.layers, rng), LayerNorm(self.features)
+        for block in range(len(self.hidden_sizes)):
+            drawn |= named(f"blocks.{block}.norm", norm.init(rng))
+        return drawn | named("norm", norm.init(rng))
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        layers, norm = self.layers, LayerNorm(self.features)
+        x = layers["embed"].apply(part(params, "embed"), jnp.reshape(obs, (len(obs), -1)))
+        for block in range(len(self.hidden_sizes)):
+            names = [f"blocks.{block}.{name}" for name in ("norm", "up", "down")]
+            inside = norm.apply(part(params, names[0]), x)
+            inside = jax.nn.relu(layers[names[1]].apply(part(params, names[1]), inside))
+            x = x + layers[names[2]].apply(part(params, names[2]), inside)
+        return norm.apply(part(params, "norm"), x)
 
 
 @dataclass(frozen=True)
@@ -233,7 +297,7 @@ def _module_name(path: str) -> str:
     return path.replace(".", "/")  # as in the PyTorch engine, where names of modules have no dots
 
 
-def _keyed(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> KeyedBackbone:
+def _keyed(obs_spec: ObsSpec, config: AnyModelConfig) -> KeyedBackbone:
     sigma, gain = first_weights(config)
     encoders = {name: _image_encoder(leaf, config) if leaf.is_image else None for name, leaf in obs_spec.leaves.items()}
     width = sum(
@@ -244,7 +308,7 @@ def _keyed(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> KeyedBackbo
     return KeyedBackbone(tuple(encoders.items()), mlp)
 
 
-def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+def _image_encoder(leaf: ObsSpec, config: AnyModelConfig) -> Backbone:
     gain, side = first_weights(config)[1], min(leaf.shape[1:])
     if side < 5:
         return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", 0.0, gain))
@@ -253,25 +317,32 @@ def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig) -> Backbon
     return Pixels(NatureCNN(leaf.shape, config.cnn_features, 0.0, gain))
 
 
-def first_weights(config: ModelConfig | QModelConfig) -> tuple[float, float | None]:
+def first_weights(config: AnyModelConfig) -> tuple[float, float | None]:
     """`sigma` and `gain` of a config's layers."""
-    return (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
+    return (0.0, math.sqrt(2)) if isinstance(config, ModelConfig) else (config.sigma, None)
 
 
-def make_mlp(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
-    return MLP(obs_spec.shape, tuple(config.hidden_sizes), config.activation, *first_weights(config))
+def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
+    return MLP(obs_spec.shape, tuple(config.hidden_sizes), config.activation, *first_weights(config), layer_norm)
 
 
-def make_cnn(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+def make_simba(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    if isinstance(config, QModelConfig) and config.noisy:
+        raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
+    return Simba(obs_spec.shape, tuple(config.hidden_sizes), first_weights(config)[1])
+
+
+def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     return NatureCNN(obs_spec.shape, config.cnn_features, *first_weights(config))
 
 
-def make_conv1d(obs_spec: ObsSpec, config: ModelConfig | QModelConfig) -> Backbone:
+def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     sigma, gain = first_weights(config)
     return Conv1d(obs_spec.shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
 
 
-def make_backbone(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> Backbone:
+def make_backbone(config: AnyModelConfig, obs_spec: ObsSpec) -> Backbone:
     """The backbone that a config selects. `auto` depends on the observation: images → cnn, several parts with at least
     one image → an encoder for each, everything else → mlp."""
     if config.backbone == "auto" and obs_spec.is_structured:

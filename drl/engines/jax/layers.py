@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.specs import AnyArray, Array
-from drl.engines.numpy.networks import noise_of
+from drl.engines.numpy.networks import NORM_EPS, RENORM_EPS, RENORM_KEEP, RENORM_SCALE, RENORM_SHIFT, noise_of
 
 Tree = Any  # a pytree of arrays, such as the parameters of any model
 Params = dict[str, AnyArray]  # of our own models, by name: NumPy when they are new, JAX after the first step
@@ -136,6 +136,60 @@ class Convolution:
         strides = (self.stride,) * len(self.kernel)
         result = jax.lax.conv_general_dilated(x, params["weight"], strides, "VALID")
         return result + params["bias"].reshape(-1, *(1,) * len(self.kernel))
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Layer normalization over the last axis."""
+
+    width: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"weight": np.ones(self.width, np.float32), "bias": np.zeros(self.width, np.float32)}
+
+    def apply(self, params: Params, x: jax.Array) -> jax.Array:
+        centered = x - x.mean(axis=-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.square(centered).mean(axis=-1, keepdims=True) + NORM_EPS)
+        return centered * scale * params["weight"] + params["bias"]
+
+
+RUNNING = ("running_mean", "running_var", "count")  # names of parameters that are not trained
+
+
+@dataclass(frozen=True)
+class BatchRenorm:
+    """Batch renormalization (Ioffe, 2017). Training uses the batch's mean and deviation, corrected towards the running
+    ones within limits; during the warm-up there is no correction, which is batch normalization.
+
+    `apply` uses the running statistics. `apply_batch` uses the batch's and also returns the new running statistics.
+    """
+
+    width: int
+    warmup: int
+
+    def init(self, rng: np.random.Generator) -> Params:
+        zeros, ones = np.zeros(self.width, np.float32), np.ones(self.width, np.float32)
+        running = {"running_mean": zeros.copy(), "running_var": ones.copy(), "count": np.zeros(1, np.float32)}
+        return {"weight": ones, "bias": zeros} | running
+
+    def apply(self, params: Params, x: jax.Array) -> jax.Array:
+        deviation = jnp.sqrt(params["running_var"] + RENORM_EPS)
+        return (x - params["running_mean"]) / deviation * params["weight"] + params["bias"]
+
+    def apply_batch(self, params: Params, x: jax.Array) -> tuple[jax.Array, Params]:
+        mean, variance = x.mean(axis=0), x.var(axis=0)
+        batch_deviation, deviation = (jnp.sqrt(v + RENORM_EPS) for v in (variance, params["running_var"]))
+        warm = params["count"] >= self.warmup
+        scale = jnp.clip(batch_deviation / deviation, 1 / RENORM_SCALE, RENORM_SCALE)
+        shift = jnp.clip((mean - params["running_mean"]) / deviation, -RENORM_SHIFT, RENORM_SHIFT)
+        scale, shift = jax.lax.stop_gradient((jnp.where(warm, scale, 1.0), jnp.where(warm, shift, 0.0)))
+        answer = ((x - mean) / batch_deviation * scale + shift) * params["weight"] + params["bias"]
+        running = {
+            "running_mean": RENORM_KEEP * params["running_mean"] + (1 - RENORM_KEEP) * mean,
+            "running_var": RENORM_KEEP * params["running_var"] + (1 - RENORM_KEEP) * variance,
+            "count": params["count"] + 1,
+        }
+        return answer, jax.lax.stop_gradient(running)
 
 
 def random_noise(key: jax.Array, size: int) -> jax.Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
@@ -163,19 +163,20 @@ class QHead:
         return answer.mean(axis=-1) if self.kind == "qr" else answer
 
 
-def make_policy_head(distribution: Distribution, features: int, config: ModelConfig) -> Head:
+def make_policy_head(distribution: Distribution, features: int, config: ModelConfig | ActorCriticConfig) -> Head:
     """The head that outputs the parameters of a distribution."""
     if config.head != "auto":
         head: Head = part_maker(HEADS, config.head, "jax")(features, distribution, config)
         return head
     if distribution.kind == "gaussian":
+        assert isinstance(config, ModelConfig)
         return GaussianHead(features, distribution.entries, config.log_std_init)
     if distribution.kind == "tanh_gaussian":
         return SquashedGaussianHead(features, distribution.entries)
     return LogitsHead(features, distribution.num_params)
 
 
-def make_q_head(features: int, num_actions: int, config: QModelConfig) -> QHead:
+def make_q_head(features: int, num_actions: int, config: QModelConfig | ActorCriticConfig) -> QHead:
     switches = (config.dueling, config.sigma, config.distributional)
     return QHead(features, num_actions, *switches, config.num_atoms, config.v_min, config.v_max)
 
@@ -208,7 +209,7 @@ class Model:
 
     backbone: Backbone
     head: Head
-    config: ModelConfig | QModelConfig | None = field(default=None, compare=False)  # what it was built from
+    config: AnyModelConfig | None = field(default=None, compare=False)  # what it was built from
 
     def __post_init__(self) -> None:
         if self.backbone.features != self.head.features:
@@ -337,7 +338,8 @@ def known_variant(model: object) -> str | None:
     if isinstance(model, PolicyValueModel):
         return "policy_value"
     if not isinstance(model, Model):
-        return None
+        variant = getattr(model, "variant", None)
+        return variant if variant in VARIANTS else None
     if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
         return "policy_only"
     return "q_value" if isinstance(model.head, QHead) else None
@@ -346,12 +348,13 @@ def known_variant(model: object) -> str | None:
 def distribution_of(model: object, action_spec: ActionSpec) -> Distribution:
     """The distribution of a policy model: that of its head, or the attribute `distribution` of a custom model or head,
     or the default of the action space."""
-    actor = model.actor if isinstance(model, PolicyValueModel) else model
+    actor = getattr(model, "actor", model)
     head = getattr(actor, "head", actor)
     kind = getattr(head, "distribution", "auto")
     config = getattr(actor, "config", None)
     if isinstance(config, ModelConfig) and config.head != "auto":
         kind = config.distribution
+    kind = getattr(model, "distribution", kind)
     if isinstance(head, SquashedGaussianHead):
         kind = "tanh_gaussian"
     elif isinstance(head, LogitsHead) and action_spec.kind == "box":
@@ -363,7 +366,7 @@ def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec:
     """The config that this model was built from, as plain data; None for a custom model, such as one of ours with a
     replaced part."""
     config = getattr(model, "config", None)
-    if config is None or type(config) is not VARIANTS[variant].config:
+    if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
     rebuilt = maker_in(VARIANTS[variant], "jax")(obs_spec, action_spec, config)
     return asdict(config) if rebuilt == model else None

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from drl.core.specs import AnyArray
 from drl.engines.jax.layers import Tree
 
-BETAS = (0.9, 0.999)  # of Adam
+BETA2 = 0.999  # of Adam: decay of the running mean of squared gradients
 RMS_DECAY = 0.99  # of RMSprop
 OptState = Tree  # `AdamState`, or the state of an Optax transformation
 
@@ -51,6 +51,7 @@ class Optimizer:
     max_grad_value: float | None = None  # of each entry
     amsgrad: bool = False  # divide by the largest second moment so far
     weight_decay: float = 0.0  # of adamw, per unit of learning rate
+    beta1: float = 0.9  # of Adam: decay of the running mean of gradients
     factors: tuple[tuple[str, float], ...] = ()  # (prefix of parameter names, factor on their learning rate)
 
     def init(self, params: Tree) -> AdamState:
@@ -78,11 +79,11 @@ class Optimizer:
             exp_avg_sq = _blend(state.exp_avg_sq, squared, RMS_DECAY)
             direction = jax.tree.map(lambda g, square: g / (jnp.sqrt(square) + self.eps), gradient, exp_avg_sq)
             return direction, AdamState(count, (), exp_avg_sq, ())
-        exp_avg = _blend(state.exp_avg, gradient, BETAS[0])
-        exp_avg_sq = _blend(state.exp_avg_sq, squared, BETAS[1])
+        exp_avg = _blend(state.exp_avg, gradient, self.beta1)
+        exp_avg_sq = _blend(state.exp_avg_sq, squared, BETA2)
         largest = jax.tree.map(jnp.maximum, state.max_exp_avg_sq, exp_avg_sq) if self.amsgrad else ()
         # 1 − β^count, without the rounding error of a float32 power near 1.
-        corrections = [-jnp.expm1(count * math.log(beta)) for beta in BETAS]
+        corrections = [-jnp.expm1(count * math.log(beta)) if beta else 1.0 for beta in (self.beta1, BETA2)]
         root = jax.lax.rsqrt(corrections[1])
         direction = jax.tree.map(
             lambda mean, square: mean / corrections[0] / (jnp.sqrt(square) * root + self.eps),

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from drl.core.agent_files import StoredAgent, open_agent
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import Array
 from drl.core.variants import agent_in, find_variant
@@ -23,7 +23,7 @@ from drl.engines.numpy.networks import as_rows, mlp_forward, noise_of, policy_ne
 class NumpyPolicyAgent(PolicyActor):
     """Acts by a policy."""
 
-    def __init__(self, stored: StoredAgent, config: ModelConfig):
+    def __init__(self, stored: StoredAgent, config: ModelConfig | ActorCriticConfig):
         super().__init__(stored.obs_spec, stored.action_spec, stored.normalizer)
         self.variant, self.has_value = stored.variant, stored.variant == "policy_value"
         self.distribution = stored.distribution
@@ -74,7 +74,7 @@ def load_numpy_agent(path: str | Path) -> Actor:
         raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy agent does not support that: use engine='torch'")
     if any(array.ndim > 2 for array in stored.params.values()):
         raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
-    if getattr(config, "backbone", "mlp") not in ("auto", "mlp") or getattr(config, "head", "auto") != "auto":
+    if getattr(config, "backbone", "mlp") not in ("auto", "mlp", "simba") or getattr(config, "head", "auto") != "auto":
         raise BadInput(f"{path} has a custom backbone or head, which NumPy cannot run; use engine='torch' or 'jax'")
     try:
         made: Actor = agent(stored, config)

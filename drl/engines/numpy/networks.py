@@ -19,13 +19,46 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
 }
 
+NORM_EPS = 1e-5  # of layer normalization
+RENORM_KEEP, RENORM_EPS = 0.99, 1e-3  # batch renormalization: share of its running statistics kept at an update
+RENORM_SCALE, RENORM_SHIFT = 3.0, 5.0  # and the limits of its corrections
+
 Layer = tuple[Array, Array, str]  # weight [in, out], bias [out], activation
 
 
-def mlp_forward(layers: Sequence[Layer], x: Array) -> Array:
+class Norm(NamedTuple):
+    """Layer normalization, then an activation."""
+
+    scale: Array  # [width]
+    bias: Array  # [width]
+    activation: str = "identity"
+
+    def __call__(self, x: Array) -> Array:
+        centered = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + NORM_EPS)
+        return ACTIVATIONS[self.activation](centered / deviation * self.scale + self.bias)
+
+
+class Residual(NamedTuple):
+    """x plus what these layers make of it."""
+
+    layers: "Sequence[AnyLayer]"
+
+    def __call__(self, x: Array) -> Array:
+        return x + mlp_forward(self.layers, x)
+
+
+AnyLayer = Layer | Norm | Residual
+
+
+def mlp_forward(layers: "Sequence[AnyLayer]", x: Array) -> Array:
     """Apply `layers` to `x` [N, in]. Weights may be views of an engine's parameters, which change in training."""
-    for weight, bias, activation in layers:
-        x = ACTIVATIONS[activation](x @ weight + bias)
+    for layer in layers:
+        if isinstance(layer, Norm | Residual):
+            x = layer(x)
+        else:
+            weight, bias, activation = layer
+            x = ACTIVATIONS[activation](x @ weight + bias)
     return x
 
 
@@ -80,7 +113,7 @@ Params = Mapping[str, Array]  # weights are [out, in]
 class PolicyNet(NamedTuple):
     """Observations → parameters of the policy's distribution."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[AnyLayer]
     head: Layer
     # Log standard deviations of a Gaussian: one array for all states, or a layer.
     log_std: "Array | Layer | None"
@@ -104,7 +137,7 @@ class PolicyNet(NamedTuple):
 class QNet(NamedTuple):
     """Observations → action values `[N, A]`."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[AnyLayer]
     advantage: Layer
     value: Layer | None  # of a dueling head
     kind: str  # none · c51 · qr
@@ -141,7 +174,7 @@ def policy_net(params: Params, activation: str) -> PolicyNet:
     return PolicyNet(layers, linear(params, f"{actor}head.mean"), log_std)
 
 
-def value_layers(params: Params, activation: str) -> list[Layer]:
+def value_layers(params: Params, activation: str) -> list[AnyLayer]:
     """The critic of a policy-value model; it uses the actor's backbone if it has none."""
     own = any(name.startswith("critic.backbone.") for name in params)
     layers = backbone_layers(params, "critic.backbone" if own else "actor.backbone", activation)
@@ -164,9 +197,29 @@ def _support(v_min: float, v_max: float, atoms: int) -> Array:
     return np.linspace(v_min, v_max, atoms, dtype=np.float32)
 
 
-def backbone_layers(params: Params, prefix: str, activation: str) -> list[Layer]:
-    """The layers of an MLP with this prefix, in order."""
-    return [linear(params, name, activation) for name in _layer_names(tuple(params), prefix)]
+def backbone_layers(params: Params, prefix: str, activation: str) -> list[AnyLayer]:
+    """The layers of an MLP or of simba with this prefix, in order."""
+    if f"{prefix}.embed.weight" in params:
+        return _simba_layers(params, prefix)
+    names = _layer_names(tuple(params), prefix)
+    if not any(params[f"{name}.weight"].ndim == 1 for name in names):
+        return [linear(params, name, activation) for name in names]
+    layers: list[AnyLayer] = []
+    for layer, norm in zip(names[::2], names[1::2], strict=True):  # of an MLP with layer normalization
+        layers += [linear(params, layer), _norm(params, norm, activation)]
+    return layers
+
+
+def _simba_layers(params: Params, prefix: str) -> list[AnyLayer]:
+    layers: list[AnyLayer] = [linear(params, f"{prefix}.embed")]
+    while (block := f"{prefix}.blocks.{len(layers) - 1}") + ".up.weight" in params:
+        inside = [linear(params, f"{block}.up", "relu"), linear(params, f"{block}.down")]
+        layers.append(Residual([_norm(params, f"{block}.norm"), *inside]))
+    return [*layers, _norm(params, f"{prefix}.norm")]
+
+
+def _norm(params: Params, name: str, activation: str = "identity") -> Norm:
+    return Norm(params[f"{name}.weight"], params[f"{name}.bias"], activation)
 
 
 @cache  # called after every update

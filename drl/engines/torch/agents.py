@@ -19,6 +19,7 @@ from drl.core.state_files import StateDict
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
+from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.models import (
     PolicyValueModel,
@@ -168,7 +169,8 @@ class PolicyAgent(PolicyActor, TorchAgent):
         answered = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
         self.has_value = answered == "policy_value"
         self.variant = getattr(model, "variant", answered)  # a plugin's own, where its model names one
-        self._policy = NumpyViews(model, policy_views)
+        actor = model.actor if type(model) is ActorCritic else model
+        self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
         self._memory = NumpyViews(model, recurrent_views)
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
@@ -185,7 +187,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
         net = self._policy.newest()
         if net is not None:
             return net(obs if self.normalizer is None else self.normalizer(obs))
-        policy = self.model.actor if type(self.model) is PolicyValueModel else self.model
+        policy = self.model.actor if type(self.model) in (PolicyValueModel, ActorCritic) else self.model
         answer = self.forward(obs, policy)
         params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
         return params

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ModelConfig, QModelConfig, backbone_name, plain_pairs
+from drl.core.configs import (
+    ActorCriticConfig,
+    AnyModelConfig,
+    ModelConfig,
+    QModelConfig,
+    backbone_name,
+    block_width,
+    plain_pairs,
+)
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import ObsSpec
@@ -37,6 +45,7 @@ class MLP(nn.Sequential):
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
         gain: float | None = math.sqrt(2),
+        layer_norm: bool = False,
     ):
         if activation not in ACTIVATIONS:
             raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
@@ -44,10 +53,54 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
         for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
-            layers += [make_linear(in_features, out_features, gain, noise, generator), ACTIVATIONS[activation]()]
+            layers += [make_linear(in_features, out_features, gain, noise, generator)]
+            layers += [nn.LayerNorm(out_features)] if layer_norm else []
+            layers += [ACTIVATIONS[activation]()]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
+
+
+class ResidualBlock(nn.Module):
+    """x + down(relu(up(norm(x)))), four times as wide inside."""
+
+    def __init__(self, width: int, gain: float | None, generator: torch.Generator | None):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = make_linear(width, 4 * width, gain, 0.0, generator)
+        self.down = make_linear(4 * width, width, gain, 0.0, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+class Simba(nn.Module):
+    """SimBa (Lee et al., 2024): residual blocks with layer normalization, one per entry of `hidden_sizes`. It expects
+    normalized observations.
+
+    >>> Simba((4,), hidden_sizes=(8, 8))(torch.zeros(3, 4)).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        hidden_sizes: Sequence[int] = (64, 64),
+        generator: torch.Generator | None = None,
+        gain: float | None = math.sqrt(2),
+    ):
+        super().__init__()
+        self.features = block_width(hidden_sizes)
+        self.embed = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
+        self.blocks = nn.ModuleList(ResidualBlock(self.features, gain, generator) for _ in hidden_sizes)
+        self.norm = nn.LayerNorm(self.features)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x: Tensor = self.embed(obs.flatten(1))
+        for block in self.blocks:
+            x = block(x)
+        normalized: Tensor = self.norm(x)
+        return normalized
 
 
 class NatureCNN(nn.Sequential):
@@ -151,7 +204,7 @@ class KeyedBackbone(nn.Module):
     """For observations with several parts: each image has a CNN, everything else comes as it is (vectors normalized, if
     the agent does that, discrete values one-hot); joined, they go through an MLP."""
 
-    def __init__(self, obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None):
+    def __init__(self, obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None):
         super().__init__()
         sigma, gain = first_weights(config)
         self.encoders, width = nn.ModuleDict(), 0
@@ -168,7 +221,7 @@ class KeyedBackbone(nn.Module):
         return joined
 
 
-def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None) -> nn.Module:
+def _image_encoder(leaf: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None) -> nn.Module:
     gain, side = first_weights(config)[1], min(leaf.shape[1:])
     if side < 5:
         return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", generator, 0.0, gain))
@@ -176,34 +229,33 @@ def _image_encoder(leaf: ObsSpec, config: ModelConfig | QModelConfig, generator:
     return Pixels(kind(leaf.shape, config.cnn_features, generator, gain=gain))
 
 
-def first_weights(config: ModelConfig | QModelConfig) -> tuple[float, float | None]:
+def first_weights(config: AnyModelConfig) -> tuple[float, float | None]:
     """`sigma` and `gain` of the layers that a config describes."""
-    return (config.sigma, None) if isinstance(config, QModelConfig) else (0.0, math.sqrt(2))
+    return (0.0, math.sqrt(2)) if isinstance(config, ModelConfig) else (config.sigma, None)
 
 
-def make_mlp(
-    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
-) -> nn.Module:
-    return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *first_weights(config))
+def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
+    return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *first_weights(config), layer_norm)
 
 
-def make_cnn(
-    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
-) -> nn.Module:
+def make_simba(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    if isinstance(config, QModelConfig) and config.noisy:
+        raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
+    return Simba(obs_spec.shape, config.hidden_sizes, generator, first_weights(config)[1])
+
+
+def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     return NatureCNN(obs_spec.shape, config.cnn_features, generator, *first_weights(config))
 
 
-def make_conv1d(
-    obs_spec: ObsSpec, config: ModelConfig | QModelConfig, generator: torch.Generator | None = None
-) -> nn.Module:
+def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     sigma, gain = first_weights(config)
     features = (config.hidden_sizes or (64,))[-1]
     return Conv1d(obs_spec.shape, features=features, generator=generator, sigma=sigma, gain=gain)
 
 
-def make_backbone(
-    config: ModelConfig | QModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None
-) -> nn.Module:
+def make_backbone(config: AnyModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None) -> nn.Module:
     """The backbone a config names, with a recurrent cell behind it where the config asks for one.
 
     `auto` looks at the observation: images → cnn, several parts with an image among them → an encoder for each,

@@ -22,7 +22,7 @@ from drl.engines.torch.recurrent import recurrent_parts
 
 Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimize, vector of numbers to log)
 
-BETAS = (0.9, 0.999)  # of Adam
+BETA2 = 0.999  # of Adam: decay of the running mean of squared gradients
 RMS_DECAY = 0.99  # of RMSprop
 STATE = ("values", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # tensors that make up the optimizer's state
 
@@ -45,6 +45,7 @@ class FlatOptimizer:
         eps: float = 1e-5,
         max_grad_norm: float | None = None,  # of all gradients together
         max_grad_value: float | None = None,  # of each gradient
+        beta1: float = 0.9,  # of Adam: decay of the running mean of gradients
         amsgrad: bool = False,  # divide by the largest second moment so far
         weight_decay: float = 0.0,  # of adamw: share of each parameter that is lost per unit of learning rate
         groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
@@ -54,7 +55,7 @@ class FlatOptimizer:
             raise BadInput("compile takes no recurrent model: it would unroll the loop over time; leave --compile out")
         self.model, self.loss = model, loss
         self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
-        self.amsgrad, self.weight_decay = amsgrad, weight_decay if kind == "adamw" else 0.0
+        self.beta1, self.amsgrad, self.weight_decay = beta1, amsgrad, weight_decay if kind == "adamw" else 0.0
         self.parameters = [p for p in model.parameters() if p.requires_grad]  # frozen ones stay as they are
         position = {id(p): i for i, p in enumerate(self.parameters)}
         # Every trained parameter of every module once, by name: a tied one has several names and one position.
@@ -122,7 +123,10 @@ class FlatOptimizer:
         def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self.views(flat)
             parameters = {name: views[position] for name, position in self.places.items()}
-            return self.loss(lambda obs: functional_call(self.model, parameters, (obs,), tie_weights=False), *inputs)
+            return self.loss(
+                lambda *args, **options: functional_call(self.model, parameters, args, options, tie_weights=False),
+                *inputs,
+            )
 
         gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(state[0])
         norm = self._clip(gradient)
@@ -147,8 +151,8 @@ class FlatOptimizer:
                 exp_avg_sq.mul_(RMS_DECAY).addcmul_(gradient, gradient, value=1 - RMS_DECAY)
                 direction = gradient / (exp_avg_sq.sqrt() + self.eps)
             else:
-                exp_avg.lerp_(gradient, 1 - BETAS[0])
-                exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                exp_avg.lerp_(gradient, 1 - self.beta1)
+                exp_avg_sq.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
                 largest = torch.maximum(max_exp_avg_sq, exp_avg_sq, out=max_exp_avg_sq) if self.amsgrad else exp_avg_sq
                 direction = exp_avg / (largest.sqrt() * correction + self.eps)
             if self.factors is not None:
@@ -169,8 +173,8 @@ class FlatOptimizer:
             [self._steps.fill_(self.count - 1)],
             fused=True,
             amsgrad=self.amsgrad,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=self.beta1,
+            beta2=BETA2,
             lr=rate,
             weight_decay=self.weight_decay,
             eps=self.eps,
@@ -182,7 +186,7 @@ class FlatOptimizer:
         left of each parameter after its decay."""
         if self.kind == "rmsprop":
             return rate, 1.0, 1.0
-        step_size, correction = rate / (1 - BETAS[0] ** self.count), (1 - BETAS[1] ** self.count) ** -0.5
+        step_size, correction = rate / (1 - self.beta1**self.count), (1 - BETA2**self.count) ** -0.5
         return step_size, correction, 1.0 - rate * self.weight_decay
 
     def _bind(self) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from drl.engines.numpy.networks import RENORM_EPS, RENORM_KEEP, RENORM_SCALE, RENORM_SHIFT
+
 
 def initialize(
     layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None
@@ -82,3 +84,45 @@ def make_linear(
     if sigma:
         return NoisyLinear(in_features, out_features, sigma, generator)
     return initialize(nn.Linear(in_features, out_features), gain, generator)
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalization (Ioffe, 2017). Training uses the batch's mean and deviation, corrected towards the running
+    ones within limits; during the warm-up there is no correction, which is batch normalization.
+
+    A forward pass changes nothing: with `seen` it appends the batch's mean and variance, and `update` takes them.
+    """
+
+    def __init__(self, width: int, warmup: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.count: Tensor
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+        self.register_buffer("count", torch.zeros(1))  # updates so far
+        self.warmup = warmup
+
+    def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
+        deviation = (self.running_var + RENORM_EPS).sqrt()
+        if seen is None:
+            return (x - self.running_mean) / deviation * self.weight + self.bias
+        mean, variance = x.mean(dim=0), x.var(dim=0, correction=0)
+        seen += [mean.detach(), variance.detach()]
+        batch_deviation = (variance + RENORM_EPS).sqrt()
+        with torch.no_grad():
+            warm = (self.count >= self.warmup).to(x.dtype)
+            scale = (batch_deviation / deviation).clamp(1 / RENORM_SCALE, RENORM_SCALE)
+            shift = ((mean - self.running_mean) / deviation).clamp(-RENORM_SHIFT, RENORM_SHIFT)
+            scale, shift = 1 + warm * (scale - 1), warm * shift
+        return ((x - mean) / batch_deviation * scale + shift) * self.weight + self.bias
+
+    @torch.no_grad()
+    def update(self, mean: Tensor, variance: Tensor) -> None:
+        self.running_mean.lerp_(mean, 1 - RENORM_KEEP)
+        self.running_var.lerp_(variance, 1 - RENORM_KEEP)
+        self.count += 1
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, warmup={self.warmup}"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
@@ -82,7 +82,13 @@ class QHead(nn.Module):
     either into expected returns. Dueling: V and A have a layer each, and Q = V + A − mean A, atom by atom.
     """
 
-    def __init__(self, features: int, num_actions: int, config: QModelConfig, generator: torch.Generator | None = None):
+    def __init__(
+        self,
+        features: int,
+        num_actions: int,
+        config: QModelConfig | ActorCriticConfig,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
         self.features, self.num_actions, self.kind = features, num_actions, config.distributional
         self.atoms = 1 if self.kind == "none" else config.num_atoms
@@ -110,7 +116,10 @@ class QHead(nn.Module):
 
 
 def make_policy_head(
-    distribution: Distribution, features: int, config: ModelConfig, generator: torch.Generator | None = None
+    distribution: Distribution,
+    features: int,
+    config: ModelConfig | ActorCriticConfig,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """The head whose answers are the parameters of a distribution."""
     if config.head != "auto":
@@ -118,6 +127,7 @@ def make_policy_head(
         head.distribution = distribution.kind  # type: ignore[assignment]
         return head
     if distribution.kind == "gaussian":
+        assert isinstance(config, ModelConfig)
         return GaussianHead(features, distribution.entries, config.log_std_init, generator)
     if distribution.kind == "tanh_gaussian":
         return SquashedGaussianHead(features, distribution.entries, generator)
@@ -135,7 +145,7 @@ class Model(nn.Module):
     torch.Size([3])
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, config: ModelConfig | QModelConfig | None = None):
+    def __init__(self, backbone: nn.Module, head: nn.Module, config: AnyModelConfig | None = None):
         super().__init__()
         if backbone.features != head.features:
             raise BadInput(
@@ -196,8 +206,8 @@ def make_q_value_model(
 def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:
     """The config that this model was built from, as plain data; None for a model of the user's own, which one of ours
     becomes when a part of it is replaced."""
-    config: ModelConfig | QModelConfig | None = getattr(model, "config", None)
-    if config is None or type(config) is not VARIANTS[variant].config:
+    config: AnyModelConfig | None = getattr(model, "config", None)
+    if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
     description = str(model)
     if getattr(model, "checked", None) != description:
@@ -212,7 +222,7 @@ def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_sp
 def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:
     """What a policy model's answers are the parameters of: its head's kind, or the `distribution` that a module of the
     user's own names, or the usual one of the action space."""
-    actor = model.actor if isinstance(model, PolicyValueModel) else model
+    actor = getattr(model, "actor", model)
     head = getattr(actor, "head", actor)
     kind = getattr(head, "distribution", getattr(model, "distribution", "auto"))
     if isinstance(head, SquashedGaussianHead):
@@ -227,7 +237,8 @@ def known_variant(model: object) -> str | None:
     if isinstance(model, PolicyValueModel):
         return "policy_value"
     if not isinstance(model, Model):
-        return None
+        variant = getattr(model, "variant", None)
+        return variant if variant in VARIANTS else None
     if isinstance(model.head, LogitsHead | GaussianHead | SquashedGaussianHead):
         return "policy_only"
     return "q_value" if isinstance(model.head, QHead) else None

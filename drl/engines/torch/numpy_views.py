@@ -6,8 +6,19 @@ import numpy as np
 from torch import nn
 
 from drl.core.specs import Array
-from drl.engines.numpy.networks import Cell, Layer, PolicyNet, QNet, mlp_forward, recurrent_step
-from drl.engines.torch.backbones import ACTIVATIONS, MLP
+from drl.engines.numpy.networks import (
+    AnyLayer,
+    Cell,
+    Layer,
+    Norm,
+    PolicyNet,
+    QNet,
+    Residual,
+    mlp_forward,
+    recurrent_step,
+)
+from drl.engines.torch.actor_critics import ActorCritic
+from drl.engines.torch.backbones import ACTIVATIONS, MLP, ResidualBlock, Simba
 from drl.engines.torch.layers import NoisyLinear
 from drl.engines.torch.models import GaussianHead, LogitsHead, Model, PolicyValueModel, QHead, SquashedGaussianHead
 from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
@@ -15,14 +26,14 @@ from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
 
 def policy_views(model: nn.Module) -> PolicyNet | None:
     """An MLP policy."""
-    actor = model.actor if type(model) is PolicyValueModel else model
+    actor = model.actor if type(model) in (PolicyValueModel, ActorCritic) else model
     if type(actor) is not Model:
         return None
     layers = backbone_views(actor.backbone)
     return None if layers is None else _policy_net(layers, actor.head)
 
 
-def _policy_net(layers: list[Layer], head: nn.Module) -> PolicyNet | None:
+def _policy_net(layers: list[AnyLayer], head: nn.Module) -> PolicyNet | None:
     if type(head) is LogitsHead:
         return PolicyNet(layers, linear_view(head), None)
     if type(head) is GaussianHead:
@@ -47,7 +58,7 @@ def q_views(model: nn.Module) -> QNet | None:
 class RecurrentPart(NamedTuple):
     """One recurrent backbone and its place in the agent's memory."""
 
-    layers: list[Layer]
+    layers: list[AnyLayer]
     cell: Cell
     place: slice
 
@@ -86,16 +97,40 @@ def _recurrent_part(recurrent: Recurrent) -> RecurrentPart | None:
     return RecurrentPart(layers, weights, slice(recurrent.offset, recurrent.offset + recurrent.rnn_state_size))
 
 
-def backbone_views(backbone: nn.Module) -> list[Layer] | None:
-    """The layers of an MLP over vectors; None for other backbones, also for an MLP with other layers put in."""
+def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
+    """The layers of an MLP over vectors, or of simba; None for other backbones, also where other layers were put in."""
+    if type(backbone) is Simba:
+        return _simba_views(backbone)
     if type(backbone) is not MLP:
         return None
-    layers, activations = list(backbone)[0::2], list(backbone)[1::2]
+    parts = list(backbone)
+    every = 3 if any(type(part) is nn.LayerNorm for part in parts) else 2  # linear, normalization, activation
+    layers, norms, activations = parts[0::every], parts[1::every], parts[every - 1 :: every]
     if any(type(layer) not in (nn.Linear, NoisyLinear) for layer in layers) or len(layers) != len(activations):
         return None
     if any(type(activation) is not ACTIVATIONS[backbone.activation] for activation in activations):
         return None
-    return [linear_view(layer, backbone.activation) for layer in layers]
+    if every == 2:
+        return [linear_view(layer, backbone.activation) for layer in layers]
+    if any(type(norm) is not nn.LayerNorm for norm in norms):
+        return None
+    pairs = zip(layers, norms, strict=True)
+    return [view for layer, norm in pairs for view in (linear_view(layer), norm_view(norm, backbone.activation))]
+
+
+def _simba_views(simba: Simba) -> list[AnyLayer] | None:
+    if any(type(block) is not ResidualBlock for block in simba.blocks):
+        return None
+    blocks = [
+        Residual([norm_view(block.norm), linear_view(block.up, "relu"), linear_view(block.down)])  # type: ignore[arg-type]
+        for block in simba.blocks
+    ]
+    return [linear_view(simba.embed), *blocks, norm_view(simba.norm)]
+
+
+def norm_view(norm: nn.Module, activation: str = "identity") -> Norm:
+    assert isinstance(norm, nn.LayerNorm)
+    return Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), activation)
 
 
 def linear_view(layer: nn.Module, activation: str = "identity") -> Layer:

@@ -6,6 +6,7 @@ torch. What gradients flow through is torch. `drl.testing.oracles` has the slow 
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
+from drl.core.transition import ReplayBatch
 from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 
 Obs = Tensor | dict[str, Tensor]  # what a model sees; a dict for observations with several parts
@@ -30,6 +32,38 @@ def take_rows(obs: Obs, index: Tensor) -> Obs:
     if isinstance(obs, Tensor):
         return obs.index_select(0, index)
     return {name: part.index_select(0, index) for name, part in obs.items()}
+
+
+def join_rows(first: Obs, second: Obs) -> Obs:
+    if isinstance(first, Tensor):
+        assert isinstance(second, Tensor)
+        return torch.cat([first, second])
+    assert isinstance(second, dict)
+    return {name: torch.cat([part, second[name]]) for name, part in first.items()}
+
+
+class ReplayRows(NamedTuple):
+    """A replay batch as tensors `[B, …]`."""
+
+    obs: Obs
+    action: Tensor
+    reward: Tensor
+    continues: Tensor  # γ^k, or 0 where the episode terminated
+    next_obs: Obs
+    weight: Tensor
+    next_action_mask: Tensor | None = None  # what is legal in `next_obs`; None: everything
+    action_mask: Tensor | None = None  # the same for `obs`
+
+
+def replay_rows(batch: ReplayBatch, device: torch.device, reward_scale: float = 1.0) -> ReplayRows:
+    continues = batch.discount * (1.0 - batch.terminated)
+    reward = batch.reward if reward_scale == 1.0 else batch.reward * np.float32(reward_scale)
+    columns = (batch.action, reward, continues, batch.weight)
+    action, reward, discount, weight = (torch.from_numpy(array).to(device) for array in columns)
+    obs, next_obs = to_tensors(batch.obs, device), to_tensors(batch.next_obs, device)
+    masks = (batch.next_action_mask, batch.action_mask)
+    next_mask, mask = (None if legal is None else torch.from_numpy(legal).to(device) for legal in masks)
+    return ReplayRows(obs, action, reward, discount, next_obs, weight, next_mask, mask)
 
 
 # ── rollout math, NumPy, time-major [T, N] ────────────────────────────────────────────────────────────────────────

@@ -21,25 +21,13 @@ from drl.core.specs import ActionSpec, AnyArray, Array
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
-from drl.engines.jax.backbones import Obs
 from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
 from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
-
-
-class QRows(NamedTuple):
-    """A replay batch `[B, …]`."""
-
-    obs: Obs
-    action: AnyArray
-    reward: AnyArray  # discounted sum over k steps
-    continues: AnyArray  # γ^k, or 0 if the episode terminated
-    next_obs: Obs
-    weight: AnyArray | None  # importance weights; None: all 1
-    next_action_mask: AnyArray | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
+from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
 class DQNState(NamedTuple):
@@ -53,7 +41,7 @@ LOGGED = ("loss", "mean_q", "mean_error")
 
 
 def dqn_loss(
-    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: QRows, config: DQNConfig
+    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: ReplayRows, config: DQNConfig
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Importance-weighted error of the chosen actions' values. `noise` is that of the online and the target network.
 
@@ -121,14 +109,14 @@ class PureDQN:
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
     def step(
-        self, state: DQNState, rows: QRows, key: jax.Array, rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, key: jax.Array, rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One update with noise drawn from `key`: the new state, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
         return self.update(state, rows, (online, target), rate)
 
     def update(
-        self, state: DQNState, rows: QRows, noise: tuple[Tree, Tree], rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
         options = (state.target, noise, self.model, rows, self.config)
@@ -166,9 +154,7 @@ class DQN(Learner):
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
         rate = self.learning_rate(progress)
-        continues = batch.discount * (1.0 - batch.terminated)
-        obs, next_obs = fields(batch.obs), fields(batch.next_obs)
-        rows = QRows(obs, batch.action, batch.reward, continues, next_obs, batch.weight, batch.next_action_mask)
+        rows = replay_rows(batch)
         state = DQNState(self.model_state.params, self.target, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
         noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks

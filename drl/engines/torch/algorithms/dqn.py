@@ -6,7 +6,7 @@ buffer's and reach the loss as `discount` and `weight`; double is here.
 
 import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,22 +24,11 @@ from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.models import QHead
-
-
-class QRows(NamedTuple):
-    """A replay batch as tensors `[B, …]`."""
-
-    obs: ops.Obs
-    action: Tensor
-    reward: Tensor
-    continues: Tensor  # γ^k, or 0 where the episode terminated
-    next_obs: ops.Obs
-    weight: Tensor
-    next_action_mask: Tensor | None = None  # what is legal in `next_obs`; None: everything
+from drl.engines.torch.ops import ReplayRows
 
 
 def dqn_loss(
-    model: nn.Module, rows: QRows, target: nn.Module, head: QHead | None, config: DQNConfig
+    model: nn.Module, rows: ReplayRows, target: nn.Module, head: QHead | None, config: DQNConfig
 ) -> tuple[Tensor, Tensor]:
     """Importance-weighted error of the chosen actions' values. Pure: reads parameters, changes nothing.
 
@@ -125,13 +114,7 @@ class DQN(Learner):
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
         rate = self.learning_rate(progress)
-        continues = batch.discount * (1.0 - batch.terminated)
-        columns = (batch.action, batch.reward, continues, batch.weight)
-        action, reward, discount, weight = (torch.from_numpy(array).to(self.device) for array in columns)
-        obs, next_obs = ops.to_tensors(batch.obs, self.device), ops.to_tensors(batch.next_obs, self.device)
-        legal = batch.next_action_mask
-        mask = None if legal is None else torch.from_numpy(legal).to(self.device)
-        rows = QRows(obs, action, reward, discount, next_obs, weight, mask)
+        rows = ops.replay_rows(batch, self.device)
         if self.noisy:
             self._resample()
         logged = self.optimizer.descend(rate, rows).cpu().numpy()

@@ -1,0 +1,74 @@
+"""The settings that all actor-critics with a replay buffer share, and the parts that `drl ablate` turns off in them."""
+
+from dataclasses import dataclass
+
+from drl.core.configs import not_negative, require
+from drl.core.errors import BadInput
+from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
+from drl.core.specs import ActionSpec, PlainDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig:
+    gamma: float = 0.99  # discount per step
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    actor_learning_rate: float | None = None  # of the actor, at the start; None: the same as the critics'
+    tau: float = 0.005  # share of the online networks that moves into the target networks; 1: a full copy
+    target_every: int = 1  # updates between two such moves
+    target_network: bool = True  # False: the online critics value the next state, in the same batch as this one
+    policy_delay: int = 1  # updates of the critics per update of the actor
+    critic_subset: int | None = None  # critics, chosen anew at every update, whose values make the target; None: all
+    target_q: str = "min"  # min · mean: which of these values the target takes
+    actor_q: str = "min"  # min · mean · first: which critics' value the actor climbs
+    reward_scale: float = 1.0  # factor on every reward
+    loss: str = "squared"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
+    optimizer: str = "adam"  # adam · adamw
+    weight_decay: float = 0.01  # of adamw
+    adam_beta1: float = 0.9  # decay of the mean of the gradients
+    adam_eps: float = 1e-8
+    max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
+
+    def __post_init__(self) -> None:
+        whole = "target_every policy_delay critic_subset"
+        require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
+        require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
+        require(self, "a number of at least 0, below 1", "adam_beta1", lambda x: 0 <= x < 1)
+        positive = "learning_rate actor_learning_rate adam_eps max_grad_norm tau reward_scale"
+        require(self, "a number above 0", positive, lambda x: x > 0)
+        require(self, "a number of at least 0", "learning_rate_end weight_decay", not_negative)
+        require(self, "'min' or 'mean'", "target_q", lambda x: x in ("min", "mean"))
+        require(self, "'min', 'mean' or 'first'", "actor_q", lambda x: x in ("min", "mean", "first"))
+        require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
+        require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
+
+
+def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, spec: ActionSpec) -> None:
+    """Raise for settings that do not fit the model's critics: how many there are, their kind, and their atoms."""
+    subset, to_drop = config.critic_subset, getattr(config, "quantiles_to_drop", 0)
+    if subset is not None and subset > critics:
+        raise BadInput(f"critic_subset is {subset}, but there are {critics} critics; use --num-critics {subset}")
+    if to_drop and kind != "qr":
+        raise BadInput(f"quantiles_to_drop is {to_drop}, but the critics have no quantiles; use --distributional qr")
+    if to_drop >= atoms > 1:
+        raise BadInput(f"quantiles_to_drop is {to_drop}, but each critic has {atoms} quantiles; drop fewer")
+    if kind != "none" and spec.kind == "discrete":
+        raise BadInput(f"distributional is {kind!r}, which needs Box actions here; with Discrete actions use dqn")
+
+
+SEARCH_BASE: Space = {"learning_rate": LEARNING_RATE, "gamma": GAMMA, "tau": Real(1e-3, 0.05)}
+SEARCH_ALL: Space = {
+    "batch_size": Choice((64, 128, 256, 512)),
+    "gradient_steps": Choice((1, 2, 4)),
+    "n_step": Choice((1, 3)),
+    "prioritized": SWITCH,
+    "layer_norm": SWITCH,
+    "policy_delay": Choice((1, 2, 3)),
+    "width": Choice((64, 128, 256, 400)),
+}
+SWITCHES: dict[str, tuple[PlainDict, PlainDict]] = {
+    "n-step": ({"n_step": 3}, {"n_step": 1}),
+    "prioritized": ({"prioritized": True}, {"prioritized": False}),
+    "layer-norm": ({"layer_norm": True}, {"layer_norm": False}),
+    "two-updates": ({"gradient_steps": 2}, {"gradient_steps": 1}),
+}

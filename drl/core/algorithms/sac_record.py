@@ -1,0 +1,117 @@
+"""SAC, TQC and CrossQ: soft actor-critics. Their settings and their records."""
+
+import math
+from dataclasses import dataclass
+
+from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
+from drl.core.configs import ActorCriticConfig, RandomStartConfig, not_negative, require
+from drl.core.search_dimensions import Choice
+from drl.core.specs import ActionSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(OffPolicyConfig):
+    temperature: float = 1.0  # α, the weight of the entropy; the initial one if it is learned
+    learn_temperature: bool = True  # keep the entropy near `target_entropy`
+    temperature_learning_rate: float | None = None  # at the start; None: the same as the critics'
+    target_entropy: float | None = None  # None: −1 per entry of a Box action; 0.98 · log(actions) if Discrete
+    quantiles_to_drop: int = 0  # qr: the largest quantiles of the target that are dropped, per critic
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "a number above 0", "temperature temperature_learning_rate", lambda x: x > 0)
+        require(self, "a whole number of at least 0", "quantiles_to_drop", not_negative)
+
+    def entropy_goal(self, spec: ActionSpec) -> float:
+        if self.target_entropy is not None:
+            return self.target_entropy
+        return 0.98 * math.log(spec.sizes[0]) if spec.kind == "discrete" else -float(spec.entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TQCConfig(SACConfig):
+    actor_q: str = "mean"  # min · mean · first: which critics' value the actor climbs
+    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
+    quantiles_to_drop: int = 2  # qr: the largest quantiles of the target that are dropped, per critic
+
+
+@dataclass(frozen=True, kw_only=True)
+class TQCModelConfig(ActorCriticConfig):
+    num_critics: int = 5
+    distributional: str = "qr"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    num_atoms: int = 25  # atoms of the support, or quantiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossQConfig(SACConfig):
+    learning_rate: float = 1e-3
+    target_network: bool = False  # False: the online critics value the next state, in the same batch as this one
+    policy_delay: int = 3  # updates of the critics per update of the actor
+    adam_beta1: float = 0.5  # decay of the mean of the gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossQModelConfig(ActorCriticConfig):
+    critic_hidden_sizes: tuple[int, ...] | None = (1024, 1024)  # the same for each critic; None: as the actor's
+    batch_renorm: bool = True  # batch renormalization in the critics' MLPs
+
+
+SAC_RECORD = AlgorithmRecord(
+    name="sac",
+    summary="soft actor-critic from replay: the return plus the policy's entropy; Box or Discrete actions",
+    config=SACConfig,
+    model_config=ActorCriticConfig,
+    variant=lambda config: "actor_critic",
+    buffer=REPLAY,
+    exploration=RandomStartConfig,
+    action_spaces=("box", "discrete"),
+    engines={"torch": "drl.engines.torch.algorithms.sac:SAC", "jax": "drl.engines.jax.algorithms.sac:SAC"},
+    fused="drl.engines.jax.fused.fused_off_policy:FusedOffPolicy",
+    search_base=SEARCH_BASE,
+    search_all=SEARCH_ALL | {"target_q": Choice(("min", "mean"))},
+    switches={
+        "twin": ({"num_critics": 2}, {"num_critics": 1}),
+        "learned-temperature": ({"learn_temperature": True}, {"learn_temperature": False}),
+    }
+    | SWITCHES,
+)
+TQC_RECORD = AlgorithmRecord(
+    name="tqc",
+    summary="SAC with critics of quantiles, the largest of which are dropped from the target",
+    config=TQCConfig,
+    model_config=TQCModelConfig,
+    variant=SAC_RECORD.variant,
+    buffer=REPLAY,
+    exploration=RandomStartConfig,
+    action_spaces=("box",),
+    engines=SAC_RECORD.engines,
+    fused=SAC_RECORD.fused,
+    search_base=SEARCH_BASE | {"quantiles_to_drop": Choice((0, 1, 2, 3, 5))},
+    search_all=SEARCH_ALL,
+    switches={
+        "truncation": ({"quantiles_to_drop": 2}, {"quantiles_to_drop": 0}),
+        "five-critics": ({"num_critics": 5}, {"num_critics": 2}),
+    }
+    | SWITCHES,
+)
+CROSSQ_RECORD = AlgorithmRecord(
+    name="crossq",
+    summary="SAC with batch renormalization in the critics in place of target networks",
+    config=CrossQConfig,
+    model_config=CrossQModelConfig,
+    variant=SAC_RECORD.variant,
+    buffer=REPLAY,
+    exploration=RandomStartConfig,
+    action_spaces=("box", "discrete"),
+    engines=SAC_RECORD.engines,
+    fused=SAC_RECORD.fused,
+    search_base={name: SEARCH_BASE[name] for name in ("learning_rate", "gamma")},
+    search_all={name: space for name, space in SEARCH_ALL.items() if name != "layer_norm"},
+    switches={
+        "batch-renorm": ({"batch_renorm": True}, {"batch_renorm": False}),
+        "no-target": ({"target_network": False}, {"target_network": True}),
+        "delay": ({"policy_delay": 3}, {"policy_delay": 1}),
+    }
+    | {name: pair for name, pair in SWITCHES.items() if name != "layer-norm"},
+)
