@@ -1,6 +1,6 @@
 """The replay buffer: the last `capacity` transitions, sampled uniformly or in proportion to their last error."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -8,10 +8,14 @@ from drl.buffers.sum_tree import make_sum_tree
 from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
+from drl.core.errors import BadInput
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
+
+if TYPE_CHECKING:
+    from drl.buffers.hindsight_buffer import Goals
 
 
 class DiscountConfig(Protocol):
@@ -30,6 +34,7 @@ class ReplayBuffer:
     """
 
     stops_anywhere, takes_sequences = True, False
+    hindsight = False  # whether it replaces goals
 
     def __init__(
         self,
@@ -41,6 +46,8 @@ class ReplayBuffer:
         rng: np.random.Generator | None = None,
         frame_stack: int = 1,
     ):
+        if (config.her != "none") != self.hindsight:
+            raise BadInput(f"her is {config.her!r}; a HindsightBuffer replaces goals, a ReplayBuffer takes her 'none'")
         self.config, self.num_envs = config, num_envs
         self.rng = rng or np.random.default_rng(0)
         self.n_step = NStep(config.n_step, gamma, num_envs)
@@ -86,6 +93,12 @@ class ReplayBuffer:
     def _write(self, rows: NStepRows) -> None:
         count = len(rows.reward)
         slots = np.arange(self.cursor, self.cursor + count) % self.config.capacity
+        self._keep(slots, rows)
+        self._raise(slots)
+        self.cursor = (self.cursor + count) % self.config.capacity
+        self.size = min(self.size + count, self.config.capacity)
+
+    def _keep(self, slots: Array, rows: NStepRows) -> None:
         self.store.write(slots, rows)
         if rows.next_action_mask is not None:
             if self.next_action_mask is None:
@@ -93,10 +106,11 @@ class ReplayBuffer:
             self.next_action_mask[slots] = rows.next_action_mask
         elif self.next_action_mask is not None:
             self.next_action_mask[slots] = True
+
+    def _raise(self, slots: Array) -> None:
+        """Give rows the highest priority so far."""
         if self.tree is not None:
-            self.tree.set(slots, np.full(count, self.top_priority**self.config.priority_alpha))
-        self.cursor = (self.cursor + count) % self.config.capacity
-        self.size = min(self.size + count, self.config.capacity)
+            self.tree.set(slots, np.full(len(slots), self.top_priority**self.config.priority_alpha))
 
     def take(self) -> ReplayBatch:
         """Sample the batch of one update."""
@@ -170,6 +184,13 @@ def make_replay_buffer(
     specs: tuple[ObsSpec, ActionSpec],
     rng: np.random.Generator,
     frame_stack: int = 1,
+    goals: "Goals | None" = None,  # of the environment; for hindsight replay
 ) -> ReplayBuffer:
     """For an algorithm's record."""
+    if config.her != "none":
+        from drl.buffers.hindsight_buffer import HindsightBuffer
+
+        if goals is None:
+            raise BadInput(f"her is {config.her!r}, without goals; pass goals=goal_functions(env_id) of drl.envs.goals")
+        return HindsightBuffer(config, learner.gamma, num_envs, *specs, goals, rng)
     return ReplayBuffer(config, learner.gamma, num_envs, *specs, rng=rng, frame_stack=frame_stack)

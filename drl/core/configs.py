@@ -4,8 +4,8 @@ All engines share these classes, so a config means the same in PyTorch and in JA
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
@@ -33,7 +33,7 @@ def not_negative(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one registered by a plugin
+    backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
     head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
@@ -55,7 +55,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
-    backbone: str = "auto"  # auto · mlp · cnn · conv1d, or one registered by a plugin
+    backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
     head: str = "auto"  # auto, or a head of action values registered by a plugin
     hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
@@ -83,7 +83,54 @@ class QModelConfig:
         return self.noisy_sigma if self.noisy else 0.0
 
 
-def _check_backbone(config: ModelConfig | QModelConfig) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """A policy and an ensemble of critics Q(s, a), each with a network of its own."""
+
+    backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
+    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
+    head: str = "auto"  # auto, or a policy head registered by a plugin
+    hidden_sizes: tuple[int, ...] = (256, 256)  # widths of the actor's MLP; of simba: one residual block per entry
+    critic_hidden_sizes: tuple[int, ...] | None = None  # the same for each critic; None: as the actor's
+    cnn_features: int = 512  # feature width of the cnn
+    activation: str = "relu"  # of the MLP: tanh · relu
+    layer_norm: bool = False  # layer normalization before every activation of an MLP
+    batch_renorm: bool = False  # batch renormalization in the critics' MLPs
+    renorm_warmup: int = 100_000  # updates in which batch renormalization is plain batch normalization
+    num_critics: int = 2
+    distributional: str = "none"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    num_atoms: int = 101  # atoms of the support, or quantiles
+    v_min: float = -10.0  # c51: smallest return of the support
+    v_max: float = 10.0  # c51: largest return of the support
+
+    def __post_init__(self) -> None:
+        _check_backbone(self)
+        require(self, "'none', 'c51' or 'qr'", "distributional", lambda x: x in ("none", "c51", "qr"))
+        require(self, "a whole number of at least 2", "num_atoms", lambda x: x >= 2)
+        require(self, "a whole number of at least 1", "num_critics", lambda x: x >= 1)
+        require(self, "a whole number of at least 0", "renorm_warmup", not_negative)
+        widths = "up to 100 widths of at least 1"
+        require(self, widths, "critic_hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
+        if not self.v_min < self.v_max:
+            raise BadInput(f"v_min is {self.v_min} and v_max is {self.v_max}; expected v_min below v_max")
+        if self.backbone == "simba" and (self.layer_norm or self.batch_renorm):
+            raise BadInput("layer_norm and batch_renorm are for MLPs; simba has layer normalization of its own")
+        if self.layer_norm and self.batch_renorm:
+            raise BadInput("both layer_norm and batch_renorm are on; use one of them")
+
+    @property
+    def critic(self) -> "ActorCriticConfig":
+        """The settings of one critic."""
+        return replace(self, hidden_sizes=self.critic_hidden_sizes or self.hidden_sizes)
+
+    dueling = False  # what a head of action values also reads
+    sigma = 0.0
+
+
+AnyModelConfig = ModelConfig | QModelConfig | ActorCriticConfig
+
+
+def _check_backbone(config: AnyModelConfig) -> None:
     for part, table in (("backbone", BACKBONES), ("head", HEADS)):
         name = getattr(config, part)
         if name != "auto" and name not in table:
@@ -97,14 +144,21 @@ def _check_backbone(config: ModelConfig | QModelConfig) -> None:
     plain_pairs("backbone_kwargs", config.backbone_kwargs)
 
 
-def backbone_name(config: ModelConfig | QModelConfig, obs_spec: ObsSpec) -> str:
+def backbone_name(config: AnyModelConfig, obs_spec: ObsSpec) -> str:
     """The backbone that a config selects. `auto` depends on the observation: images → cnn, everything else → mlp."""
     if config.backbone == "auto":
         return "cnn" if len(obs_spec.shape) == 3 and min(obs_spec.shape[1:]) >= 36 else "mlp"
-    if obs_spec.is_structured and config.backbone in ("mlp", "cnn", "conv1d"):
+    if obs_spec.is_structured and config.backbone in ("mlp", "simba", "cnn", "conv1d"):
         parts = ", ".join(obs_spec.leaves)
         raise BadInput(f"backbone is {config.backbone!r}, but the observation has several parts ({parts}); use auto")
     return config.backbone
+
+
+def block_width(hidden_sizes: Sequence[int]) -> int:
+    """The width of residual blocks; all of them have the same."""
+    if len(set(hidden_sizes)) != 1:
+        raise BadInput(f"hidden_sizes is {list(hidden_sizes)}; simba has one block per entry, all of the same width")
+    return hidden_sizes[0]
 
 
 def plain_pairs(name: str, pairs: tuple[str, ...]) -> PlainDict:
@@ -146,11 +200,17 @@ class ReplayConfig:
     priority_beta: float = 0.4  # initial strength of the correction by importance weights
     priority_beta_step: float = 0.001  # added at every batch, up to 1
     priority_eps: float = 0.01  # added to every error, so that every transition can still be sampled
+    # Hindsight: pretend that a goal was wanted which the same episode achieved. future: at this step or later ·
+    # final: at its last step · episode: at any step · none: off.
+    her: str = "none"
+    her_ratio: float = 0.8  # share of the sampled transitions that get such a goal
 
     def __post_init__(self) -> None:
         whole = "batch_size capacity train_every gradient_steps updates_per_log n_step"
         require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "priority_alpha priority_beta", lambda x: 0 <= x <= 1)
+        require(self, "a number from 0 to 1", "priority_alpha priority_beta her_ratio", lambda x: 0 <= x <= 1)
+        kinds = ("none", "future", "final", "episode")
+        require(self, "'none', 'future', 'final' or 'episode'", "her", lambda x: x in kinds)
         require(self, "a number above 0", "priority_eps", lambda x: x > 0)
         require(self, "a number of at least 0", "warmup priority_beta_step", not_negative)
         if self.capacity < self.batch_size:
@@ -178,7 +238,7 @@ class EpsilonGreedyConfig:
 class RandomStartConfig:
     """Uniformly random actions first, then samples from the policy."""
 
-    random_steps: int = 0  # environment steps with uniformly random actions
+    random_steps: int | None = None  # environment steps with uniformly random actions; None: until the first update
 
     def __post_init__(self) -> None:
         require(self, "a whole number of at least 0", "random_steps", not_negative)
@@ -201,3 +261,15 @@ class ActionNoiseConfig(RandomStartConfig):
         require(self, "a number of at least 0", "noise_sigma noise_sigma_end", not_negative)
         require(self, "a number above 0", "noise_decay", lambda x: x > 0)
         require(self, "a number from 0 to 1", "noise_theta", lambda x: 0 <= x <= 1)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there is no noise at all."""
+        return not self.noise_sigma and not self.noise_sigma_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyNoiseConfig(ActionNoiseConfig):
+    """Samples from a stochastic policy; noise on top of them where it is asked for."""
+
+    noise_sigma: float = 0.0  # standard deviation of each draw

@@ -113,13 +113,17 @@ def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
 
 
 class RewardScaler:
-    """reward / std of the running discounted return. Signs and zeros of rewards do not change."""
+    """reward / std of the running discounted return. Signs and zeros of rewards do not change.
 
-    def __init__(self, columns: int, gamma: float, clip: float = 10.0):
+    With a `bound` rewards are so small that no return seen so far exceeds it, as critics with a fixed support need
+    (Lee et al., 2025).
+    """
+
+    def __init__(self, columns: int, gamma: float, clip: float | None = 10.0, bound: float | None = None):
         self.running_stats = RunningStats(())
         self.returns = np.zeros(columns)  # discounted return so far, per column of the rollout
-        self.gamma = gamma
-        self.clip = clip
+        self.largest = 0.0  # absolute value of these so far
+        self.gamma, self.clip, self.bound = gamma, clip, bound
 
     def update(self, reward: Array, ended: Array, valid: Array) -> None:
         """Add a rollout `[T, N]`; rows that are not `valid` are ignored."""
@@ -129,15 +133,19 @@ class RewardScaler:
             seen[t] = self.returns
             self.returns = np.where(ended[t] & valid[t], 0.0, self.returns)
         self.running_stats.update(seen[valid])
+        self.largest = max(self.largest, float(np.abs(seen[valid]).max(initial=0.0)))
 
     def __call__(self, reward: Array) -> Array:
-        scaled = reward / np.sqrt(self.running_stats.variance + 1e-8)
-        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+        deviation = np.sqrt(self.running_stats.variance + 1e-8)
+        if self.bound is not None:
+            deviation = np.maximum(deviation, self.largest / self.bound)
+        scaled = reward / deviation
+        return (scaled if self.clip is None else np.clip(scaled, -self.clip, self.clip)).astype(np.float32)
 
     def state_dict(self) -> StateDict:
-        return self.running_stats.state_dict() | {"returns": self.returns, "gamma": self.gamma, "clip": self.clip}
+        return self.running_stats.state_dict() | {"returns": self.returns, "largest": self.largest}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.running_stats.load_state_dict(state)
         self.returns = np.asarray(state["returns"], np.float64)
-        self.gamma, self.clip = float(state["gamma"]), float(state["clip"])
+        self.largest = float(state["largest"])

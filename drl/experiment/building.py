@@ -12,17 +12,22 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
+from drl.core.specs import PlainDict
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.episode_stats import reward_threshold
+from drl.envs.goals import goal_functions
 from drl.experiment.config import Experiment
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from drl.engines.jax.agents import JaxAgent
     from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
     from drl.engines.torch.agents import TorchAgent
+    from drl.engines.torch.compile_rule import Choice
 
 AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
 
@@ -72,8 +77,8 @@ def start_engine(experiment: Experiment) -> None:
     run = experiment.run
     if run.engine == "torch":
         return
-    if run.compile:
-        raise BadInput("compile is a switch of the torch engine; the JAX engine always compiles")
+    if run.compile == "on":
+        raise BadInput("compile is a switch of the torch engine; the JAX engine always compiles: use --compile off")
     try:
         from drl.engines.jax.start import start_jax
     except ImportError as error:
@@ -86,6 +91,13 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
     specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
+    notes: PlainDict = {}
+
+    def compile_update(model: "nn.Module") -> bool:
+        choice = compile_choice(experiment, envs.vectorization, model)
+        notes["compile"] = choice._asdict()
+        return choice.on
+
     agent, learner = build_learner(
         experiment.algorithm,
         specs,
@@ -93,21 +105,45 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
         seeds,
         normalize_obs=run.normalize_obs,
         device=run.device,
-        compile_update=run.compile,
+        compile_update=compile_update,
     )
     set_exploration(experiment, agent)
     if agent.recurrent and not record.recurrent:
         raise BadInput(f"{record.name} takes no recurrent model; use recurrent none, or ppo or a2c")
     _check_minibatches(config, envs.num_envs, agent.recurrent)
     make_buffer = resolve(record.buffer.make)
-    options = {"rng": seeds.generator("replay"), "frame_stack": run.frame_stack}
+    options: dict[str, object] = {"rng": seeds.generator("replay"), "frame_stack": run.frame_stack}
+    if getattr(experiment.buffer, "her", "none") != "none":
+        options["goals"] = goal_functions(run.env, run.env_arguments)
     buffer = make_buffer(config, experiment.buffer, envs.num_envs, specs, **options)
     scaler = None
     if run.normalize_reward:
-        if not record.buffer.scales_reward:
-            raise BadInput(f"normalize_reward is for on-policy algorithms; {record.name} replays raw rewards")
-        scaler = RewardScaler(1 if record.buffer.whole_episodes else envs.num_envs, config.gamma)
-    return Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
+        columns = 1 if record.buffer.whole_episodes else envs.num_envs
+        scaler = RewardScaler(columns, config.gamma)
+        if record.buffer.replays:  # sums over n steps are not clipped
+            scaler = RewardScaler(columns, config.gamma, None, reward_bound(experiment.model))
+    trainer = Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
+    trainer.notes = notes
+    return trainer
+
+
+def compile_choice(experiment: Experiment, vectorization: str, model: "nn.Module") -> "Choice":
+    """Whether the update is compiled (PyTorch engine): as the configuration says, or by the rule."""
+    from drl.engines.torch.compile_rule import Choice, choose, planned_work
+
+    run, record = experiment.run, find_algorithm(experiment.algorithm)
+    if run.compile != "auto":
+        return Choice(run.compile, "as the settings say")
+    if not str(record.engines["torch"]).startswith("drl."):
+        return Choice("off", f"not measured for an algorithm of your own ({record.name})")
+    resets = vectorization in ("native", "envpool")  # steps that only reset an environment are no rows of a rollout
+    steps = None if run.num_episodes else run.budget
+    return choose(planned_work(experiment.learner, experiment.buffer, run.num_envs, steps, even=not resets), model)
+
+
+def reward_bound(model: Config) -> float | None:
+    """The largest return that critics with a fixed support can represent."""
+    return max(abs(model.v_min), abs(model.v_max)) if getattr(model, "distributional", "none") == "c51" else None
 
 
 def set_exploration(experiment: Experiment, agent: "JaxAgent | TorchAgent") -> None:

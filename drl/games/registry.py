@@ -27,6 +27,7 @@ ENVS: dict[str, PlainDict] = {
     "drl/OneStep-v0": {"entry_point": f"{PROBES}:OneStepEnv"},
     "drl/Match-v0": {"entry_point": f"{PROBES}:MatchEnv"},
     "drl/Target-v0": {"entry_point": f"{PROBES}:TargetEnv"},
+    "drl/BitFlip-v0": {"entry_point": f"{PROBES}:BitFlipEnv"},
     "drl/LegalMoves-v0": {"entry_point": f"{PROBES}:LegalMovesEnv"},
     "drl/Recall-v0": {"entry_point": f"{PROBES}:RecallEnv"},
     "drl/Mood-v0": {"entry_point": f"{PROBES}:MoodEnv"},

@@ -4,9 +4,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -117,6 +118,7 @@ class TrainerLoop(ABC):
     """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
 
     stats: TrainingStats
+    notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
 
     def __call__(self) -> Iterator[Log]:
         while not self.over:
@@ -180,6 +182,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.reward_scaler = reward_scaler
         self.obs: Array | None = None  # what the environments show now; None before the first step
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
+        self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
         self.stats = TrainingStats(self.config.window, self.config.total_timesteps, self.config.num_episodes)
 
     def step(self) -> Log:
@@ -190,14 +193,14 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             if not self.buffer.ready:
                 self._collect()
                 continue
+            if ends_anywhere and not self.stats.learning_steps and not logs:
+                self._update_statistics()  # of the warm-up, before the first update
             batch = self.buffer.take()
             learned = self.algorithm.learn(self._prepared(batch), progress)
             if learned.priority is not None:
                 self.buffer.update_priorities(batch.index, learned.priority)  # type: ignore[attr-defined]
             logs.append(learned.log)
-        if self.agent.normalizer is not None and self.seen:
-            self.agent.normalizer.update(np.concatenate(self.seen))
-        self.seen = []
+        self._update_statistics()
         exploration = self.agent.exploration
         settings = {} if exploration is None else exploration.at(self.stats.env_steps)
         return self.stats.log(_means(logs), time.perf_counter() - started, settings)
@@ -220,6 +223,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             self.seen.append(self.obs[step.valid])
         if agent.recurrent or (agent.exploration is not None and agent.exploration.carries):
             agent.begin(step.over)
+        if self.reward_scaler is not None and self.buffer.stops_anywhere:
+            self.rewards.append(np.stack([step.reward, step.terminated | step.truncated, step.valid]))
         self.obs = step.obs
         self.stats.add(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
 
@@ -239,10 +244,19 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         if self.agent.normalizer is not None:
             batch = batch.normalized(self.agent.normalizer)
         if self.reward_scaler is not None:
-            assert isinstance(batch, RolloutBatch)
-            self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
+            if isinstance(batch, RolloutBatch):
+                self.reward_scaler.update(batch.reward, batch.terminated | batch.truncated, batch.valid)
             batch = replace(batch, reward=self.reward_scaler(batch.reward))
         return batch
+
+    def _update_statistics(self) -> None:
+        """With what was seen since the last time. Rollouts update those of their rewards before they are learned."""
+        if self.agent.normalizer is not None and self.seen:
+            self.agent.normalizer.update(np.concatenate(self.seen))
+        if self.reward_scaler is not None and self.rewards:
+            reward, ended, valid = np.stack(self.rewards, axis=1)
+            self.reward_scaler.update(reward, ended > 0, valid > 0)
+        self.seen, self.rewards = [], []
 
     def state_dict(self) -> StateDict:
         scaler = self.reward_scaler
@@ -250,6 +264,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             "obs": None if self.obs is None else self.obs.copy(),
             "stats": self.stats.state_dict(),
             "seen": [array.copy() for array in self.seen],
+            "rewards": [array.copy() for array in self.rewards],
             "envs": self.envs.state_dict(),
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -261,6 +276,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.stats.load_state_dict(state["stats"])
         self.seen = [np.array(array) for array in state["seen"]]
+        self.rewards = [np.array(array) for array in state["rewards"]]
         self.envs.load_state_dict(state["envs"])
         self.buffer.load_state_dict(state["buffer"])
         self.algorithm.load_state_dict(state["algorithm"])

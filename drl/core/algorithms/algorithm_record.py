@@ -20,12 +20,12 @@ class BufferRecord:
     whole_episodes: bool = (
         False  # its batches hold episodes one after another in one column, not a column per environment
     )
-    scales_reward: bool = True  # whether rewards may be divided by a running standard deviation before learning
+    replays: bool = False  # whether its batches are old transitions, drawn at random
 
 
 ROLLOUT = BufferRecord("drl.buffers.rollout_buffer:make_rollout_buffer")
 EPISODES = BufferRecord("drl.buffers.episode_buffer:make_episode_buffer", whole_episodes=True)
-REPLAY = BufferRecord("drl.buffers.replay_buffer:make_replay_buffer", config=ReplayConfig, scales_reward=False)
+REPLAY = BufferRecord("drl.buffers.replay_buffer:make_replay_buffer", config=ReplayConfig, replays=True)
 
 
 @dataclass(frozen=True, kw_only=True)

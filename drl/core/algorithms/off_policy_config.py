@@ -66,7 +66,8 @@ SEARCH_ALL: Space = {
     "policy_delay": Choice((1, 2, 3)),
     "width": Choice((64, 128, 256, 400)),
 }
-SWITCHES: dict[str, tuple[PlainDict, PlainDict]] = {
+Switches = dict[str, tuple[PlainDict, PlainDict]]
+SWITCHES: Switches = {
     "n-step": ({"n_step": 3}, {"n_step": 1}),
     "prioritized": ({"prioritized": True}, {"prioritized": False}),
     "layer-norm": ({"layer_norm": True}, {"layer_norm": False}),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
-from drl.core.configs import ActorCriticConfig, RandomStartConfig, not_negative, require
+from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, not_negative, require
 from drl.core.search_dimensions import Choice
 from drl.core.specs import ActionSpec
 
@@ -64,7 +64,7 @@ SAC_RECORD = AlgorithmRecord(
     model_config=ActorCriticConfig,
     variant=lambda config: "actor_critic",
     buffer=REPLAY,
-    exploration=RandomStartConfig,
+    exploration=PolicyNoiseConfig,
     action_spaces=("box", "discrete"),
     engines={"torch": "drl.engines.torch.algorithms.sac:SAC", "jax": "drl.engines.jax.algorithms.sac:SAC"},
     fused="drl.engines.jax.fused.fused_off_policy:FusedOffPolicy",
@@ -73,8 +73,8 @@ SAC_RECORD = AlgorithmRecord(
     switches={
         "twin": ({"num_critics": 2}, {"num_critics": 1}),
         "learned-temperature": ({"learn_temperature": True}, {"learn_temperature": False}),
-    }
-    | SWITCHES,
+        **SWITCHES,
+    },
 )
 TQC_RECORD = AlgorithmRecord(
     name="tqc",
@@ -83,7 +83,7 @@ TQC_RECORD = AlgorithmRecord(
     model_config=TQCModelConfig,
     variant=SAC_RECORD.variant,
     buffer=REPLAY,
-    exploration=RandomStartConfig,
+    exploration=PolicyNoiseConfig,
     action_spaces=("box",),
     engines=SAC_RECORD.engines,
     fused=SAC_RECORD.fused,
@@ -92,8 +92,8 @@ TQC_RECORD = AlgorithmRecord(
     switches={
         "truncation": ({"quantiles_to_drop": 2}, {"quantiles_to_drop": 0}),
         "five-critics": ({"num_critics": 5}, {"num_critics": 2}),
-    }
-    | SWITCHES,
+        **SWITCHES,
+    },
 )
 CROSSQ_RECORD = AlgorithmRecord(
     name="crossq",
@@ -102,7 +102,7 @@ CROSSQ_RECORD = AlgorithmRecord(
     model_config=CrossQModelConfig,
     variant=SAC_RECORD.variant,
     buffer=REPLAY,
-    exploration=RandomStartConfig,
+    exploration=PolicyNoiseConfig,
     action_spaces=("box", "discrete"),
     engines=SAC_RECORD.engines,
     fused=SAC_RECORD.fused,
@@ -112,6 +112,6 @@ CROSSQ_RECORD = AlgorithmRecord(
         "batch-renorm": ({"batch_renorm": True}, {"batch_renorm": False}),
         "no-target": ({"target_network": False}, {"target_network": True}),
         "delay": ({"policy_delay": 3}, {"policy_delay": 1}),
-    }
-    | {name: pair for name, pair in SWITCHES.items() if name != "layer-norm"},
+        **{name: pair for name, pair in SWITCHES.items() if name != "layer-norm"},
+    },
 )

@@ -63,6 +63,6 @@ TD3_RECORD = AlgorithmRecord(
         "twin": ({"num_critics": 2}, {"num_critics": 1}),
         "smoothing": ({"target_noise": 0.2}, {"target_noise": 0.0}),
         "delay": ({"policy_delay": 2}, {"policy_delay": 1}),
-    }
-    | SWITCHES,
+        **SWITCHES,
+    },
 )

@@ -129,7 +129,8 @@ class ActorCritic:
 
     def q_batch(self, params: Params, obs: Obs, action: jax.Array | None) -> tuple[jax.Array, Params]:
         """The same in training; also the new running statistics of batch renormalization, by name."""
-        answers, running = [], {}
+        answers: list[jax.Array] = []
+        running: Params = {}
         for number in range(self.num_critics):
             answer, after = self.critic.apply_batch(part(params, f"critics.{number}"), obs, action)
             answers.append(answer)

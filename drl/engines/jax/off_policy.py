@@ -161,7 +161,8 @@ class PureOffPolicy:
         logs: dict[str, Any] = dict(zip(("critic_loss", "mean_q", "mean_error"), numbers, strict=True))
         logs["critic_grad_norm"] = norm
         if config.policy_delay == 1:
-            state, improved = self.improve(state, rows, draws.noise, rate)
+            state, values = self.improve(state, rows, draws.noise, rate)
+            logs |= values
         else:
             due = count % config.policy_delay == 0
             same = jax.eval_shape(lambda: self.improve(state, rows, draws.noise, rate)[1])
@@ -172,8 +173,8 @@ class PureOffPolicy:
                 lambda now: (now, nothing),
                 state,
             )
-            improved = {name: Sometimes(value, due) for name, value in values.items()}
-        return self._moved(state), logs | improved, priority
+            logs |= {name: Sometimes(value, due) for name, value in values.items()}
+        return self._moved(state), logs, priority
 
     def critic_loss(
         self, trained: Params, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws

@@ -7,6 +7,7 @@ before the first update.
 import numpy as np
 
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, RandomStartConfig
+from drl.core.errors import BadInput
 from drl.core.schedules import Constant, Linear, Schedule, epsilon_schedule
 from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
@@ -130,14 +131,17 @@ ExplorationConfig = NoSettings | EpsilonGreedyConfig | RandomStartConfig | Actio
 def make_exploration(
     config: ExplorationConfig, spec: ActionSpec, noisy: bool = False, first_update: int = 1
 ) -> AnyExploration | None:
-    """The exploration of a config. `noisy`: a noisy network, which needs no ε after step `first_update`."""
+    """The exploration of a config. `noisy`: a noisy network, which needs no ε after step `first_update`, the first one
+    that can be followed by an update."""
     if isinstance(config, EpsilonGreedyConfig):
         return EpsilonGreedy(epsilon_schedule(config, noisy, first_update), spec)
     if not isinstance(config, RandomStartConfig):
         return None
-    start = RandomStart(config.random_steps, spec)
-    if not isinstance(config, ActionNoiseConfig):
+    start = RandomStart(first_update if config.random_steps is None else config.random_steps, spec)
+    if not isinstance(config, ActionNoiseConfig) or config.quiet:
         return start
+    if spec.kind != "box":
+        raise BadInput(f"noise_sigma is {config.noise_sigma}, but {spec.kind} actions take no noise; use 0")
     end = config.noise_sigma_end
     sigma = Constant(config.noise_sigma) if end is None else Linear(config.noise_sigma, end, config.noise_decay)
     return ActionNoise(sigma, 1.0 if config.noise == "gaussian" else config.noise_theta, start)

@@ -188,7 +188,7 @@ class PolicyAgent(PolicyActor, TorchAgent):
         if net is not None:
             return net(obs if self.normalizer is None else self.normalizer(obs))
         policy = self.model.actor if type(self.model) in (PolicyValueModel, ActorCritic) else self.model
-        answer = self.forward(obs, policy)
+        answer = self.forward(obs, policy)  # type: ignore[arg-type]
         params: Array = (answer[0] if isinstance(answer, tuple) else answer).cpu().numpy()
         return params
 

@@ -1,8 +1,10 @@
 """From names and configs to a learner: the model, the agent that acts with it and the algorithm that improves it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from drl.core.algorithms import class_in, find_algorithm
 from drl.core.contracts import Algorithm
@@ -34,7 +36,7 @@ def build_learner(
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",
-    compile_update: bool = False,
+    compile_update: bool | Callable[[nn.Module], bool] = False,  # or a rule that decides when the model is built
 ) -> tuple[TorchAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
@@ -45,4 +47,5 @@ def build_learner(
     generator = torch.Generator().manual_seed(seeds.integer("init"))
     model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator).to(pick_device(device))
     agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
-    return agent, learner(model, action_spec, config, seeds.generator("learner"), compile_update)
+    compiled = compile_update(model) if callable(compile_update) else compile_update
+    return agent, learner(model, action_spec, config, seeds.generator("learner"), compiled)

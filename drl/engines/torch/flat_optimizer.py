@@ -5,6 +5,8 @@ Zeroing, clipping and Adam are then one kernel each, whatever the number of laye
 function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
 """
 
+import contextlib
+import os
 import time
 import types
 import warnings
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.optim.adamw import adamw
 
+from drl.core.cache_folder import cache_folder
 from drl.core.errors import BadInput
 from drl.engines.torch.recurrent import recurrent_parts
 
@@ -52,7 +55,7 @@ class FlatOptimizer:
         compiled: bool = False,
     ):
         if compiled and recurrent_parts(model):
-            raise BadInput("compile takes no recurrent model: it would unroll the loop over time; leave --compile out")
+            raise BadInput("compile takes no recurrent model: it would unroll the loop over time; use --compile off")
         self.model, self.loss = model, loss
         self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
         self.beta1, self.amsgrad, self.weight_decay = beta1, amsgrad, weight_decay if kind == "adamw" else 0.0
@@ -75,6 +78,7 @@ class FlatOptimizer:
         self.max_exp_avg_sq = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count = 0  # steps taken
         self._steps = torch.zeros((), device=self.values.device)  # the same for torch's kernel
+        self.compiled = compiled
         self.compile_seconds = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
         self._program = _compile(self._fused, self.values.device.type) if compiled else None
@@ -219,6 +223,7 @@ def _compile(method: Any, device: str) -> Callable[..., Tensor]:
     the arguments, whose shapes may change; the object stays as it was built. That saves a tenth of a small update.
     A copy of the code, because the compiler keeps its programs by code: another object must not be given this one's.
     """
+    _keep_programs()
     own = types.FunctionType(method.__func__.__code__.replace(), method.__globals__)
 
     def on_arguments(checks: Sequence[Any]) -> list[bool]:
@@ -228,6 +233,15 @@ def _compile(method: Any, device: str) -> Callable[..., Tensor]:
     if device == "cpu":
         options["cpp_wrapper"] = True  # C++ calls the kernels, not Python: a small update is a tenth faster
     return torch.compile(types.MethodType(own, method.__self__), options=options)
+
+
+def _keep_programs() -> None:
+    """Let the compiler keep its programs in the user's cache folder: by default they are in a temporary one and gone
+    after the next restart. A folder that the user has set stays."""
+    with contextlib.suppress(OSError):  # a home that cannot be written to
+        folder = cache_folder("inductor")
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def _first_line(error: Exception) -> str:

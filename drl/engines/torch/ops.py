@@ -57,8 +57,8 @@ class ReplayRows(NamedTuple):
 
 def replay_rows(batch: ReplayBatch, device: torch.device, reward_scale: float = 1.0) -> ReplayRows:
     continues = batch.discount * (1.0 - batch.terminated)
-    reward = batch.reward if reward_scale == 1.0 else batch.reward * np.float32(reward_scale)
-    columns = (batch.action, reward, continues, batch.weight)
+    scaled = batch.reward if reward_scale == 1.0 else batch.reward * np.float32(reward_scale)
+    columns = (batch.action, scaled, continues, batch.weight)
     action, reward, discount, weight = (torch.from_numpy(array).to(device) for array in columns)
     obs, next_obs = to_tensors(batch.obs, device), to_tensors(batch.next_obs, device)
     masks = (batch.next_action_mask, batch.action_mask)

@@ -64,9 +64,14 @@ def test_moments_and_scaler_agree_with_numpy():
         theirs.update(obs)
         np.testing.assert_allclose(running_stats.normalize(ours, obs), theirs(obs), rtol=2e-4, atol=2e-5)
         reward, ended = rng.normal(size=(20, 2)).astype(np.float32), rng.random((20, 2)) < 0.2
-        scaler, scaled = running_stats.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
+        scaler = running_stats.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
         twin.update(reward, ended, np.ones_like(ended))
-        np.testing.assert_allclose(scaled, twin(reward), rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(reward / running_stats.reward_scale(scaler), twin(reward), rtol=2e-4, atol=2e-5)
+    bounded = RewardScaler(2, GAMMA, bound=0.5)
+    bounded.load_state_dict(twin.state_dict())
+    scale = running_stats.reward_scale(scaler, bound=0.5)
+    np.testing.assert_allclose(reward / scale, bounded(reward), rtol=2e-4, atol=2e-5)
+    assert bounded.largest / scale <= 0.5 + 1e-6
     half = np.repeat([1.0, 0.0], 20)
     masked = running_stats.merge(ours, jnp.array(obs), jnp.array(half))
     plain = running_stats.merge(ours, jnp.array(obs[:20]))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.engines.jax.envs.acrobot import Acrobot
+from drl.engines.jax.envs.bit_flip import BitFlip
+from drl.engines.jax.envs.brax_env import BraxEnv
 from drl.engines.jax.envs.cart_pole import CartPole
 from drl.engines.jax.envs.gymnax_env import GymnaxEnv
 from drl.engines.jax.envs.jax_env import JaxEnv
@@ -19,7 +21,9 @@ from drl.games.ipd.ipd_rules import Rules as GameRules
 from drl.games.ipd.opponents import Opponents, as_pool
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, Persona, Rules, as_personas
 
-GYMNAX = "gymnax:"  # prefix of an id: an environment of gymnax
+# Prefixes of ids: an environment of this package.
+BRAX = "brax:"
+GYMNAX = "gymnax:"
 
 # Below, one function per environment, with the arguments and defaults of its Gymnasium version.
 
@@ -77,13 +81,14 @@ JAX_ENVS: dict[str, Callable[..., JaxEnv]] = {
     "MountainCarContinuous-v0": _mountain_car_continuous,
     "MovieRec-v1": _movie_rec,
     "Pendulum-v1": _pendulum,
+    "drl/BitFlip-v0": BitFlip,
     "drl/LegalMoves-v0": LegalMoves,
 }
 
 
 def has_jax_env(env_id: str) -> bool:
-    """Whether an id has a JAX-native environment. The names of `gymnax:` ids are not checked."""
-    return env_id in JAX_ENVS or env_id.startswith(GYMNAX)
+    """Whether an id has a JAX-native environment. The names of `brax:` and `gymnax:` ids are not checked."""
+    return env_id in JAX_ENVS or env_id.startswith((BRAX, GYMNAX))
 
 
 def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
@@ -93,14 +98,17 @@ def make_jax_env(env_id: str, env_kwargs: EnvKwargs | None = None) -> JaxEnv:
     MountainCar(goal_velocity=0.01, max_steps=200)
     """
     given = dict(env_kwargs or {})
+    if env_id.startswith(BRAX):
+        limit = _limit(given.pop("max_episode_steps", BraxEnv.max_steps))
+        return BraxEnv(env_id.removeprefix(BRAX), _plain(env_id, given), limit)
     if env_id.startswith(GYMNAX):
         return GymnaxEnv(env_id.removeprefix(GYMNAX), _plain(env_id, given))
     if env_id not in JAX_ENVS:
         close = did_you_mean(env_id, JAX_ENVS)
         hint = "" if close.startswith("expected") else f" {close}"
         raise BadInput(
-            f"no environment {env_id!r} is written in JAX.{hint} There are {', '.join(JAX_ENVS)} and {GYMNAX}NAME for "
-            "any environment of gymnax; make_vec_env steps any Gymnasium id"
+            f"no environment {env_id!r} is written in JAX.{hint} There are {', '.join(JAX_ENVS)}, and {BRAX}NAME and "
+            f"{GYMNAX}NAME for any environment of Brax and of gymnax; make_vec_env steps any Gymnasium id"
         )
     make = JAX_ENVS[env_id]
     known = inspect.signature(make).parameters

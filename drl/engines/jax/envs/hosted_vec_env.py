@@ -16,7 +16,7 @@ from drl.envs.episode_stats import EpisodeStats
 
 @final
 class HostedVecEnv(VecEnv):
-    """For evaluation on environments that exist only in JAX, such as gymnax's, and for using them with any engine.
+    """For evaluation on environments that exist only in JAX, such as Brax's, and for using them with any engine.
 
     Slower than a compiled rollout by one call of a compiled function per step, for any number of environments.
 

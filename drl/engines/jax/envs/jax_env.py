@@ -68,6 +68,7 @@ class JaxEnv(Protocol):
         ...
 
     # An environment with illegal actions also has `action_mask(state) -> [N, choices] bool`; see `legal_actions`.
+    # One with goals has `compute_reward(achieved, desired) -> [B]` of encoded goals, and may have `compute_terminated`.
 
     def step(self, state: State, action: jax.Array, noise: Tree) -> Moved:
         """One step of every environment. `action` is in the environment's units; `noise` is the `step` block of a

@@ -1,7 +1,6 @@
-"""DQN with its environments and its replay buffer in one program."""
+"""Algorithms that learn from replay, with their environments and their buffer in one program."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple, Self
 
 import jax
@@ -9,30 +8,57 @@ import jax.numpy as jnp
 
 from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Schedule, epsilon_schedule, schedule
-from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head, q_values_of, with_noise
+from drl.core.schedules import schedule
+from drl.engines.jax.actor_critics import ActorCritic
+from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
 from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
-from drl.engines.jax.envs.stepping import step_and_reset
+from drl.engines.jax.envs.stepping import step_and_reset, where_rows
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
+from drl.engines.jax.fused.fused_exploration import Acting, ExplorationConfig, Situation, make_acting
 from drl.engines.jax.fused.fused_replay import FusedReplay, ReplayState
+from drl.engines.jax.fused.running_stats import (
+    RunningStats,
+    Scaler,
+    follow,
+    merge,
+    new_running_stats,
+    new_scaler,
+    normalize,
+    reward_scale,
+)
 from drl.engines.jax.fused.step_report import Ends, Report, RunningEpisodes, new_running_episodes, record_step, summed
-from drl.engines.jax.layers import Tree, noise_for, random_noise
+from drl.engines.jax.layers import Tree
+from drl.engines.jax.off_policy import OffPolicyState, PureOffPolicy
+from drl.engines.jax.replay_rows import ReplayRows
 
 Draws = tuple[jax.Array, jax.Array]  # uniform numbers that choose a batch, and a key for the noise
 Logs = tuple[dict[str, jax.Array], dict[str, jax.Array]]  # sums over updates, and counts; see `summed`
-Learning = tuple[DQNState, ReplayState]
+LearnerState = DQNState | OffPolicyState
+Learning = tuple[LearnerState, ReplayState]
 
 
 class Carry(NamedTuple):
     """The whole state of a run between two learning steps."""
 
-    learner: DQNState
+    learner: LearnerState
     buffer: ReplayState
     env: State
     obs: jax.Array
     running: RunningEpisodes
     counters: Counters
     key: jax.Array
+    noise: jax.Array  # of the exploration
+    running_stats: RunningStats | None  # of observations, if they are normalized
+    scaler: Scaler | None  # of rewards, if they are normalized
+
+
+class Seen(NamedTuple):
+    """What statistics need of a step `[N, …]`."""
+
+    obs: jax.Array
+    reward: jax.Array
+    ended: jax.Array
+    counts: jax.Array  # [N] float32: 0 after the budget is used up
 
 
 @dataclass(frozen=True)
@@ -44,17 +70,18 @@ class FusedOffPolicy:
     """
 
     env: JaxEnv
-    pure: PureDQN
+    pure: PureDQN | PureOffPolicy
     num_envs: int
     budget: Budget
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
-    exploration: EpsilonGreedyConfig = field(default_factory=EpsilonGreedyConfig)
+    exploration: ExplorationConfig = field(default_factory=EpsilonGreedyConfig)
+    normalize_obs: bool = False
+    normalize_reward: bool = False
 
     @classmethod
-    def make(cls, pure: PureDQN, setup: Setup) -> Self:
-        if setup.normalize_obs or setup.normalize_reward:
-            raise BadInput("dqn in one program does not normalize; use --vectorization sync")
-        return cls(setup.env, pure, setup.num_envs, setup.budget, setup.buffer, setup.exploration)
+    def make(cls, pure: PureDQN | PureOffPolicy, setup: Setup) -> Self:
+        parts = (setup.buffer, setup.exploration, setup.normalize_obs, setup.normalize_reward)
+        return cls(setup.env, pure, setup.num_envs, setup.budget, *parts)
 
     def __post_init__(self) -> None:
         every, num_envs = self.buffer.train_every, self.num_envs
@@ -70,7 +97,7 @@ class FusedOffPolicy:
 
     @property
     def replay(self) -> FusedReplay:
-        return FusedReplay(self.buffer, self.pure.config.gamma, self.num_envs)
+        return FusedReplay(self.buffer, self.pure.config.gamma, self.num_envs, self.env)
 
     @property
     def rows_per_round(self) -> int:
@@ -100,20 +127,34 @@ class FusedOffPolicy:
         return max(1, self.rounds * self.updates_per_round * self.buffer.batch_size // self.steps)
 
     @property
-    def epsilon(self) -> Schedule:
-        """ε over environment steps."""
-        head = q_head(self.pure.model)
-        noisy = head is not None and head.sigma > 0
-        return epsilon_schedule(self.exploration, noisy, max(self.buffer.warmup, self.buffer.batch_size))
+    def acting(self) -> Acting:
+        first_update = max(self.buffer.warmup, self.buffer.batch_size)
+        return make_acting(self.pure, self.exploration, self.env.action_spec, first_update)
+
+    @property
+    def reward_bound(self) -> float | None:
+        """The largest return that critics with a fixed support can represent."""
+        model = self.pure.model
+        head = model.critic.head if isinstance(model, ActorCritic) else q_head(model)
+        return max(abs(head.v_min), abs(head.v_max)) if head is not None and head.kind == "c51" else None
 
     def begin(self, params: Tree, key: jax.Array) -> Carry:
         key, first = jax.random.split(key)
         state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
         buffer = self.replay.begin(self.env.obs_spec, self.env.action_spec, legal_actions(self.env, state) is not None)
         learner = self.pure.begin(params)
-        learner = learner._replace(target=jax.tree.map(jnp.array, params))
+        learner = learner._replace(target=jax.tree.map(jnp.array, learner.target))  # donated buffers are not shared
         return Carry(
-            learner, buffer, state, self.env.observe(state), new_running_episodes(self.num_envs), new_counters(), key
+            learner,
+            buffer,
+            state,
+            self.env.observe(state),
+            new_running_episodes(self.num_envs),
+            new_counters(),
+            key,
+            self.acting.begin(self.num_envs),
+            new_running_stats(self.env.obs_spec.shape) if self.normalize_obs else None,
+            new_scaler(self.num_envs) if self.normalize_reward else None,
         )
 
     def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
@@ -123,57 +164,81 @@ class FusedOffPolicy:
         rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.counters))
         draws = (
             self.env.draw(env_key, shape),
-            jax.random.uniform(action_key, (*shape, 2)),
-            jax.random.uniform(draw_key, (self.rounds, self.updates_per_round, 2, self.buffer.batch_size)),
+            self.acting.draw(action_key, shape),
+            jax.random.uniform(
+                draw_key, (self.rounds, self.updates_per_round, self.replay.num_draws, self.buffer.batch_size)
+            ),
             jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
         )
 
-        def one_round(carry: Carry, draws: Tree) -> tuple[Carry, tuple[jax.Array, Ends, Logs]]:
-            noise, coins, draws, keys = draws
+        def one_round(carry: Carry, draws: Tree) -> tuple[Carry, tuple[jax.Array, Ends, Logs, Seen | None]]:
+            noise, numbers, draws, keys = draws
             began = carry.counters.env_steps
-            carry, (reward, ends) = jax.lax.scan(self._act, carry, (noise, coins, keys[self.updates_per_round :]))
+            inputs = (noise, numbers, keys[self.updates_per_round :])
+            carry, (reward, ends, seen) = jax.lax.scan(self._act, carry, inputs)
             updates = (draws, keys[: self.updates_per_round])
             whole = (
                 carry.counters.env_steps - began == self.rows_per_round * self.num_envs
             )  # not cut short by the budget
             learner, buffer, logs = self._learn(carry, updates, rate, whole)
-            return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs)
+            return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs, seen)
 
-        carry, (reward, ends, logs) = jax.lax.scan(one_round, carry, draws)
+        carry, (reward, ends, logs, seen) = jax.lax.scan(one_round, carry, draws)
+        if seen is not None:
+            carry = self._with_statistics(carry, seen)
         ends = Ends(*(column.reshape(self.rows, self.num_envs) for column in ends))
         learned, counts = ({name: values.sum() for name, values in part.items()} for part in logs)
-        learned["learning_rate"], counts["learning_rate"] = rate * counts["loss"], counts["loss"]
+        updates = counts["mean_q"]  # which every update reports
+        learned["learning_rate"], counts["learning_rate"] = rate * updates, updates
         report = Report(learned, counts, carry.counters.env_steps - before, reward.sum(), ends)
         return carry._replace(key=key), report
 
-    def _act(self, carry: Carry, draws: tuple[Noise, jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Ends]]:
+    def _act(
+        self, carry: Carry, draws: tuple[Noise, Tree, jax.Array]
+    ) -> tuple[Carry, tuple[jax.Array, Ends, Seen | None]]:
         """One step of every environment, stored in the buffer."""
-        noise, coins, key = draws
-        model, params = self.pure.model, carry.learner.params
-        noisy_params = with_noise(params, noise_for(params, partial(random_noise, key)))
-        q_values = q_values_of(q_head(model), model.apply(noisy_params, carry.obs))
-        mask, count = legal_actions(self.env, carry.env), self.env.action_spec.sizes[0]
-        if mask is None:
-            random = jnp.int32(coins[:, 1] * count)
-        else:  # the n-th legal action
-            wanted = jnp.int32(coins[:, 1] * mask.sum(axis=1))
-            random = (jnp.cumsum(mask, axis=1) > wanted[:, None]).argmax(axis=1).astype(jnp.int32)
-            q_values = jnp.where(mask, q_values, -jnp.inf)
-        action = q_values.argmax(axis=-1).astype(jnp.int32)
-        action = jnp.where(coins[:, 0] < value_at(self.epsilon, carry.counters.env_steps), random, action)
+        noise, numbers, key = draws
+        obs, mask = normalize(carry.running_stats, carry.obs), legal_actions(self.env, carry.env)
+        now = Situation(obs, mask, carry.counters.env_steps, carry.noise)
+        action, process = self.acting.act(carry.learner.params, now, numbers, key)
         state, step = step_and_reset(self.env, carry.env, action, noise)
         running, ends = record_step(carry.running, step)
         buffer = self.replay.add(carry.buffer, carry.obs, action, step)
+        process = where_rows(step.terminated | step.truncated, jnp.zeros_like(process), process)
         counts = ~self.budget.used(carry.counters)
         ends = ends._replace(how=ends.how * counts)
         episodes = (ends.how > 0).sum(dtype=jnp.int32)
         counters = Counters(carry.counters.env_steps + self.num_envs * counts, carry.counters.episodes + episodes)
+        seen = None
+        if self.normalize_obs or self.normalize_reward:
+            ended, share = step.terminated | step.truncated, jnp.broadcast_to(1.0 * counts, step.reward.shape)
+            seen = Seen(carry.obs, step.reward, ended, share)
         carry = carry._replace(buffer=buffer, env=state, obs=step.obs, running=running, counters=counters)
-        return carry, (step.reward.sum() * counts, ends)
+        return carry._replace(noise=process), (step.reward.sum() * counts, ends, seen)
+
+    def _with_statistics(self, carry: Carry, seen: Seen) -> Carry:
+        """Statistics of observations and rewards after a learning step, `[rounds, rows, N, …]`."""
+        rows = jax.tree.map(lambda column: column.reshape(self.rows, self.num_envs, *column.shape[3:]), seen)
+        running_stats, scaler = carry.running_stats, carry.scaler
+        if running_stats is not None:
+            flat = rows.obs.reshape(self.steps, *rows.obs.shape[2:])
+            running_stats = merge(running_stats, flat, rows.counts.reshape(-1))
+        if scaler is not None:
+            scaler = follow(scaler, rows.reward, rows.ended, self.pure.config.gamma, rows.counts)
+        return carry._replace(running_stats=running_stats, scaler=scaler)
+
+    def _prepared(self, carry: Carry, rows: ReplayRows) -> ReplayRows:
+        """Rows as the learner sees them: observations normalized, rewards scaled."""
+        if carry.running_stats is not None:
+            obs, next_obs = (normalize(carry.running_stats, part) for part in (rows.obs, rows.next_obs))
+            rows = rows._replace(obs=obs, next_obs=next_obs)
+        if carry.scaler is not None:
+            rows = rows._replace(reward=rows.reward / reward_scale(carry.scaler, self.reward_bound))
+        return rows
 
     def _learn(
         self, carry: Carry, updates: Draws, rate: jax.Array, whole: jax.Array
-    ) -> tuple[DQNState, ReplayState, Logs]:
+    ) -> tuple[LearnerState, ReplayState, Logs]:
         """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
         due = whole & (counters.env_steps >= buffer.warmup + buffer.train_every)
@@ -182,7 +247,8 @@ class FusedOffPolicy:
         def update(now: Learning, draws: Draws) -> tuple[Learning, dict[str, jax.Array]]:
             learner, replay = now
             replay, rows, place = self.replay.draw(replay, draws[0])
-            learner, logs, priority = self.pure.step(learner, rows, draws[1], rate)
+            rows = self._prepared(carry, rows)
+            learner, logs, priority = self.pure.step(learner, rows, draws[1], rate)  # type: ignore[arg-type]
             return (learner, self.replay.update_priorities(replay, place, priority)), logs
 
         def learn(now: Learning) -> tuple[Learning, Logs]:

@@ -2,6 +2,9 @@
 
 Every environment writes one row at a time, so consecutive rows are consecutive steps. A row is sampled only once all
 its n steps are stored, so no n-step row crosses the write pointer.
+
+Hindsight replay (see `drl.buffers.hindsight_buffer`) looks up to `max_steps` rows ahead of each sampled row for the end
+of its episode.
 """
 
 from dataclasses import dataclass
@@ -11,10 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from drl.core.configs import ReplayConfig
+from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.jax.algorithms.dqn import QRows
-from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.envs.jax_env import JaxEnv
+from drl.engines.jax.envs.stepping import JaxStep, where_rows
 from drl.engines.jax.fused.jax_sum_tree import Levels, find, new_levels, set_weights, total
+from drl.engines.jax.replay_rows import ReplayRows
 
 
 class Steps(NamedTuple):
@@ -37,11 +42,36 @@ class ReplayState(NamedTuple):
     beta: jax.Array  # float32
 
 
+Goal = tuple[jax.Array, jax.Array]  # which rows get another goal [B] bool, and goals [B, G]
+
+
 @dataclass(frozen=True)
 class FusedReplay:
     config: ReplayConfig
     gamma: float
     num_envs: int
+    env: JaxEnv | None = None  # whose goal functions hindsight replay asks
+
+    def __post_init__(self) -> None:
+        if self.hindsight and not hasattr(self.env, "compute_reward"):
+            raise BadInput(
+                f"her is {self.config.her!r} on {self.env}, which has no goals; expected a JAX environment with "
+                "compute_reward(achieved_goal, desired_goal); use --her none, or --vectorization sync"
+            )
+        if self.env is not None and self.hindsight and self.env.max_steps is None:
+            raise BadInput(
+                f"her is {self.config.her!r} on {self.env} without a time limit, which one program needs to find the "
+                "ends of episodes; give it one with --env-kwargs max_episode_steps=N, or use --vectorization sync"
+            )
+
+    @property
+    def hindsight(self) -> bool:
+        return self.config.her != "none"
+
+    @property
+    def num_draws(self) -> int:
+        """Uniform numbers per sampled row."""
+        return 4 if self.hindsight else 2
 
     @property
     def length(self) -> int:
@@ -79,20 +109,20 @@ class FusedReplay:
             tree = set_weights(tree, place, jnp.broadcast_to(weight, (self.num_envs,)))
         return buffer._replace(steps=steps, written=buffer.written + 1, tree=tree)
 
-    def draw(self, buffer: ReplayState, uniform: jax.Array) -> tuple[ReplayState, QRows, jax.Array]:
-        """A batch from uniform numbers `[2, B]`, and the positions of its rows."""
+    def draw(self, buffer: ReplayState, uniform: jax.Array) -> tuple[ReplayState, ReplayRows, jax.Array]:
+        """A batch from uniform numbers `[num_draws, B]`, and the positions of its rows."""
         count = uniform.shape[1]
         if buffer.tree is None:
             back = jnp.int32(uniform[0] * self.complete(buffer))  # 0: the newest complete row
             slot = (buffer.written - self.config.n_step - back) % self.length
             place = slot * self.num_envs + jnp.int32(uniform[1] * self.num_envs)
-            return buffer, self._joined(buffer.steps, place, None), place
+            return buffer, self._joined(buffer, place, None, uniform[2:]), place
         mass = (jnp.arange(count) + uniform[0]) / count * total(buffer.tree)
         place = find(buffer.tree, mass)
         probability = buffer.tree[0][place] / total(buffer.tree)
         size = self.complete(buffer) * self.num_envs
         weight = (size * probability) ** -buffer.beta
-        rows = self._joined(buffer.steps, place, weight / weight.max())
+        rows = self._joined(buffer, place, weight / weight.max(), uniform[2:])
         beta = jnp.minimum(buffer.beta + self.config.priority_beta_step, 1.0)
         return buffer._replace(beta=beta), rows, place
 
@@ -103,18 +133,71 @@ class FusedReplay:
         tree = set_weights(buffer.tree, place, priority**self.config.priority_alpha)
         return buffer._replace(tree=tree, top=jnp.maximum(buffer.top, priority.max()))
 
-    def _joined(self, steps: Steps, place: jax.Array, weight: jax.Array | None) -> QRows:
+    def _joined(
+        self, buffer: ReplayState, place: jax.Array, weight: jax.Array | None, uniform: jax.Array
+    ) -> ReplayRows:
         """n steps from each place: rewards summed up to the first episode end, and the successor of the last step."""
-        slot, env = place // self.num_envs, place % self.num_envs
+        steps, slot, env = buffer.steps, place // self.num_envs, place % self.num_envs
+        goal = self._choose_goals(buffer, slot, env, uniform) if self.hindsight else None
         reward, alive, last = jnp.zeros(place.shape), jnp.ones(place.shape, bool), slot
         discount = jnp.ones(place.shape)  # γ^k, k: steps so far
+        ended = jnp.zeros(place.shape, bool)  # whether the last of these steps was a termination
         for k in range(self.config.n_step):
             now = (slot + k) % self.length
-            reward = reward + jnp.where(alive, discount * steps.reward[now, env], 0.0)
+            now_reward, now_terminated = self._outcome(steps, now, env, goal)
+            reward = reward + jnp.where(alive, discount * now_reward, 0.0)
             discount = jnp.where(alive, discount * self.gamma, discount)
             last = jnp.where(alive, now, last)
-            alive = alive & ~(steps.terminated[now, env] | steps.truncated[now, env])
-        continues = discount * ~steps.terminated[last, env]
+            ended = jnp.where(alive, now_terminated, ended)
+            alive = alive & ~(now_terminated | steps.terminated[now, env] | steps.truncated[now, env])
         mask = None if steps.next_action_mask is None else steps.next_action_mask[last, env]
-        rows = (steps.obs[slot, env], steps.action[slot, env], reward, continues, steps.next_obs[last, env])
-        return QRows(*rows, weight, mask)
+        obs, next_obs = self._with_goal(steps.obs[slot, env], goal), self._with_goal(steps.next_obs[last, env], goal)
+        return ReplayRows(obs, steps.action[slot, env], reward, discount * ~ended, next_obs, weight, mask)
+
+    # ── hindsight ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _choose_goals(self, buffer: ReplayState, slot: jax.Array, env: jax.Array, uniform: jax.Array) -> Goal:
+        """Another goal for a share of the rows whose episode has ended."""
+        assert self.env is not None
+        assert self.env.max_steps is not None
+        steps, reach = buffer.steps, jnp.arange(min(self.env.max_steps, self.length))
+        newer = (buffer.written - 1 - slot) % self.length  # rows written after this one
+
+        def ends(rows: jax.Array) -> jax.Array:
+            at = (rows % self.length, env[:, None])
+            return steps.terminated[at] | steps.truncated[at]
+
+        ahead = ends(slot[:, None] + reach) & (reach <= newer[:, None])
+        last = ahead.argmax(axis=1)  # steps until the episode's end
+        first = jnp.zeros_like(last)
+        if self.config.her == "final":
+            first = last
+        elif self.config.her == "episode":
+            older = jnp.minimum(buffer.written, self.length) - 1 - newer  # rows written before this one that are left
+            behind = ends(slot[:, None] - 1 - reach) | (reach >= older[:, None])
+            first = -behind.argmax(axis=1)
+        chosen = jnp.minimum(first + jnp.int32(uniform[1] * (last - first + 1)), last)
+        goal = steps.next_obs[(slot + chosen) % self.length, env][:, self._columns("achieved_goal")]
+        return (uniform[0] < self.config.her_ratio) & ahead.any(axis=1), goal
+
+    def _outcome(self, steps: Steps, slot: jax.Array, env: jax.Array, goal: Goal | None) -> tuple[jax.Array, jax.Array]:
+        """Reward and termination of single steps, some under another goal."""
+        reward, terminated = steps.reward[slot, env], steps.terminated[slot, env]
+        if goal is None:
+            return reward, terminated
+        replaced, desired = goal
+        achieved = steps.next_obs[slot, env][:, self._columns("achieved_goal")]
+        reward = jnp.where(replaced, self.env.compute_reward(achieved, desired), reward)  # type: ignore[union-attr]
+        if hasattr(self.env, "compute_terminated"):
+            terminated = jnp.where(replaced, self.env.compute_terminated(achieved, desired), terminated)
+        return reward, terminated
+
+    def _with_goal(self, obs: jax.Array, goal: Goal | None) -> jax.Array:
+        if goal is None:
+            return obs
+        replaced, desired = goal
+        return where_rows(replaced, obs.at[:, self._columns("desired_goal")].set(desired), obs)
+
+    def _columns(self, key: str) -> slice:
+        assert self.env is not None
+        return self.env.obs_spec.columns(key)

@@ -51,16 +51,23 @@ class Scaler(NamedTuple):
 
     running_stats: RunningStats
     returns: AnyArray  # [N] discounted return so far
+    largest: AnyArray  # absolute value of these so far
 
 
 def new_scaler(num_envs: int) -> Scaler:
-    return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32))
+    return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32), np.float32(0))
+
+
+def reward_scale(scaler: Scaler, bound: float | None = None) -> jax.Array:
+    """What rewards are divided by; with a `bound` so that no return seen so far exceeds it."""
+    spread = deviation(scaler.running_stats)
+    return spread if bound is None else jnp.maximum(spread, scaler.largest / bound)
 
 
 def follow(
     scaler: Scaler, reward: jax.Array, ended: jax.Array, gamma: float, weight: jax.Array | None = None
-) -> tuple[Scaler, jax.Array]:
-    """Add a rollout `[T, N]`, then scale its rewards. Rows of weight 0 must come after an episode's end."""
+) -> Scaler:
+    """Add rows `[T, N]`. Rows of weight 0 must come after an episode's end, or be the last ones."""
 
     def step(returns: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         returns = gamma * returns + row[0]
@@ -68,7 +75,8 @@ def follow(
 
     returns, seen = jax.lax.scan(step, scaler.returns, (reward, ended))
     running_stats = merge(scaler.running_stats, seen.reshape(-1), None if weight is None else weight.reshape(-1))
-    return Scaler(running_stats, returns), jnp.clip(reward / deviation(running_stats), -CLIP, CLIP)
+    sizes = jnp.abs(seen if weight is None else seen * weight.reshape(seen.shape))
+    return Scaler(running_stats, returns, jnp.maximum(scaler.largest, sizes.max()))
 
 
 def prepared(
@@ -82,6 +90,6 @@ def prepared(
         running_stats = merge(running_stats, flat(window.obs), weight)
         window = window._replace(**seen)
     if scaler is not None:
-        scaler, reward = follow(scaler, window.reward, window.terminated | window.truncated, gamma, weight)
-        window = window._replace(reward=reward)
+        scaler = follow(scaler, window.reward, window.terminated | window.truncated, gamma, weight)
+        window = window._replace(reward=jnp.clip(window.reward / reward_scale(scaler), -CLIP, CLIP))
     return window, running_stats, scaler

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, TRUNCATED
 from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.off_policy import Sometimes
 
 
 class Ends(NamedTuple):
@@ -31,13 +32,6 @@ class Report(NamedTuple):
 def one_update(logs: dict[str, jax.Array], steps: jax.Array, reward: jax.Array, ends: Ends) -> Report:
     """The report of a learning step that reports every number once."""
     return Report(logs, {name: jnp.int32(1) for name in logs}, steps, reward, ends)
-
-
-class Sometimes(NamedTuple):
-    """A number that only some updates report, such as the loss of a delayed policy."""
-
-    value: jax.Array  # float32; 0 if it is not reported
-    reported: jax.Array  # bool
 
 
 def summed(logs: Mapping[str, jax.Array | Sometimes]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:

@@ -1,0 +1,92 @@
+"""Whether compiling the update pays: `--compile auto`.
+
+The rule reads the configuration and the model built from it, never a clock, a cache or the machine: a compiled update
+differs from an eager one in its last bits, and the same command must give the same numbers.
+"""
+
+from typing import NamedTuple
+
+from torch import nn
+
+from drl.core.configs import Config
+from drl.engines.torch.recurrent import recurrent_parts
+
+# Measured by `python benchmarks/speed_compile.py`: medians on two cores, one thread.
+SAVED_PER_TENSOR = 50e-6  # seconds of an update per trained tensor: calls that a compiled program does not make
+SAVED_PER_ROW = 0.35e-6  # seconds of an update per row of its batch: passes over memory that it fuses
+WARM_SECONDS = 3.0  # to build the program when the compiler's cache has it: imports and tracing
+WARM_PER_TENSOR = 0.1
+COLD_SECONDS = 10.0  # when it has not, once per configuration and machine
+COLD_PER_TENSOR = 0.5
+# The saving must exceed the cost by this factor. It leaves room for the estimate's error: too small and a run is slower
+# than without compilation, too large and it misses more than 15 % of its time.
+MARGIN = 1.5
+LARGEST_WORK = 30_000_000  # rows × weights of an update; above it matrix products take the time, compiled or not
+
+
+class Work(NamedTuple):
+    """What a run computes, as far as its configuration says."""
+
+    updates: int | None  # of the whole run; None: the configuration does not say
+    rows: int  # of the batch of one update
+    even: bool = True  # whether every batch has that many rows; otherwise two programs are compiled
+
+
+class Choice(NamedTuple):
+    choice: str  # on · off
+    reason: str
+
+    @property
+    def on(self) -> bool:
+        return self.choice == "on"
+
+
+def planned_work(config: Config, buffer: Config, num_envs: int, timesteps: int | None, even: bool = True) -> Work:
+    """The work of a run with these configs of its algorithm and buffer. `timesteps` is None for a budget in episodes,
+    `even` False if rollouts differ in their number of rows."""
+    if hasattr(config, "rollout_length"):
+        rollout, parts = config.rollout_length * num_envs, getattr(config, "minibatches", 1)
+        rounds, per_round = timesteps and -(-timesteps // rollout), getattr(config, "epochs", 1) * parts
+        return Work(rounds and rounds * per_round, rollout // parts, even and rollout % parts == 0)
+    if hasattr(buffer, "train_every"):
+        start = max(buffer.warmup, buffer.batch_size)
+        rounds = timesteps and max(timesteps - start, 0) // buffer.train_every
+        return Work(rounds if rounds is None else rounds * buffer.gradient_steps, buffer.batch_size)
+    return Work(None, 1, even=False)
+
+
+def choose(work: Work, model: nn.Module) -> Choice:
+    """Compile if that saves clearly more time than it costs with a warm cache."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    tensors, weights = len(trained), sum(parameter.numel() for parameter in trained)
+    if obstacle := _obstacle(work, model, weights):
+        return Choice("off", obstacle)
+    assert work.updates is not None
+    programs = 1 if work.even else 2
+    saved = work.updates * (SAVED_PER_TENSOR * tensors + SAVED_PER_ROW * work.rows)
+    warm, cold = (
+        programs * (fixed + each * tensors)
+        for fixed, each in ((WARM_SECONDS, WARM_PER_TENSOR), (COLD_SECONDS, COLD_PER_TENSOR))
+    )
+    what = f"{work.updates:,} updates of {work.rows:,} rows × {weights:,} weights"
+    cost = f"costs about {warm:.0f} s, the first time {cold:.0f} s"
+    return Choice("on" if saved > MARGIN * warm else "off", f"{what}: saves about {saved:.0f} s, {cost}")
+
+
+def _obstacle(work: Work, model: nn.Module, weights: int) -> str:
+    """Why the estimate does not hold for this run; empty if it does."""
+    parts = list(model.modules())
+    device = next(model.parameters()).device.type
+    if recurrent_parts(model):
+        return "a recurrent model would be unrolled over time"
+    if device != "cpu":
+        return f"measured on the CPU only, not on {device}"
+    if own := [type(part).__name__ for part in parts if not type(part).__module__.startswith(("drl.", "torch."))]:
+        return f"not measured for networks of your own ({own[0]})"
+    if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts):
+        return "convolutions take as long in a compiled update"
+    if work.updates is None:
+        return "the budget does not say how many updates there will be"
+    if work.rows * weights > LARGEST_WORK:
+        return f"{work.rows:,} rows × {weights:,} weights: matrix products take as long in a compiled update"
+    return ""
