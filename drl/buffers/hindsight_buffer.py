@@ -81,7 +81,7 @@ class HindsightBuffer(ReplayBuffer):
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         before, envs = self._complete, np.flatnonzero(step.valid)
-        rows = self.n_step.add(obs, action, step)
+        rows = self.n_step.add(obs, action, step, action_mask)
         if rows is not None and len(envs):
             slots = self._slots(envs, self.written[envs])
             self._keep(slots, rows)
@@ -124,8 +124,8 @@ class HindsightBuffer(ReplayBuffer):
             reward = reward + np.where(alive, discount * later, 0.0)
             discount = np.where(alive, discount * self.gamma, discount)
         numbers = (reward.astype(np.float32), terminated, discount.astype(np.float32))
-        mask = None if self.next_action_mask is None else self.next_action_mask[end]
-        return ReplayBatch(obs, action, *numbers, next_obs, self._weights(slots), slots, mask)
+        columns = (obs, action, *numbers, next_obs, self._weights(slots), slots)
+        return ReplayBatch(*columns, **self._read_masks(slots, end))
 
     def _draw(self, count: int) -> Array:
         if self.tree is not None:

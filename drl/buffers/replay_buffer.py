@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from drl.buffers.hindsight_buffer import Goals
 
 
+MASKS = ("action_mask", "next_action_mask")  # legal actions in `obs` and in `next_obs`
+
+
 class DiscountConfig(Protocol):
     """What the buffer reads from an algorithm's config."""
 
@@ -58,7 +61,7 @@ class ReplayBuffer:
             self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
-        self.next_action_mask: Array | None = None  # [capacity, choices]; None before the first mask
+        self.masks: dict[str, Array] = {}  # [capacity, choices] by name in a batch; {} before the first mask
         self.tree = make_sum_tree(config.capacity) if config.prioritized else None
         self.top_priority = 1.0  # maximum of |δ| + ε so far
         self.beta = config.priority_beta
@@ -84,7 +87,7 @@ class ReplayBuffer:
             self.store.observe(obs, step.next_obs, step.valid, self.begins)
             self.begins = np.where(step.valid, step.terminated | step.truncated, self.begins)
         self.env_steps += int(np.count_nonzero(step.valid))
-        rows = self.n_step.add(obs, action, step)
+        rows = self.n_step.add(obs, action, step, action_mask)
         if rows is not None and len(rows.reward):
             self._write(rows)
         if self.size < self.config.batch_size:
@@ -100,12 +103,12 @@ class ReplayBuffer:
 
     def _keep(self, slots: Array, rows: NStepRows) -> None:
         self.store.write(slots, rows)
-        if rows.next_action_mask is not None:
-            if self.next_action_mask is None:
-                self.next_action_mask = np.ones((self.config.capacity, rows.next_action_mask.shape[1]), bool)
-            self.next_action_mask[slots] = rows.next_action_mask
-        elif self.next_action_mask is not None:
-            self.next_action_mask[slots] = True
+        for name in MASKS:
+            mask = getattr(rows, name)
+            if mask is not None and name not in self.masks:
+                self.masks[name] = np.ones((self.config.capacity, mask.shape[1]), bool)
+            if name in self.masks:
+                self.masks[name][slots] = True if mask is None else mask
 
     def _raise(self, slots: Array) -> None:
         """Give rows the highest priority so far."""
@@ -122,8 +125,12 @@ class ReplayBuffer:
                 self.tree.set(dead, np.zeros(len(dead)))
             slots = np.concatenate([slots[alive], self._draw(len(dead))])
         obs, action, reward, terminated, discount, next_obs = self.store.read(slots)
-        mask = None if self.next_action_mask is None else self.next_action_mask[slots]
-        return ReplayBatch(obs, action, reward, terminated, discount, next_obs, self._weights(slots), slots, mask)
+        columns = (obs, action, reward, terminated, discount, next_obs, self._weights(slots), slots)
+        return ReplayBatch(*columns, **self._read_masks(slots, slots))
+
+    def _read_masks(self, slots: Array, last: Array) -> dict[str, Array]:
+        """Legal actions at the first step of each row and after its last one, as far as there are masks."""
+        return {name: mask[last if name.startswith("next") else slots] for name, mask in self.masks.items()}
 
     def _draw(self, count: int) -> Array:
         if self.tree is None:
@@ -159,7 +166,7 @@ class ReplayBuffer:
             "numbers": [self.top_priority, self.beta],
             "counters": [self.cursor, self.size, self.env_steps, self.updates, self.missed],
             "begins": self.begins.copy(),
-            "next_action_mask": None if self.next_action_mask is None else self.next_action_mask.copy(),
+            "masks": {name: mask.copy() for name, mask in self.masks.items()},
             "rng": generator_state(self.rng),
         }
 
@@ -172,8 +179,7 @@ class ReplayBuffer:
         counters = (int(count) for count in state["counters"])
         self.cursor, self.size, self.env_steps, self.updates, self.missed = counters
         self.begins = np.array(state["begins"], bool)
-        masks = state["next_action_mask"]
-        self.next_action_mask = None if masks is None else np.array(masks, bool)
+        self.masks = {name: np.array(mask, bool) for name, mask in state["masks"].items()}
         restore_generator(self.rng, state["rng"])
 
 

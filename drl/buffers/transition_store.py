@@ -16,7 +16,7 @@ from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 
-Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far
+Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far, legal actions in obs
 
 
 class NStepRows(NamedTuple):
@@ -30,6 +30,7 @@ class NStepRows(NamedTuple):
     next_obs: Array  # true successor of the last of these steps
     env: Array  # which environment each row comes from
     next_action_mask: Array | None = None  # legal actions in `next_obs`; None: all
+    action_mask: Array | None = None  # the same for `obs`
 
 
 class NStep:
@@ -39,39 +40,39 @@ class NStep:
         self.n, self.gamma = n, gamma
         self.pending: list[list[Waiting]] = [[] for _ in range(num_envs)]
 
-    def add(self, obs: Array, action: Array, step: VecStep) -> NStepRows | None:
+    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> NStepRows | None:
         """The transitions that this step completed; None if there are none."""
         if self.n == 1:
-            return self._single(obs, action, step)
+            return self._single(obs, action, step, action_mask)
         complete: list[tuple[object, ...]] = []
-        masks: list[Array | None] = []
+        masks: list[tuple[Array | None, Array | None]] = []  # after and before
         for env in np.flatnonzero(step.valid).tolist():
             waiting = self.pending[env]
-            waiting.append([obs[env].copy(), np.copy(action[env]), 0.0, 0])
+            legal = None if action_mask is None else action_mask[env].copy()
+            waiting.append([obs[env].copy(), np.copy(action[env]), 0.0, 0, legal])
             reward = float(step.reward[env])
             for row in waiting:
                 row[2] += self.gamma ** row[3] * reward
                 row[3] += 1
             ended = bool(step.terminated[env] or step.truncated[env])
             ready = len(waiting) if ended else int(len(waiting) == self.n)
-            for old_obs, old_action, total, used in waiting[:ready]:
+            for old_obs, old_action, total, used, old_legal in waiting[:ready]:
                 died = bool(step.terminated[env])
                 complete.append((old_obs, old_action, total, died, self.gamma**used, step.next_obs[env], env))
-                masks.append(None if step.next_action_mask is None else step.next_action_mask[env])
+                masks.append((None if step.next_action_mask is None else step.next_action_mask[env], old_legal))
             del waiting[:ready]
         if not complete:
             return None
         columns = [np.array(column) for column in zip(*complete, strict=True)]
-        legal = None if step.next_action_mask is None else np.array(masks)
-        return NStepRows(*columns[:7], legal)  # type: ignore[call-arg]
+        both = (None if column[0] is None else np.array(column) for column in zip(*masks, strict=True))
+        return NStepRows(*columns[:7], *both)  # type: ignore[call-arg]
 
-    def _single(self, obs: Array, action: Array, step: VecStep) -> NStepRows:
+    def _single(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None) -> NStepRows:
         """n = 1: every valid row."""
         discount = np.full(len(step.reward), self.gamma, np.float32)
         envs = np.arange(len(step.reward))
-        rows = NStepRows(
-            obs, action, step.reward, step.terminated, discount, step.next_obs, envs, step.next_action_mask
-        )
+        ends = (step.reward, step.terminated, discount, step.next_obs, envs)
+        rows = NStepRows(obs, action, *ends, step.next_action_mask, action_mask)
         if step.valid.all():
             return rows
         return NStepRows(*(None if column is None else column[step.valid] for column in rows))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
+from drl.experiment.open_envs import JAX_ONLY
 from drl.experiment.presets import list_presets, preset_note
 
 SECTIONS = ("algorithms", "presets", "envs")
@@ -32,4 +33,4 @@ def _presets() -> list[str]:
 def _envs() -> list[str]:
     import gymnasium as gym
 
-    return sorted(gym.registry)
+    return [*sorted(gym.registry), *(f"{prefix}NAME, stepped in JAX (extra {prefix[:-1]})" for prefix in JAX_ONLY)]

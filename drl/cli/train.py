@@ -23,6 +23,8 @@ ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows 
 The preset of the pair of algorithm and environment is used if there is one. --config overrides it, and flags override
 both."""
 
+SWITCH_WORDS = {"--compile": ("on", "off"), "--normalize-obs": ("True", "False")}  # what a flag means without a value
+
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     """The experiment, and a text that names the sources of its settings."""
-    flags = list(flags)
+    flags = full_words(flags)
     config_file = take_flag(flags, "--config")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
@@ -65,6 +67,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
+    parts["run"] = dataclasses.replace(default.run, normalize_obs=settings.get("normalize_obs"))  # flags may decide it
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -78,6 +81,28 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
     sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
     return experiment, ", then ".join(sources)
+
+
+def full_words(flags: list[str]) -> list[str]:
+    """The short forms of some flags written out: `--compile` alone means on, `--no-compile` off; `--normalize-obs` and
+    `--no-normalize-obs` likewise; `--network` is another word for `--backbone`.
+
+    >>> full_words(["--compile", "--seed", "3", "--no-normalize-obs", "--network", "simba"])
+    ['--compile', 'on', '--seed', '3', '--normalize-obs', 'False', '--backbone', 'simba']
+    """
+    words: list[str] = []
+    for flag, following in itertools.pairwise([*flags, "--"]):
+        name, equals, value = flag.replace("_", "-").partition("=") if flag.startswith("--") else (flag, "", "")
+        positive = f"--{name.removeprefix('--no-')}"
+        if name == "--network":
+            words.append("--backbone" + flag[len(name) :])
+        elif name in SWITCH_WORDS and not equals and following.startswith("--"):
+            words += [name, SWITCH_WORDS[name][0]]
+        elif name.startswith("--no-") and positive in SWITCH_WORDS:
+            words += [positive, SWITCH_WORDS[positive][1]]
+        else:
+            words.append(flag)
+    return words
 
 
 def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, command: str) -> None:

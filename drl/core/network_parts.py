@@ -24,11 +24,12 @@ class NetworkPart(NamedTuple):
 
     torch: Maker | None = None
     jax: Maker | None = None
+    normalize_obs: bool = False  # whether a backbone expects normalized observations
 
 
 BACKBONES: dict[str, NetworkPart] = {
     "mlp": NetworkPart("drl.engines.torch.backbones:make_mlp", "drl.engines.jax.backbones:make_mlp"),
-    "simba": NetworkPart("drl.engines.torch.backbones:make_simba", "drl.engines.jax.backbones:make_simba"),
+    "simba": NetworkPart("drl.engines.torch.backbones:make_simba", "drl.engines.jax.backbones:make_simba", True),
     "cnn": NetworkPart("drl.engines.torch.backbones:make_cnn", "drl.engines.jax.backbones:make_cnn"),
     "conv1d": NetworkPart("drl.engines.torch.backbones:make_conv1d", "drl.engines.jax.backbones:make_conv1d"),
 }

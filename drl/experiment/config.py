@@ -11,6 +11,7 @@ from pathlib import Path
 from drl.core.algorithms import find_algorithm
 from drl.core.configs import Config, plain_pairs, require
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
+from drl.core.network_parts import BACKBONES
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
 
@@ -23,7 +24,8 @@ class RunConfig:
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
     frame_stack: int = 1  # observations the agent sees at once
-    normalize_obs: bool = False  # running mean and standard deviation, saved with the agent
+    # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
+    normalize_obs: bool | None = None
     normalize_reward: bool = False  # divide by the standard deviation of the running discounted return
     # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
     # that reaches it, and reinforce its batch of episodes.
@@ -47,7 +49,7 @@ class RunConfig:
     keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
-    compile: bool = False  # torch.compile the update; worthwhile only in long runs
+    compile: str = "auto"  # auto · on · off: torch.compile the update; auto: where it saves more than it costs
     threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
     tensorboard: bool = True
     plots: bool = True  # pictures at the end
@@ -58,6 +60,7 @@ class RunConfig:
         positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads num_seeds"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
+        require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes", lambda x: x > 0)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
@@ -97,6 +100,10 @@ class Experiment:
         for part, kind in find_algorithm(self.algorithm).parts.items():
             if getattr(self, part) is None:
                 object.__setattr__(self, part, kind())
+        if self.run.normalize_obs is None:
+            backbone = BACKBONES.get(getattr(self.model, "backbone", "auto"))
+            wanted = backbone is not None and backbone.normalize_obs
+            object.__setattr__(self, "run", dataclasses.replace(self.run, normalize_obs=wanted))
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":
@@ -132,6 +139,8 @@ class Experiment:
 
 def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValue:
     """Convert `value` to the type of its field; YAML reads 1e-3 as text and has no tuples."""
+    if name == "compile" and isinstance(value, bool):  # so YAML reads the words on and off
+        return "on" if value else "off"
     annotation = typing.get_type_hints(kind)[name]
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if value is None and type(None) in options:

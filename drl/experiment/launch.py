@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from drl.core.contracts import Agent, Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, NonFinite, SaveFailed
@@ -122,11 +121,16 @@ def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
 def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
     config = experiment.run
     name = config.name or f"{config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
-    run = Run.create(name, experiment.to_flat(), config.results_dir, config.seed)
-    run.note(engine=config.engine, vectorization=trainer.vectorization)
+    settings, choice = experiment.to_flat(), trainer.notes.get("compile")
+    if isinstance(choice, dict):  # written down, so that a run that continues or repeats this one does the same
+        settings["compile"] = choice["choice"]
+    run = Run.create(name, settings, config.results_dir, config.seed)
+    run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
     if not config.quiet:
         envs = f"{config.num_envs} environments ({trainer.vectorization})"
         say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
+        if isinstance(choice, dict):
+            say(f"compile: {choice['choice']} ({choice['reason']})")
     return run
 
 
@@ -279,19 +283,30 @@ def _finish(experiment: Experiment, trainer: AnyTrainer, run: Run, status: str) 
         run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
     except OSError as error:
         raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
-    if config.compile:
-        assert isinstance(trainer, Trainer)  # of the torch engine
-        algorithm: Any = trainer.algorithm
-        optimizer = algorithm.optimizer
-        run.note(compile_seconds=round(optimizer.compile_seconds, 1), compile_error=optimizer.compile_error)
-        if not config.quiet and optimizer.compile_error is None:
-            say(f"compiling the update took {optimizer.compile_seconds:.1f} s")
+    if "compile" in trainer.notes:
+        _note_compilation(trainer, run, config.quiet)
     evaluation = None
     if status == "finished":
         evaluation = _evaluate(experiment, agent, config.evaluation_episodes)
         run.note(final_evaluation=evaluation)
     _illustrate(experiment, agent, run, film_it=config.video and status == "finished")
     return evaluation
+
+
+def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
+    """What compiling the update took, or why it could not be compiled."""
+    from drl.engines.torch.flat_optimizer import FlatOptimizer
+
+    assert isinstance(trainer, Trainer)  # of the torch engine
+    parts = vars(trainer.algorithm).values()
+    optimizers = [part for part in parts if isinstance(part, FlatOptimizer) and part.compiled]
+    if not optimizers:
+        return
+    seconds = sum(optimizer.compile_seconds for optimizer in optimizers)
+    error = next((optimizer.compile_error for optimizer in optimizers if optimizer.compile_error), None)
+    run.note(compile_seconds=round(seconds, 1), compile_error=error)
+    if not quiet and error is None:
+        say(f"compiling the update took {seconds:.1f} s")
 
 
 def _notes(experiment: Experiment) -> PlainDict:

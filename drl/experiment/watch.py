@@ -21,7 +21,7 @@ from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
-from drl.experiment.open_envs import GYMNAX
+from drl.experiment.open_envs import JAX_ONLY
 from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line
@@ -104,7 +104,7 @@ def film(
     env_kwargs: PlainDict | None = None,
 ) -> Path | None:
     """Write one episode as an mp4; None if the environment cannot be rendered."""
-    if env_id.startswith(GYMNAX):
+    if env_id.startswith(JAX_ONLY):
         return None
     with _open(agent, env_id, "rgb_array", frame_stack, env_kwargs) as env, own_stream(agent, seed):
         if env.render_mode != "rgb_array":
@@ -116,7 +116,7 @@ def film(
 
 def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Env:
     """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
-    if env_id.startswith(GYMNAX):
+    if env_id.startswith(JAX_ONLY):
         raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
     # pygame needs a sound card always, and a screen even for off-screen drawing.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")

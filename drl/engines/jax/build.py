@@ -19,7 +19,7 @@ def build_learner(
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",
-    compile_update: bool = True,  # for the PyTorch engine; here updates are always compiled
+    compile_update: object = True,  # for the PyTorch engine; here updates are always compiled
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, seeded by streams of the root seed."""
     (obs_spec, action_spec), (model_config, config) = specs, configs

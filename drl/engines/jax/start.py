@@ -2,13 +2,11 @@
 
 import os
 import warnings
-from pathlib import Path
 
 import jax
 
+from drl.core.cache_folder import cache_folder
 from drl.core.errors import BadInput
-
-CACHE = "DRL_CACHE_DIR"  # environment variable: folder of compiled programs
 
 
 def start_jax(device: str = "auto", threads: int | None = None) -> None:
@@ -27,7 +25,7 @@ def start_jax(device: str = "auto", threads: int | None = None) -> None:
     added = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *added]).strip()
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if device != "auto":
@@ -35,10 +33,3 @@ def start_jax(device: str = "auto", threads: int | None = None) -> None:
             jax.config.update("jax_default_device", jax.devices(device.split(":")[0])[0])
         except RuntimeError:
             raise BadInput(f"device {device!r} is not available to JAX; use --device auto or --device cpu") from None
-
-
-def _cache_folder() -> Path:
-    if given := os.environ.get(CACHE):
-        return Path(given) / "jax"
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "drl" / "jax"

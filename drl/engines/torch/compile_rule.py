@@ -12,8 +12,8 @@ from drl.core.configs import Config
 from drl.engines.torch.recurrent import recurrent_parts
 
 # Measured by `python benchmarks/speed_compile.py`: medians on two cores, one thread.
-SAVED_PER_TENSOR = 50e-6  # seconds of an update per trained tensor: calls that a compiled program does not make
-SAVED_PER_ROW = 0.35e-6  # seconds of an update per row of its batch: passes over memory that it fuses
+SAVED_PER_TENSOR = 100e-6  # seconds of an update per trained tensor: calls that a compiled program does not make
+SAVED_PER_ROW = 0.8e-6  # seconds of an update per row of its batch: passes over memory that it fuses
 WARM_SECONDS = 3.0  # to build the program when the compiler's cache has it: imports and tracing
 WARM_PER_TENSOR = 0.1
 COLD_SECONDS = 10.0  # when it has not, once per configuration and machine
@@ -21,7 +21,7 @@ COLD_PER_TENSOR = 0.5
 # The saving must exceed the cost by this factor. It leaves room for the estimate's error: too small and a run is slower
 # than without compilation, too large and it misses more than 15 % of its time.
 MARGIN = 1.5
-LARGEST_WORK = 30_000_000  # rows × weights of an update; above it matrix products take the time, compiled or not
+LARGEST_WORK = 150_000_000  # rows × weights of an update; above it matrix products take the time, compiled or not
 
 
 class Work(NamedTuple):
@@ -69,8 +69,9 @@ def choose(work: Work, model: nn.Module) -> Choice:
         for fixed, each in ((WARM_SECONDS, WARM_PER_TENSOR), (COLD_SECONDS, COLD_PER_TENSOR))
     )
     what = f"{work.updates:,} updates of {work.rows:,} rows × {weights:,} weights"
-    cost = f"costs about {warm:.0f} s, the first time {cold:.0f} s"
-    return Choice("on" if saved > MARGIN * warm else "off", f"{what}: saves about {saved:.0f} s, {cost}")
+    if saved > MARGIN * warm:
+        return Choice("on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s")
+    return Choice("off", f"{what}: would save about {saved:.0f} s and cost about {warm:.0f} s, the first time {cold:.0f} s")
 
 
 def _obstacle(work: Work, model: nn.Module, weights: int) -> str:

@@ -203,7 +203,7 @@ class FusedOffPolicy:
         action, process = self.acting.act(carry.learner.params, now, numbers, key)
         state, step = step_and_reset(self.env, carry.env, action, noise)
         running, ends = record_step(carry.running, step)
-        buffer = self.replay.add(carry.buffer, carry.obs, action, step)
+        buffer = self.replay.add(carry.buffer, carry.obs, action, step, mask)
         process = where_rows(step.terminated | step.truncated, jnp.zeros_like(process), process)
         counts = ~self.budget.used(carry.counters)
         ends = ends._replace(how=ends.how * counts)

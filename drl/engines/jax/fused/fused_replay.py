@@ -32,6 +32,7 @@ class Steps(NamedTuple):
     truncated: jax.Array
     next_obs: jax.Array  # true successors
     next_action_mask: jax.Array | None = None  # legal actions there; None: all
+    action_mask: jax.Array | None = None  # legal actions in `obs`
 
 
 class ReplayState(NamedTuple):
@@ -83,9 +84,9 @@ class FusedReplay:
         flags = jnp.zeros(shape, bool)
         kind = jnp.float32 if action_spec.kind == "box" else jnp.int32
         action = jnp.zeros((*shape, *action_spec.policy_shape), kind)
-        mask = jnp.ones((*shape, action_spec.num_choices), bool) if masked else None
+        masks = [jnp.ones((*shape, action_spec.num_choices), bool) if masked else None for _ in range(2)]
         # Copies: donated buffers must not be shared.
-        steps = Steps(obs, action, jnp.zeros(shape), flags, flags.copy(), obs.copy(), mask)
+        steps = Steps(obs, action, jnp.zeros(shape), flags, flags.copy(), obs.copy(), *masks)
         tree = new_levels(self.length * self.num_envs) if self.config.prioritized else None
         return ReplayState(steps, jnp.int32(0), tree, jnp.float32(1.0), jnp.float32(self.config.priority_beta))
 
@@ -93,10 +94,17 @@ class FusedReplay:
         """The number of rows that can be sampled, per environment."""
         return jnp.minimum(buffer.written, self.length) - (self.config.n_step - 1)
 
-    def add(self, buffer: ReplayState, obs: jax.Array, action: jax.Array, step: JaxStep) -> ReplayState:
+    def add(
+        self,
+        buffer: ReplayState,
+        obs: jax.Array,
+        action: jax.Array,
+        step: JaxStep,
+        action_mask: jax.Array | None = None,  # legal actions in `obs`
+    ) -> ReplayState:
         slot = buffer.written % self.length
         ends = (step.reward, step.terminated, step.truncated)
-        new = Steps(obs, action, *ends, step.next_obs, step.next_action_mask)
+        new = Steps(obs, action, *ends, step.next_obs, step.next_action_mask, action_mask)
         steps = jax.tree.map(lambda column, row: column.at[slot].set(row), buffer.steps, new)
         tree, envs = buffer.tree, jnp.arange(self.num_envs)
         if tree is not None:
@@ -150,9 +158,10 @@ class FusedReplay:
             last = jnp.where(alive, now, last)
             ended = jnp.where(alive, now_terminated, ended)
             alive = alive & ~(now_terminated | steps.terminated[now, env] | steps.truncated[now, env])
-        mask = None if steps.next_action_mask is None else steps.next_action_mask[last, env]
+        next_mask = None if steps.next_action_mask is None else steps.next_action_mask[last, env]
+        mask = None if steps.action_mask is None else steps.action_mask[slot, env]
         obs, next_obs = self._with_goal(steps.obs[slot, env], goal), self._with_goal(steps.next_obs[last, env], goal)
-        return ReplayRows(obs, steps.action[slot, env], reward, discount * ~ended, next_obs, weight, mask)
+        return ReplayRows(obs, steps.action[slot, env], reward, discount * ~ended, next_obs, weight, next_mask, mask)
 
     # ── hindsight ─────────────────────────────────────────────────────────────────────────────────────────────────
 
