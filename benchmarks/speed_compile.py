@@ -6,8 +6,8 @@
 The first table has a row per algorithm, network and batch. Cost: CPU seconds (with the compiler's own processes) that a
 new process needs to its first update beyond those without compilation, with an empty and with a filled compiler cache.
 Saving: milliseconds of one update, eager minus compiled, alternating on the same batch in one process; beside it what
-`drl.engines.torch.compile_rule` expects. The second times whole runs of presets in new processes, with a filled cache;
-1M steps are extrapolated from the speed between the two numbers of steps that are run.
+`drl.engines.torch.compile_rule` expects. The second times whole runs of presets in new processes, with a filled cache.
+Longer runs than those of `--steps` are extrapolated from the speed between these two.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def saving_row(settings: Settings, rounds: int) -> str:
         took = {name: total / updates for name, total in milliseconds(work, rounds).items()}
         trained = [parameter for parameter in eager.model.parameters() if parameter.requires_grad]
         plan = compile_rule.planned_work(learner, experiment.buffer, experiment.run.num_envs, 1)
-        expected = compile_rule.SAVED_PER_TENSOR * len(trained) + compile_rule.SAVED_PER_ROW * plan.rows
+        expected = compile_rule.saved_seconds(len(trained), plan.rows)
         saved, weights = took["eager"] - took["compiled"], sum(parameter.numel() for parameter in trained)
         size = f"{plan.rows:5,} rows | {len(trained):3} tensors, {weights:9,} weights"
         return f"{size} | {took['eager']:6.2f} | {took['compiled']:6.2f} | {saved:5.2f} | {expected * 1000:5.2f}"
@@ -167,15 +167,16 @@ def end_to_end(algorithm: str, env: str, steps: list[int], rounds: int) -> None:
             for (choice, count), measured in times.items():
                 measured.append(whole_run(algorithm, env, count, choice, folder))
     seconds = {key: statistics.median(measured) for key, measured in times.items()}
-    for choice in ("off", "on"):
-        slope = (seconds[choice, many] - seconds[choice, few]) / (many - few)
-        seconds[choice, 1_000_000] = seconds[choice, many] + slope * (1_000_000 - many)
-    for count in (few, many, 1_000_000):
+    first_time = cold - seconds["on", few]  # what a cold cache adds
+    for count in sorted({*steps, *(goal for goal in (20_000, 100_000, 1_000_000) if goal > many)}):
+        for choice in ("off", "on"):
+            slope = (seconds[choice, many] - seconds[choice, few]) / (many - few)
+            seconds.setdefault((choice, count), seconds[choice, many] + slope * (count - many))
         auto, off, on = auto_choice(algorithm, env, count), seconds["off", count], seconds["on", count]
-        taken = seconds[auto, count]
-        note = {few: f" (cold cache: {cold:.1f})", 1_000_000: " (extrapolated)"}.get(count, "")
-        over = f"{taken / off - 1:+.0%} of off | {taken / min(on, off) - 1:+.0%} of the better"
-        print(f"{algorithm} {env} | {count:,} | {off:.1f} | {on:.1f}{note} | {auto} | {over}", flush=True)
+        taken, note = seconds[auto, count], "" if count <= many else " (extrapolated)"
+        over = f"{taken / off - 1:+.0%} | {taken / min(on, off) - 1:+.0%}"
+        numbers = f"{off:.1f} | {on:.1f} | {on + first_time:.1f} | {auto} | {over}"
+        print(f"{algorithm} {env} | {count:,}{note} | {numbers}", flush=True)
 
 
 def main() -> None:
@@ -197,9 +198,7 @@ def main() -> None:
             return
     wanted = [name for name in arguments.only or ALGORITHMS if name in ALGORITHMS]
     if arguments.end_to_end:
-        print(
-            "preset | steps | off, CPU s | on, CPU s (warm cache) | auto | auto against off | auto against the better"
-        )
+        print("preset | steps | off, CPU s | on, warm cache | on, cold cache | auto | against off | against the better")
         for algorithm, env in PRESETS:
             if algorithm in wanted:
                 end_to_end(algorithm, env, arguments.steps, arguments.rounds)

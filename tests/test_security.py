@@ -106,6 +106,7 @@ def test_environments_of_known_packages_need_no_word():
     check_trusted("CartPole-v1", "card.json", "drl evaluate x")
     check_trusted("gymnasium:CartPole-v1", "card.json", "drl evaluate x")
     check_trusted("drl.envs:MovieRec-v1", "card.json", "drl evaluate x")
+    check_trusted("brax:ant", "card.json", "drl evaluate x")
     check_trusted("gymnax:CartPole-v1", "card.json", "drl evaluate x")
     for unknown in ("os:CartPole-v1", "gymnasium_evil:X-v0", "antigravity:X-v0"):
         with pytest.raises(BadInput, match="runs its code"):

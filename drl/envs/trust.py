@@ -11,6 +11,7 @@ from drl.core.errors import BadInput
 # Common packages of environments; their import only registers the environments.
 KNOWN_PACKAGES = (
     "ale_py",
+    "brax",
     "bsuite",
     "drl",
     "gymnasium",

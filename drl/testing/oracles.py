@@ -114,3 +114,56 @@ def prioritized_sampling(errors: Array, alpha: float, beta: float, eps: float) -
     priorities = np.array([(abs(float(error)) + eps) ** alpha for error in errors])
     probabilities = priorities / priorities.sum()
     return probabilities, (len(errors) * probabilities) ** -beta
+
+
+# ── actor-critics ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def squashed_gaussian(mean: Array, log_std: Array, noise: Array) -> tuple[Array, float]:
+    """tanh(mean + σ · noise) of one row, and the log density of that action."""
+    action, log_prob = np.zeros(len(mean)), 0.0
+    for i, (m, s, e) in enumerate(zip(mean, log_std, noise, strict=True)):
+        value = float(m) + float(np.exp(float(s))) * float(e)
+        action[i] = np.tanh(value)
+        log_prob += gaussian_log_prob(m, s, np.asarray(value)) - np.log(1.0 / np.cosh(value) ** 2)
+    return action, float(log_prob)
+
+
+def soft_value(q_values: Array, logits: Array, alpha: float, legal: Array | None = None) -> tuple[float, float]:
+    """Σ π(a) (Q(a) − α log π(a)) over the legal actions of one row, and the entropy of π."""
+    actions = [a for a in range(len(logits)) if legal is None or legal[a]]
+    logs = [categorical_log_prob(np.asarray(logits)[actions], i) for i in range(len(actions))]
+    value = sum(np.exp(p) * (float(q_values[a]) - alpha * p) for a, p in zip(actions, logs, strict=True))
+    return float(value), float(-sum(np.exp(p) * p for p in logs))
+
+
+def pooled_quantiles(quantiles: Array, to_drop: int) -> Array:
+    """The quantiles `[M, atoms]` of all critics in order, without the `to_drop` · M largest."""
+    pool = sorted(float(quantile) for critic in quantiles for quantile in critic)
+    for _ in range(to_drop * len(quantiles)):
+        pool.pop()
+    return np.array(pool)
+
+
+def quantile_loss(quantiles: Array, target: Array, loss: str) -> float:
+    """`quantile_huber`, or the same with half of the squared error."""
+    if loss == "huber":
+        return quantile_huber(quantiles, target)
+    total = 0.0
+    for i, quantile in enumerate(quantiles):
+        for sample in target:
+            error = float(sample) - float(quantile)
+            total += abs((i + 0.5) / len(quantiles) - (error < 0)) * 0.5 * error**2 / len(target)
+    return total
+
+
+def renorm_corrections(batch: Array, running_mean: Array, running_var: Array) -> tuple[Array, Array]:
+    """r and d of batch renormalization (Ioffe, 2017), within [1/3, 3] and [−5, 5], column by column."""
+    scale, shift = np.ones(batch.shape[1]), np.zeros(batch.shape[1])
+    for i, column in enumerate(np.asarray(batch, np.float64).T):
+        mean = sum(column) / len(column)
+        deviation = np.sqrt(sum((x - mean) ** 2 for x in column) / len(column) + 1e-3)
+        running = np.sqrt(float(running_var[i]) + 1e-3)
+        scale[i] = min(max(deviation / running, 1 / 3), 3.0)
+        shift[i] = min(max((mean - float(running_mean[i])) / running, -5.0), 5.0)
+    return scale, shift

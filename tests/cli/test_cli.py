@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from drl.cli.train import read_experiment
+
 TINY = ["--total-timesteps", "256", "--num-envs", "2", "--rollout-length", "32", "--evaluation-episodes", "2"]
 LEAN = ["--no-plots", "--no-video", "--no-tensorboard"]
 
@@ -211,3 +213,20 @@ sys.exit(main(["train", "ppo", {", ".join(map(repr, [*TINY, *LEAN]))}]))
     assert record["status"] == "finished"
     assert list(tmp_path.rglob("agent/card.json"))
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "choice"),
+    [
+        ([], "auto"),
+        (["--compile"], "on"),
+        (["--compile", "--seed", "3"], "on"),
+        (["--no-compile"], "off"),
+        (["--compile", "off"], "off"),
+        (["--compile=on"], "on"),
+        (["--compile", "auto", "--no-video"], "auto"),
+    ],
+)
+def test_compile_is_a_switch_and_takes_a_word(flags, choice):
+    experiment, _ = read_experiment("ppo", ["--env", "CartPole-v1", *flags])
+    assert experiment.run.compile == choice

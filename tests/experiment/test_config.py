@@ -33,6 +33,7 @@ def test_flat_settings_survive_yaml():
         ({"normalize_obs": "yes"}, "normalize_obs is 'yes'.*bool"),
         ({"total_timesteps": 10, "num_episodes": 10}, "give one budget"),
         ({"env_kwargs": ["gravity"]}, "NAME=VALUE"),
+        ({"compile": "maybe"}, "compile is 'maybe'; expected 'auto', 'on' or 'off'"),
         ({"name": "../escape"}, "plain folder name"),
         ({"activation": "gelu"}, "activation is 'gelu'"),
         ({"algorithm": "reinforce", "baseline": "median"}, "baseline is 'median'"),
@@ -42,6 +43,18 @@ def test_flat_settings_survive_yaml():
 def test_bad_settings_are_named(flat, message):
     with pytest.raises(BadInput, match=message):
         Experiment.from_flat(flat, "file.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [("compile: on", "on"), ("compile: off", "off"), ("compile: true", "on"), ("compile: false", "off"), ("", "auto")],
+)
+def test_yaml_reads_on_and_off_as_booleans(tmp_path, text, meaning):
+    """Configurations of older runs hold booleans too."""
+    (tmp_path / "x.yaml").write_text(text)
+    experiment = Experiment.from_flat(read_yaml(tmp_path / "x.yaml"), "x.yaml")
+    assert experiment.run.compile == meaning
+    assert Experiment.from_flat(yaml.safe_load(yaml.safe_dump(experiment.to_flat())), "again") == experiment
 
 
 def test_environment_arguments_are_read_as_yaml():

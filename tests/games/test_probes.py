@@ -5,7 +5,9 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
 
+from drl.core.errors import BadInput
 from drl.games.probes import (
+    BitFlipEnv,
     CartPoleNoVelocityEnv,
     CountingEnv,
     MatchEnv,
@@ -19,7 +21,7 @@ from drl.games.probes import (
 
 @pytest.mark.filterwarnings("ignore:.*symmetric and normalized")  # the target environment's [−2, 2] is on purpose
 @pytest.mark.parametrize(
-    "make", [TwoStepEnv, OneStepEnv, MatchEnv, TargetEnv, RecallEnv, MoodEnv, CartPoleNoVelocityEnv]
+    "make", [TwoStepEnv, OneStepEnv, MatchEnv, TargetEnv, RecallEnv, MoodEnv, CartPoleNoVelocityEnv, BitFlipEnv]
 )
 def test_gymnasium_accepts_them(make):
     check_env(make(), skip_render_check=True)
@@ -83,6 +85,41 @@ def test_cart_pole_without_its_velocities():
     for _ in range(5):
         np.testing.assert_array_equal(obs, seen[[0, 2]])
         obs, seen = env.step(1)[0], full.step(1)[0]
+
+
+def test_bits_are_flipped_until_they_equal_the_goal():
+    env = BitFlipEnv(bits=6)
+    for seed in range(20):
+        obs, _ = env.reset(seed=seed)
+        wrong = np.flatnonzero(obs["observation"] != obs["desired_goal"])
+        rows = [env.step(action) for action in wrong]
+        assert [row[1:4] for row in rows] == [(-1.0, False, False)] * (len(wrong) - 1) + [(0.0, True, False)]
+        assert [row[4]["is_success"] for row in rows] == [False] * (len(wrong) - 1) + [True]
+        assert all((row[0]["observation"] == row[0]["achieved_goal"]).all() for row in rows)
+    env.reset(seed=0)
+    elsewhere = int(np.flatnonzero(env.state == env.goal)[0])  # flipped back and forth: the goal is never reached
+    rows = [env.step(elsewhere) for _ in range(6)]
+    assert [row[1:4] for row in rows] == [(-1.0, False, False)] * 5 + [(-1.0, False, True)]
+
+
+def test_bits_are_drawn_by_the_seed_and_never_begin_at_their_goal():
+    starts = [[BitFlipEnv(bits=15).reset(seed=seed)[0] for seed in range(50)] for _ in range(2)]
+    for one, other in zip(*starts, strict=True):
+        assert all((one[key] == other[key]).all() for key in one)
+    assert np.mean([obs["observation"] for obs in starts[0]]) == pytest.approx(0.5, abs=0.08)
+    assert np.mean([obs["desired_goal"] for obs in starts[0]]) == pytest.approx(0.5, abs=0.08)
+    env = BitFlipEnv(bits=2)
+    assert all((obs["observation"] != obs["desired_goal"]).any() for obs, _ in (env.reset() for _ in range(200)))
+    with pytest.raises(BadInput, match="bits = 0"):
+        BitFlipEnv(bits=0)
+
+
+def test_goal_functions_of_bits_take_a_batch():
+    env, rng = BitFlipEnv(bits=3), np.random.default_rng(0)
+    achieved, desired = rng.integers(2, size=(2, 40, 3))
+    equal = [list(one) == list(other) for one, other in zip(achieved, desired, strict=True)]
+    assert env.compute_terminated(achieved, desired, {}).tolist() == equal
+    assert env.compute_reward(achieved, desired, {}).tolist() == [0.0 if one else -1.0 for one in equal]
 
 
 def test_counting_lengths_follow_the_first_action():

@@ -11,16 +11,14 @@ from torch import nn
 from drl.core.configs import Config
 from drl.engines.torch.recurrent import recurrent_parts
 
-# Measured by `python benchmarks/speed_compile.py`: medians on two cores, one thread.
-SAVED_PER_TENSOR = 100e-6  # seconds of an update per trained tensor: calls that a compiled program does not make
-SAVED_PER_ROW = 0.8e-6  # seconds of an update per row of its batch: passes over memory that it fuses
-WARM_SECONDS = 3.0  # to build the program when the compiler's cache has it: imports and tracing
-WARM_PER_TENSOR = 0.1
-COLD_SECONDS = 10.0  # when it has not, once per configuration and machine
-COLD_PER_TENSOR = 0.5
-# The saving must exceed the cost by this factor. It leaves room for the estimate's error: too small and a run is slower
-# than without compilation, too large and it misses more than 15 % of its time.
-MARGIN = 1.5
+# Measured by `python benchmarks/speed_compile.py`, in CPU seconds of one thread (benchmarks/RESULTS.md).
+# An update saves calls that a compiled program does not make, more of them with more layers, and passes over memory.
+SAVED, SAVED_PER_TENSOR, SAVED_PER_ROW = 400e-6, 80e-6, 0.8e-6
+WARM, WARM_PER_TENSOR = 5.5, 0.05  # to build the program if the compiler's cache has it: imports and tracing
+COLD, COLD_PER_TENSOR = 8.0, 0.8  # if it has not, once per configuration and machine
+# The saving must exceed the cost by this factor, which leaves room for errors of the estimate: with a smaller one a run
+# may be slower than without compilation, with a larger one it may miss more than 15 % of its time.
+MARGIN = 1.4
 LARGEST_WORK = 150_000_000  # rows × weights of an update; above it matrix products take the time, compiled or not
 
 
@@ -62,16 +60,18 @@ def choose(work: Work, model: nn.Module) -> Choice:
     if obstacle := _obstacle(work, model, weights):
         return Choice("off", obstacle)
     assert work.updates is not None
+    saved = work.updates * saved_seconds(tensors, work.rows)
     programs = 1 if work.even else 2
-    saved = work.updates * (SAVED_PER_TENSOR * tensors + SAVED_PER_ROW * work.rows)
-    warm, cold = (
-        programs * (fixed + each * tensors)
-        for fixed, each in ((WARM_SECONDS, WARM_PER_TENSOR), (COLD_SECONDS, COLD_PER_TENSOR))
-    )
+    warm, cold = programs * (WARM + WARM_PER_TENSOR * tensors), programs * (COLD + COLD_PER_TENSOR * tensors)
     what = f"{work.updates:,} updates of {work.rows:,} rows × {weights:,} weights"
     if saved > MARGIN * warm:
         return Choice("on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s")
-    return Choice("off", f"{what}: would save about {saved:.0f} s and cost about {warm:.0f} s, the first time {cold:.0f} s")
+    return Choice("off", f"{what}: would save about {saved:.0f} s and cost {warm:.0f} s, the first time {cold:.0f} s")
+
+
+def saved_seconds(tensors: int, rows: int) -> float:
+    """Of one update with so many trained tensors and rows in its batch."""
+    return SAVED + SAVED_PER_TENSOR * tensors + SAVED_PER_ROW * rows
 
 
 def _obstacle(work: Work, model: nn.Module, weights: int) -> str:

@@ -197,8 +197,9 @@ class FusedReplay:
         replaced, desired = goal
         achieved = steps.next_obs[slot, env][:, self._columns("achieved_goal")]
         reward = jnp.where(replaced, self.env.compute_reward(achieved, desired), reward)  # type: ignore[union-attr]
-        if hasattr(self.env, "compute_terminated"):
-            terminated = jnp.where(replaced, self.env.compute_terminated(achieved, desired), terminated)
+        compute_terminated = getattr(self.env, "compute_terminated", None)
+        if compute_terminated is not None:
+            terminated = jnp.where(replaced, compute_terminated(achieved, desired), terminated)
         return reward, terminated
 
     def _with_goal(self, obs: jax.Array, goal: Goal | None) -> jax.Array:
