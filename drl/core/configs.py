@@ -273,3 +273,8 @@ class PolicyNoiseConfig(ActionNoiseConfig):
     """Samples from a stochastic policy; noise on top of them where it is asked for."""
 
     noise_sigma: float = 0.0  # standard deviation of each draw
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quiet and self.noise != "gaussian":
+            raise BadInput(f"noise is {self.noise!r}, but its standard deviation is 0; give --noise-sigma")

@@ -112,6 +112,11 @@ def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
     return ObsNormalizer(obs_spec.shape, obs_spec.dtype)
 
 
+def return_bound(v_min: float, v_max: float) -> float:
+    """The largest return, of either sign, that a fixed support represents; a support of one sign is for such returns."""
+    return min(-v_min, v_max) if v_min < 0 < v_max else max(-v_min, v_max)
+
+
 class RewardScaler:
     """reward / std of the running discounted return. Signs and zeros of rewards do not change.
 

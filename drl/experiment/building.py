@@ -10,7 +10,7 @@ from drl.core.configs import Config
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
-from drl.core.normalize import RewardScaler
+from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
 from drl.core.specs import PlainDict
 from drl.core.transition import Batch
@@ -143,7 +143,7 @@ def compile_choice(experiment: Experiment, vectorization: str, model: "nn.Module
 
 def reward_bound(model: Config) -> float | None:
     """The largest return that critics with a fixed support can represent."""
-    return max(abs(model.v_min), abs(model.v_max)) if getattr(model, "distributional", "none") == "c51" else None
+    return return_bound(model.v_min, model.v_max) if getattr(model, "distributional", "none") == "c51" else None
 
 
 def set_exploration(experiment: Experiment, agent: "JaxAgent | TorchAgent") -> None:

@@ -28,16 +28,13 @@ MODELS = {
     "qr": {"distributional": "qr"},
 }
 CASES = [
-    ("ddpg", BOX, "mlp", {}),
-    ("ddpg", BOX, "simba", {"optimizer": "adamw", "weight_decay": 0.1}),
+    ("ddpg", BOX, "mlp", {"optimizer": "adamw", "weight_decay": 0.1, "actor_learning_rate": 0.003}),
     ("td3", BOX, "layer_norm", {"target_every": 2}),
     ("td3", BOX, "c51", {"actor_q": "mean", "policy_delay": 1}),
     ("td3", BOX, "qr", {"loss": "huber", "max_grad_norm": 0.5}),
-    ("td3", BOX, "batch_renorm", {"target_network": False}),
     ("sac", BOX, "mlp", {"num_critics": 5, "critic_subset": 2, "actor_q": "mean", "reward_scale": 0.3}),
     ("sac", BOX, "simba", {"target_q": "mean", "policy_delay": 2, "temperature_learning_rate": 0.1}),
     ("sac", BOX, "c51", {"learn_temperature": False, "temperature": 0.3}),
-    ("sac", CHOICES, "mlp", {"actor_learning_rate": 0.003}),
     ("sac", CHOICES, "layer_norm", {"num_critics": 3, "critic_subset": 2, "target_q": "mean"}),
     ("tqc", BOX, "qr", {"num_critics": 3}),
     ("crossq", BOX, "batch_renorm", {}),
@@ -131,7 +128,7 @@ def test_both_engines_make_the_same_updates(algorithm, spec, network, settings, 
 
 
 @pytest.mark.parametrize(("algorithm", "spec", "settings"), [
-    ("sac", BOX, {"num_critics": 3, "critic_subset": 2}), ("td3", BOX, {}), ("sac", CHOICES, {}),
+    ("td3", BOX, {}), ("sac", BOX, {"num_critics": 3, "critic_subset": 2}),
 ])  # fmt: skip
 def test_a_step_in_one_program_is_an_update_with_the_drawn_numbers(algorithm, spec, settings):
     """`step` is what fused programs call. Its draws, given to `update` and to PyTorch, lead to the same parameters."""
@@ -144,7 +141,7 @@ def test_a_step_in_one_program_is_an_update_with_the_drawn_numbers(algorithm, sp
     pure, key, batch = learner.pure, jax.random.key(3), draw_batch(spec, 0)
     rate, rows = np.float32(learner.config.learning_rate), replay_rows(batch)
     start = learner.state._replace(params=jax_agent.model_state.params)
-    draws = pure.draw(key, len(batch.reward))
+    draws = jax.jit(lambda key: pure.draw(key, len(batch.reward)), compiler_options=QUICK)(key)
     step = jax.jit(lambda state, key: pure.step(state, rows, key, rate), compiler_options=QUICK)
     results = step(start, key), UPDATE(pure, start, rows, draws, rate)
     assert_near(results[0][0].params, {name: np.asarray(a) for name, a in results[1][0].params.items()}, 1e-6)
@@ -169,7 +166,8 @@ def test_a_step_in_one_program_is_an_update_with_the_drawn_numbers(algorithm, sp
 
 def test_draws_in_one_program_are_standard_normal_and_every_pair_of_critics():
     _, learner = build_jax("sac", (OBS, BOX), configs("sac", "mlp", {"num_critics": 4, "critic_subset": 2}), Seeds(0))
-    draws = jax.vmap(lambda key: learner.pure.draw(key, 8))(jax.random.split(jax.random.key(0), 2000))
+    draw = jax.jit(jax.vmap(lambda key: learner.pure.draw(key, 8)), compiler_options=QUICK)
+    draws = draw(jax.random.split(jax.random.key(0), 2000))
     for noise in (draws.noise, draws.next_noise):
         assert abs(float(noise.mean())) < 0.02
         assert float(noise.std()) == pytest.approx(1.0, abs=0.02)

@@ -13,6 +13,7 @@ from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ActionNoiseConfig
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.jax.fused.fused_exploration import ActByPolicy, Situation
 from drl.engines.numpy.exploration import make_exploration
@@ -47,14 +48,22 @@ class Recorder(TwoStepBox):
 for made in (TwoStepBox, Recorder):
     gym.register(f"test/{made.__name__}-v0", entry_point=made)
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
 SMALL = {
-    "hidden_sizes": [16], "critic_hidden_sizes": [16], "batch_size": 32, "warmup": 64, "learning_rate": 5e-3,
+    "hidden_sizes": [16], "critic_hidden_sizes": None, "batch_size": 32, "warmup": 64, "learning_rate": 1e-2,
     "capacity": 2000, "compile": "off", "updates_per_log": 50, "vectorization": "sync",
 }  # fmt: skip
 
 
 def experiment(algorithm, env, **changes):
     return Experiment.from_flat(SMALL | {"algorithm": algorithm, "env": env} | changes, "a test")
+
+
+def replayed(trainer, count):
+    """Observations and actions of the first rows of a replay buffer."""
+    parts = [trainer.buffer.store.read(np.arange(start, start + 32)) for start in range(0, count, 32)]
+    obs, action = (np.concatenate([np.array(part[column]) for part in parts])[:count] for column in (0, 1))
+    return obs, action
 
 
 # ── truncation keeps the value, termination does not ──────────────────────────────────────────────────────────────
@@ -64,17 +73,23 @@ def experiment(algorithm, env, **changes):
 @pytest.mark.parametrize(
     ("algorithm", "env", "changes"),
     [
-        ("ddpg", "test/TwoStepBox-v0", {"num_critics": 1}),
+        ("ddpg", "test/TwoStepBox-v0", {}),
         ("sac", "test/TwoStepBox-v0", {"n_step": 2}),
-        ("tqc", "test/TwoStepBox-v0", {"num_critics": 2, "num_atoms": 3, "quantiles_to_drop": 0}),
+        ("tqc", "test/TwoStepBox-v0", {"num_atoms": 3, "quantiles_to_drop": 0}),
         ("sac", "drl/TwoStep-v0", {}),
-        ("crossq", "drl/TwoStep-v0", {"policy_delay": 1, "learning_rate": 1e-2}),
+        ("crossq", "drl/TwoStep-v0", {"renorm_warmup": 50}),
     ],
 )
 def test_the_critics_learn_known_values(algorithm, env, changes, truncate, values):
     """obs 0 → obs 1 → end with reward 1, γ = 0.5, nearly no weight on the entropy. A clock is not a death."""
     soft = {"learn_temperature": False, "temperature": 1e-4} if algorithm != "ddpg" else {}
-    settings = {"gamma": 0.5, "tau": 0.2, "total_timesteps": 564, "env_kwargs": [f"truncate={truncate}"]} | soft
+    settings = {
+        "gamma": 0.5,
+        "tau": 0.5,
+        "num_critics": 1,
+        "total_timesteps": 364,
+        "env_kwargs": [f"truncate={truncate}"],
+    } | soft
     with open_trainer(experiment(algorithm, env, **settings | changes)) as trainer:
         list(trainer())
     critics, spec = trainer.algorithm.critics, trainer.agent.action_spec
@@ -95,7 +110,12 @@ CHOICES = ActionSpec("discrete", sizes=(4,))
 
 def build(algorithm, engine="torch", spec=BOX, **model):
     record = ALGORITHMS[algorithm]
-    sizes = {"hidden_sizes": (6,), "critic_hidden_sizes": (6,), "num_critics": 1, "num_atoms": 3}
+    sizes = {
+        "hidden_sizes": (6,),
+        "critic_hidden_sizes": (5,) if algorithm == "crossq" else None,
+        "num_critics": 1,
+        "num_atoms": 3,
+    }
     configs = (
         record.model_config(**sizes | model),
         record.config(**({"quantiles_to_drop": 0} if algorithm == "tqc" else {})),
@@ -136,7 +156,7 @@ def test_replay_holds_the_policys_units_and_the_world_gets_its_own(algorithm, no
     settings = {"noise": noise, "noise_sigma": 1.5, "total_timesteps": 100, "random_steps": 30, "num_envs": 2}
     with open_trainer(experiment(algorithm, "test/Recorder-v0", **settings)) as trainer:
         list(trainer())
-    stored = trainer.buffer.store.read(np.arange(100))[1]
+    stored = replayed(trainer, 100)[1]
     assert stored.dtype == np.float32
     assert np.abs(stored).max() == 1.0  # clipped, not rejected
     assert (np.abs(stored[:30]) < 1).all()  # uniform at first
@@ -154,7 +174,7 @@ COUNT = 4000
 
 
 def explored(form, algorithm, config, env_steps, before=None, spec=BOX, mask=None):
-    """Actions of many environments whose policy says 0.5, and the noise process after them."""
+    """Actions of many environments in which the policy says about 0.5, the noise process after them, what it says."""
     agent, learner = build(algorithm, "jax", spec)
     obs = np.zeros((COUNT, 3), np.float32)
     noise = np.zeros((COUNT, 2), np.float32) if before is None else before
@@ -166,14 +186,16 @@ def explored(form, algorithm, config, env_steps, before=None, spec=BOX, mask=Non
         if hasattr(agent.exploration, "noise"):
             agent.exploration.noise = noise.copy()
         action = agent.decide(obs, True, mask)
-        return action, getattr(agent.exploration, "noise", None)
+        return action, getattr(agent.exploration, "noise", None), agent.decide(obs)
     acting = ActByPolicy(learner.pure, config, spec, 100)
-    draws = acting.draw(jax.random.key(0), (COUNT,))
     now = Situation(
         jnp.asarray(obs), mask, jnp.int32(env_steps), jnp.asarray(noise) if acting.sigma else acting.begin(COUNT)
     )
-    action, after = acting.act(agent.model_state.params, now, draws, jax.random.key(1))
-    return np.asarray(action), np.asarray(after)
+    act = jax.jit(
+        lambda params, now, key: acting.act(params, now, acting.draw(key, (COUNT,)), key), compiler_options=QUICK
+    )
+    action, after = act(agent.model_state.params, now, jax.random.key(0))
+    return np.asarray(action), np.asarray(after), agent.decide(obs)
 
 
 both_forms = pytest.mark.parametrize("form", ["numpy", "fused"])
@@ -185,7 +207,7 @@ both_forms = pytest.mark.parametrize("form", ["numpy", "fused"])
     [(None, 99, True), (None, 100, False), (7, 6, True), (7, 7, False), (0, 0, False)],
 )
 def test_actions_are_uniform_at_first(form, random_steps, env_steps, uniform):
-    action, _ = explored(form, "td3", ActionNoiseConfig(random_steps=random_steps, noise_sigma=0.05), env_steps)
+    action, _, _ = explored(form, "td3", ActionNoiseConfig(random_steps=random_steps, noise_sigma=0.05), env_steps)
     if uniform:
         assert abs(action.mean()) < 0.03
         assert action.std() == pytest.approx(3**-0.5, abs=0.02)
@@ -202,17 +224,17 @@ def test_noise_is_a_process_and_actions_stay_inside(form, kind, keep):
         random_steps=0, noise=kind, noise_theta=0.2, noise_sigma=0.4, noise_sigma_end=0.2, noise_decay=10
     )
     before = np.tile(np.float32([1.0, -1.0]), (COUNT, 1))
-    action, after = explored(form, "td3", config, 5, before)
+    action, after, said = explored(form, "td3", config, 5, before)
     np.testing.assert_allclose(after.mean(0), keep * before[0], atol=0.02)
     np.testing.assert_allclose(after.std(0), 0.3, atol=0.02)  # half of the way from 0.4 to 0.2
-    np.testing.assert_allclose(action, np.clip(0.5 + after, -1, 1), atol=1e-5)
+    np.testing.assert_allclose(action, np.clip(said + after, -1, 1), atol=1e-5)
     assert np.abs(action).max() == 1.0
 
 
 @both_forms
 def test_noise_waits_while_actions_are_random(form):
     before = np.ones((COUNT, 2), np.float32)
-    _, after = explored(form, "td3", ActionNoiseConfig(random_steps=5, noise="ornstein_uhlenbeck"), 4, before)
+    _, after, _ = explored(form, "td3", ActionNoiseConfig(random_steps=5, noise="ornstein_uhlenbeck"), 4, before)
     np.testing.assert_array_equal(after, before)
 
 
@@ -220,7 +242,7 @@ def test_noise_waits_while_actions_are_random(form):
 def test_a_random_start_of_choices_is_legal(form):
     mask = np.tile([True, False, True, True], (COUNT, 1))
     config = ALGORITHMS["sac"].exploration(random_steps=5)
-    action, _ = explored(form, "sac", config, 0, spec=CHOICES, mask=mask)
+    action, _, _ = explored(form, "sac", config, 0, spec=CHOICES, mask=mask)
     np.testing.assert_allclose(np.bincount(action, minlength=4) / COUNT, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
 
 
@@ -241,7 +263,9 @@ def test_replay_knows_what_was_legal_before_and_after(n_step):
 
 
 @pytest.mark.parametrize("engine", ["torch", "jax"])
-def test_statistics_are_frozen_in_evaluation_and_saved_with_the_agent(engine, tmp_path):
+def test_statistics_are_frozen_in_evaluation_and_saved_with_the_agent(engine, tmp_path, monkeypatch):
+    update = jax.jit(lambda pure, *inputs: pure.update(*inputs), static_argnums=0, compiler_options=QUICK)
+    monkeypatch.setattr(off_policy, "_update", update)
     made = experiment("sac", "Pendulum-v1", backbone="simba", normalize_obs=True, total_timesteps=100, engine=engine)
     with make_vec_env("Pendulum-v1", 1, seed=0) as envs:
         trainer = build_trainer(made, envs)
@@ -250,7 +274,7 @@ def test_statistics_are_frozen_in_evaluation_and_saved_with_the_agent(engine, tm
     agent = trainer.agent
     stats = agent.normalizer.state_dict()["stats"][""]
     assert stats["count"] == 100
-    seen = trainer.buffer.store.read(np.arange(100))[0]
+    seen = replayed(trainer, 100)[0]
     np.testing.assert_allclose(stats["mean"], seen.mean(0), atol=1e-5)
     np.testing.assert_allclose(stats["squares"] / 100, seen.var(0), rtol=1e-4)
     evaluate(agent, "Pendulum-v1", 1)

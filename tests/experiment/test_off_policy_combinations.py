@@ -22,6 +22,7 @@ COUNT, WITH_JAX, UPDATES = 64, 12, 200  # a JAX program takes longer to compile 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
 SAC, TD3 = ("sac", "tqc", "crossq"), ("ddpg", "td3")
 SETTINGS = {
+    "critic_hidden_sizes": (None, None, [6, 6]),
     "num_critics": (1, 2, 3),
     "distributional": ("none", "none", "c51", "qr"),
     "backbone": ("auto", "mlp", "simba"),
@@ -56,7 +57,7 @@ SETTINGS = {
 OF_SAC = {"learn_temperature": (True, False), "temperature": (1.0, 0.1), "quantiles_to_drop": (0, 0, 1, 4)}
 OF_TD3 = {"target_noise": (0.0, 0.2), "noise_sigma_end": (None, 0.0)}
 SMALL = {
-    "hidden_sizes": [8, 8], "critic_hidden_sizes": [8, 8], "num_atoms": 4, "batch_size": 16, "warmup": 32,
+    "hidden_sizes": [8, 8], "num_atoms": 4, "batch_size": 16, "warmup": 32,
     "capacity": 5000, "updates_per_log": 50, "compile": "off", "vectorization": "sync",
 }  # fmt: skip
 

@@ -52,6 +52,10 @@ def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, 
         raise BadInput(f"quantiles_to_drop is {to_drop}, but the critics have no quantiles; use --distributional qr")
     if to_drop >= atoms > 1:
         raise BadInput(f"quantiles_to_drop is {to_drop}, but each critic has {atoms} quantiles; drop fewer")
+    if kind == "qr" and config.target_q != "min":
+        raise BadInput(f"target_q is {config.target_q!r}, but the quantiles of all critics are pooled; leave it out")
+    if not config.target_network and (config.tau, config.target_every) != (OffPolicyConfig.tau, 1):
+        raise BadInput("there is no target network for tau and target_every; leave them out, or use --target-network")
     if kind != "none" and spec.kind == "discrete":
         raise BadInput(f"distributional is {kind!r}, which needs Box actions here; with Discrete actions use dqn")
 

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
 from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, not_negative, require
+from drl.core.errors import BadInput
 from drl.core.search_dimensions import Choice
 from drl.core.specs import ActionSpec
+
+LIKELY = 0.98  # target entropy of Discrete actions, as a share of the largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,18 +18,23 @@ class SACConfig(OffPolicyConfig):
     temperature: float = 1.0  # α, the weight of the entropy; the initial one if it is learned
     learn_temperature: bool = True  # keep the entropy near `target_entropy`
     temperature_learning_rate: float | None = None  # at the start; None: the same as the critics'
-    target_entropy: float | None = None  # None: −1 per entry of a Box action; 0.98 · log(actions) if Discrete
+    target_entropy: float | None = None  # None: −1 per entry of a Box action; 0.98 · log(legal actions)
     quantiles_to_drop: int = 0  # qr: the largest quantiles of the target that are dropped, per critic
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "a number above 0", "temperature temperature_learning_rate", lambda x: x > 0)
         require(self, "a whole number of at least 0", "quantiles_to_drop", not_negative)
+        if not self.learn_temperature and (self.target_entropy, self.temperature_learning_rate) != (None, None):
+            raise BadInput(
+                "target_entropy and temperature_learning_rate are for a learned temperature; leave them out, or use "
+                "--learn-temperature"
+            )
 
     def entropy_goal(self, spec: ActionSpec) -> float:
         if self.target_entropy is not None:
             return self.target_entropy
-        return 0.98 * math.log(spec.sizes[0]) if spec.kind == "discrete" else -float(spec.entries)
+        return LIKELY * math.log(spec.sizes[0]) if spec.kind == "discrete" else -float(spec.entries)
 
 
 @dataclass(frozen=True, kw_only=True)

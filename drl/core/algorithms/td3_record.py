@@ -28,6 +28,7 @@ class DDPGModelConfig(ActorCriticConfig):
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(DDPGConfig):
     policy_delay: int = 2  # updates of the critics per update of the actor
+    target_every: int = 2  # updates between two moves of the target networks
     target_noise: float = 0.2  # standard deviation of the noise on the target policy's actions; 0: none
 
 

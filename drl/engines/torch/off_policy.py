@@ -84,6 +84,7 @@ class OffPolicyLearner(Learner):
 
     config: OffPolicyConfig
     ACTOR_LOGS: Sequence[str]
+    TARGET_ACTOR = False  # whether the target's actions are those of a target policy
 
     def __init__(
         self,
@@ -108,7 +109,8 @@ class OffPolicyLearner(Learner):
         # Two more sets of critics: one in the same memory, but without gradients, and the target network.
         self.still = copy.deepcopy(critics).requires_grad_(False)
         self.target = copy.deepcopy(critics).requires_grad_(False) if config.target_network else None
-        self.target_actor = copy.deepcopy(model.actor).requires_grad_(False) if config.target_network else None
+        delayed = config.target_network and self.TARGET_ACTOR
+        self.target_actor = copy.deepcopy(model.actor).requires_grad_(False) if delayed else None
         self.critic_optimizer = self._optimizer(critics, self.critic_loss)
         self.actor_optimizer = self._optimizer(model.actor, self.actor_loss)
         _bind(self.still, critics, self.critic_optimizer, self.critic_optimizer.values)
@@ -202,9 +204,12 @@ class OffPolicyLearner(Learner):
     def _move_targets(self, share: float) -> None:
         for values, optimizer in zip(self.target_values, (self.critic_optimizer, self.actor_optimizer), strict=False):
             values.lerp_(optimizer.values, share)
-        if self.target is not None:
-            for mine, theirs in zip(self.target.buffers(), self.critics.buffers(), strict=True):
-                mine.copy_(theirs)
+        for mine, theirs in zip(self._target_buffers(), self.critics.buffers(), strict=False):
+            mine.copy_(theirs)
+
+    def _target_buffers(self) -> list[Tensor]:
+        """The running statistics of the target critics."""
+        return [] if self.target is None else list(self.target.buffers())
 
     def sync_target(self) -> None:
         self._move_targets(1.0)
@@ -214,6 +219,7 @@ class OffPolicyLearner(Learner):
             "critics": self.critic_optimizer.state_dict(),
             "actor": self.actor_optimizer.state_dict(),
             "targets": [values.cpu().numpy().copy() for values in self.target_values],
+            "target_statistics": [buffer.cpu().numpy().copy() for buffer in self._target_buffers()],
             "rng": generator_state(self.rng),
         }
 
@@ -222,6 +228,8 @@ class OffPolicyLearner(Learner):
         self.actor_optimizer.load_state_dict(state["actor"])
         for values, stored in zip(self.target_values, state["targets"], strict=True):
             values.copy_(torch.from_numpy(np.array(stored)))
+        for buffer, stored in zip(self._target_buffers(), state["target_statistics"], strict=True):
+            buffer.copy_(torch.from_numpy(np.array(stored)))
         restore_generator(self.rng, state["rng"])
 
 

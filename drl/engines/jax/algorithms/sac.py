@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.sac_record import SAC_RECORD, SACConfig
+from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
 from drl.core.specs import ActionSpec
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Params, Tree
@@ -88,12 +88,17 @@ class PureSAC(PureOffPolicy):
         config = self.config
         state, logs = super().improve(state, rows, noise, rate)
         if config.learn_temperature:
-            gradient = {"log_alpha": (logs["entropy"] - config.entropy_goal(self.action_spec))[None]}
+            gradient = {"log_alpha": (logs["entropy"] - self._entropy_goal(rows))[None]}
             rate = rate * np.float32((config.temperature_learning_rate or config.learning_rate) / config.learning_rate)
             now = (state.temperature, state.temperature_optimizer)
             temperature, optimizer, _ = self.temperature_optimizer.descend(*now, gradient, rate)
             state = state._replace(temperature=temperature, temperature_optimizer=optimizer)
         return state, logs | {"temperature": jnp.exp(state.temperature["log_alpha"][0])}
+
+    def _entropy_goal(self, rows: ReplayRows) -> ArrayLike:
+        if rows.action_mask is None or self.config.target_entropy is not None:
+            return self.config.entropy_goal(self.action_spec)
+        return LIKELY * jnp.log(rows.action_mask.sum(axis=1)).mean()
 
     def _log_probs(self, logits: jax.Array, action_mask: jax.Array | None) -> jax.Array:
         """Of all Discrete actions `[B, A]`."""

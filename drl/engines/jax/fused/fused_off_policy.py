@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
 from drl.core.errors import BadInput
+from drl.core.normalize import return_bound
 from drl.core.schedules import schedule
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
@@ -136,7 +137,7 @@ class FusedOffPolicy:
         """The largest return that critics with a fixed support can represent."""
         model = self.pure.model
         head = model.critic.head if isinstance(model, ActorCritic) else q_head(model)
-        return max(abs(head.v_min), abs(head.v_max)) if head is not None and head.kind == "c51" else None
+        return return_bound(head.v_min, head.v_max) if head is not None and head.kind == "c51" else None
 
     def begin(self, params: Tree, key: jax.Array) -> Carry:
         key, first = jax.random.split(key)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.sac_record import SAC_RECORD, SACConfig
+from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
 from drl.core.specs import ActionSpec
 from drl.core.state_files import StateDict
 from drl.engines.numpy.update_draws import UpdateDraws
@@ -118,9 +118,14 @@ class SAC(OffPolicyLearner):
     def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws) -> dict[str, float]:
         log = super()._improve(rate, rows, draws)
         if self.config.learn_temperature:
-            excess = torch.tensor([log["entropy"] - self.entropy_goal], device=self.device)
+            excess = torch.tensor([log["entropy"] - self._entropy_goal(rows)], device=self.device)
             self.temperature_optimizer.descend(rate * self.temperature_factor, excess)
         return log | {"temperature": float(self._state()[0])}
+
+    def _entropy_goal(self, rows: ReplayRows) -> float:
+        if rows.action_mask is None or self.config.target_entropy is not None:
+            return self.entropy_goal
+        return LIKELY * float(rows.action_mask.sum(dim=1).log().mean())
 
     def state_dict(self) -> StateDict:
         return super().state_dict() | {"temperature": self.temperature_optimizer.state_dict()}

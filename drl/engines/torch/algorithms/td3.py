@@ -21,6 +21,7 @@ class TD3(OffPolicyLearner):
 
     config: DDPGConfig
     ACTOR_LOGS = ("actor_loss",)
+    TARGET_ACTOR = True
 
     def __init__(
         self,
