@@ -23,7 +23,12 @@ ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows 
 The preset of the pair of algorithm and environment is used if there is one. --config overrides it, and flags override
 both."""
 
-SWITCH_WORDS = {"--compile": ("on", "off"), "--normalize-obs": ("True", "False")}  # what a flag means without a value
+# What a flag means without a value.
+SWITCH_WORDS = {
+    "--compile": ("on", "off"),
+    "--normalize-obs": ("True", "False"),
+    "--normalize-reward": ("True", "False"),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +72,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
-    parts["run"] = dataclasses.replace(default.run, normalize_obs=settings.get("normalize_obs"))  # flags may decide it
+    open_settings = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
+    parts["run"] = dataclasses.replace(default.run, **open_settings)
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -84,8 +90,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
 
 
 def full_words(flags: list[str]) -> list[str]:
-    """The short forms of some flags written out: `--compile` alone means on, `--no-compile` off; `--normalize-obs` and
-    `--no-normalize-obs` likewise; `--network` is another word for `--backbone`.
+    """The short forms of some flags written out: `--compile` alone means on, `--no-compile` off; `--normalize-obs`,
+    `--normalize-reward` and their `--no-` forms likewise; `--network` is another word for `--backbone`.
 
     >>> full_words(["--compile", "--seed", "3", "--no-normalize-obs", "--network", "simba"])
     ['--compile', 'on', '--seed', '3', '--normalize-obs', 'False', '--backbone', 'simba']

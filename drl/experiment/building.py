@@ -167,7 +167,7 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
     seeds = [run.seed + i for i in range(run.num_seeds)]
     configs = (experiment.model, config, experiment.buffer, experiment.exploration)
-    options = {"normalize_obs": bool(run.normalize_obs), "normalize_reward": run.normalize_reward}
+    options = {"normalize_obs": bool(run.normalize_obs), "normalize_reward": bool(run.normalize_reward)}
     learner, agents = build_fused(experiment.algorithm, env, configs, seeds, run.num_envs, budget, **options)
     for agent in agents:
         set_exploration(experiment, agent)

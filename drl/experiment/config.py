@@ -26,7 +26,8 @@ class RunConfig:
     frame_stack: int = 1  # observations the agent sees at once
     # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
     normalize_obs: bool | None = None
-    normalize_reward: bool = False  # divide by the standard deviation of the running discounted return
+    # Divide by the standard deviation of the running discounted return; None: if the algorithm expects it.
+    normalize_reward: bool | None = None
     # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
     # that reaches it, and reinforce its batch of episodes.
     total_timesteps: int | None = None
@@ -97,13 +98,17 @@ class Experiment:
     exploration: Config = None
 
     def __post_init__(self) -> None:
-        for part, kind in find_algorithm(self.algorithm).parts.items():
+        record = find_algorithm(self.algorithm)
+        for part, kind in record.parts.items():
             if getattr(self, part) is None:
                 object.__setattr__(self, part, kind())
-        if self.run.normalize_obs is None:
-            backbone = BACKBONES.get(getattr(self.model, "backbone", "auto"))
-            wanted = backbone is not None and backbone.normalize_obs
-            object.__setattr__(self, "run", dataclasses.replace(self.run, normalize_obs=wanted))
+        backbone = BACKBONES.get(getattr(self.model, "backbone", "auto"))
+        expected = {
+            "normalize_obs": backbone is not None and backbone.normalize_obs,
+            "normalize_reward": record.normalize_reward,
+        }
+        left_open = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
+        object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":

@@ -34,6 +34,7 @@ SETTINGS = {
     "target_q": ("min", "mean"),
     "actor_q": ("min", "mean", "first"),
     "target_network": (True, True, False),
+    "weight_norm": (False, False, False, True),
     "target_every": (1, 3),
     "tau": (0.005, 1.0),
     "policy_delay": (1, 2, 3),

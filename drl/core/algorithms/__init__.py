@@ -19,6 +19,7 @@ ALGORITHMS: dict[str, AlgorithmRecord] = {
         sac_record.SAC_RECORD,
         sac_record.TQC_RECORD,
         sac_record.CROSSQ_RECORD,
+        sac_record.NORMALIZED_SAC_RECORD,
     )
 }
 

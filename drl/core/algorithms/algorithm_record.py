@@ -41,6 +41,7 @@ class AlgorithmRecord:
     exploration: ConfigClass = NoSettings  # settings of its exploration; NoSettings: it samples from its policy
     action_spaces: tuple[str, ...] = ALL_SPACES
     recurrent: bool = False  # whether it learns from sequences
+    normalize_reward: bool = False  # whether it expects scaled rewards
     engines: Mapping[str, Maker]  # engine → class
     fused: Maker | None = None  # the program that compiles it together with its environment (JAX)
     search_base: Space = field(default_factory=dict)  # what `drl search` varies

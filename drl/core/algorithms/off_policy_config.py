@@ -25,6 +25,7 @@ class OffPolicyConfig:
     loss: str = "squared"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
     optimizer: str = "adam"  # adam · adamw
     weight_decay: float = 0.01  # of adamw
+    weight_norm: bool = False  # scale the critics' hidden weights to norm 1 per feature, after every update
     adam_beta1: float = 0.9  # decay of the mean of the gradients
     adam_eps: float = 1e-8
     max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
@@ -43,8 +44,11 @@ class OffPolicyConfig:
         require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
 
 
-def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, spec: ActionSpec) -> None:
-    """Raise for settings that do not fit the model's critics: how many there are, their kind, and their atoms."""
+def check_critics(
+    config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec
+) -> None:
+    """Raise for settings that do not fit the model's critics: how many there are, their kind, their atoms, and whether
+    they have layers with a normalization behind them."""
     subset, to_drop = config.critic_subset, getattr(config, "quantiles_to_drop", 0)
     if subset is not None and subset > critics:
         raise BadInput(f"critic_subset is {subset}, but there are {critics} critics; use --num-critics {subset}")
@@ -56,6 +60,10 @@ def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, 
         raise BadInput(f"target_q is {config.target_q!r}, but the quantiles of all critics are pooled; leave it out")
     if not config.target_network and (config.tau, config.target_every) != (OffPolicyConfig.tau, 1):
         raise BadInput("there is no target network for tau and target_every; leave them out, or use --target-network")
+    if config.weight_norm and not normed:
+        raise BadInput(
+            "weight_norm is for layers with a normalization behind them; use --batch-renorm or --layer-norm with an MLP"
+        )
     if kind != "none" and spec.kind == "discrete":
         raise BadInput(f"distributional is {kind!r}, which needs Box actions here; with Discrete actions use dqn")
 

@@ -1,11 +1,11 @@
 """SAC, TQC and CrossQ: soft actor-critics. Their settings and their records."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
-from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, not_negative, require
+from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, ReplayConfig, not_negative, require
 from drl.core.errors import BadInput
 from drl.core.search_dimensions import Choice
 from drl.core.specs import ActionSpec
@@ -65,6 +65,26 @@ class CrossQModelConfig(ActorCriticConfig):
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
 
 
+@dataclass(frozen=True, kw_only=True)
+class NormalizedSACConfig(CrossQConfig):
+    learning_rate: float = 3e-4
+    temperature: float = 0.01  # α, the weight of the entropy; the initial one if it is learned
+    weight_norm: bool = True  # scale the critics' hidden weights to norm 1 per feature, after every update
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizedSACModelConfig(ActorCriticConfig):
+    batch_renorm: bool = True  # batch renormalization in the critics' MLPs
+    distributional: str = "c51"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoUpdatesReplayConfig(ReplayConfig):
+    batch_size: int = 256  # transitions per update
+    warmup: int = 5000  # environment steps before the first update, which also needs a whole batch
+    gradient_steps: int = 2  # updates per round
+
+
 SAC_RECORD = AlgorithmRecord(
     name="sac",
     summary="soft actor-critic from replay: the return plus the policy's entropy; Box or Discrete actions",
@@ -121,5 +141,29 @@ CROSSQ_RECORD = AlgorithmRecord(
         "no-target": ({"target_network": False}, {"target_network": True}),
         "delay": ({"policy_delay": 3}, {"policy_delay": 1}),
         **{name: pair for name, pair in SWITCHES.items() if name != "layer-norm"},
+    },
+)
+NORMALIZED_SAC_RECORD = AlgorithmRecord(
+    name="normalized_sac",
+    summary="CrossQ with normalized weights and rewards, critics with a distribution over returns, two updates a step",
+    config=NormalizedSACConfig,
+    model_config=NormalizedSACModelConfig,
+    variant=SAC_RECORD.variant,
+    buffer=replace(REPLAY, config=TwoUpdatesReplayConfig),
+    normalize_reward=True,
+    exploration=PolicyNoiseConfig,
+    action_spaces=("box",),
+    engines=SAC_RECORD.engines,
+    fused=SAC_RECORD.fused,
+    search_base=CROSSQ_RECORD.search_base,
+    search_all=CROSSQ_RECORD.search_all,
+    switches={
+        "batch-norm": ({"batch_renorm": True, "layer_norm": False}, {"batch_renorm": False, "layer_norm": True}),
+        "weight-norm": ({"weight_norm": True}, {"weight_norm": False}),
+        "distributional": ({"distributional": "c51"}, {"distributional": "none"}),
+        "reward-scaling": ({"normalize_reward": True}, {"normalize_reward": False}),
+        "two-updates": ({"gradient_steps": 2}, {"gradient_steps": 1}),
+        "no-target": CROSSQ_RECORD.switches["no-target"],
+        "delay": CROSSQ_RECORD.switches["delay"],
     },
 )

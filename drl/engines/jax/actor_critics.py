@@ -13,7 +13,7 @@ import numpy as np
 
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
-from drl.engines.jax.backbones import ACTIVATIONS, Backbone, Obs, make_backbone
+from drl.engines.jax.backbones import ACTIVATIONS, MLP, Backbone, Obs, make_backbone
 from drl.engines.jax.layers import BatchRenorm, Linear, Params, named, part
 from drl.engines.jax.models import Model, QHead, make_policy_head, make_q_head
 
@@ -94,6 +94,13 @@ class Critic:
         features, running = self.backbone.apply_batch(part(params, "backbone"), joined)
         return self.head.apply(part(params, "head"), features), named("backbone", running)
 
+    def normed_layers(self) -> list[str]:
+        """Names of the layers with a normalization behind them: their scale makes no difference to the values."""
+        if isinstance(self.backbone, RenormMLP):
+            return [f"backbone.layers.{i}" for i in range(len(self.backbone.hidden_sizes))]
+        normed = isinstance(self.backbone, MLP) and self.backbone.layer_norm
+        return [f"backbone.{name}" for name in self.backbone.layers] if normed else []
+
     def _joined(self, params: Params, obs: Obs, action: jax.Array | None) -> jax.Array:
         if self.encoder is None:
             x = jnp.reshape(obs, (len(obs), -1))
@@ -121,6 +128,15 @@ class ActorCritic:
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         return self.actor.apply(part(params, "actor"), obs)
+
+    def weights_normed(self, params: Params) -> Params:
+        """`params` of the critics with the weights of every hidden feature scaled to norm 1."""
+        layers = [f"critics.{number}.{name}" for number in range(self.num_critics) for name in self.critic.normed_layers()]
+        normed = dict(params)
+        for layer in layers:
+            name, axis = (f"{layer}.kernel", 0) if f"{layer}.kernel" in params else (f"{layer}.weight", 1)
+            normed[name] = params[name] / jnp.linalg.norm(params[name], axis=axis, keepdims=True)
+        return normed
 
     def q(self, params: Params, obs: Obs, action: jax.Array | None) -> jax.Array:
         """The critics' answers `[N, B, A]` or `[N, B, A, atoms]`; `action` is None for Discrete actions."""

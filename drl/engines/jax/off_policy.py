@@ -34,7 +34,7 @@ from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 
 class OffPolicyState(NamedTuple):
     params: Tree  # of actor and critics
-    target: Tree  # of the target networks; {} without them
+    target: Params  # of the target networks; {} without them
     critic_optimizer: OptState
     actor_optimizer: OptState
     temperature: Tree  # {"log_alpha": [1]} of SAC; () otherwise
@@ -103,7 +103,7 @@ class PureOffPolicy:
     config: Any  # a subclass of OffPolicyConfig
     action_spec: ActionSpec
     optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
-    ACTOR_LOGS: ClassVar[tuple[str, ...]]
+    TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
 
     @property
     def distribution(self) -> Distribution:
@@ -122,10 +122,17 @@ class PureOffPolicy:
         return self.config.critic_subset or self.model.num_critics
 
     def begin(self, params: Tree) -> OffPolicyState:
+        if self.config.weight_norm:
+            params = self.model.weights_normed(params)
         actor, critics = part(params, "actor"), trained_critics(params)
         states = (self.optimizer.init(critics), self.optimizer.init(actor))
-        target = jax.tree.map(jnp.array, params) if self.config.target_network else {}
-        return OffPolicyState(params, target, *states, (), (), np.int32(0))
+        return OffPolicyState(params, self.targets(params), *states, (), (), np.int32(0))
+
+    def targets(self, params: Params) -> Params:
+        """Copies of the parameters that have a target network."""
+        if not self.config.target_network:
+            return {}
+        return {name: jnp.array(a) for name, a in params.items() if self.TARGET_ACTOR or name.startswith("critics.")}
 
     def policy(self, params: Tree, obs: Obs) -> jax.Array:
         """Distribution parameters, for acting."""
@@ -156,6 +163,8 @@ class PureOffPolicy:
         trained = trained_critics(state.params)
         gradient, (numbers, priority, running) = jax.grad(self.critic_loss, has_aux=True)(trained, state, rows, draws)
         trained, critic_optimizer, norm = optimizer.descend(trained, state.critic_optimizer, gradient, rate)
+        if config.weight_norm:
+            trained = self.model.weights_normed(trained)
         count = state.count + 1
         state = state._replace(params=state.params | trained | running, critic_optimizer=critic_optimizer, count=count)
         logs: dict[str, Any] = dict(zip(("critic_loss", "mean_q", "mean_error"), numbers, strict=True))
@@ -263,10 +272,12 @@ class OffPolicyLearner(Learner):
         if not isinstance(model, ActorCritic):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
         head = model.critic.head
-        check_critics(pure.config, model.num_critics, head.kind, head.atoms, pure.action_spec)
+        normed = bool(model.critic.normed_layers())
+        check_critics(pure.config, model.num_critics, head.kind, head.atoms, normed, pure.action_spec)
         self.pure, self.config = pure, pure.config
         self.rng = rng or np.random.default_rng(0)  # draws the noise of actions and the subset of critics
         self.state: OffPolicyState = pure.begin(model_state.params)
+        model_state.params = self.state.params
         self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
@@ -286,8 +297,7 @@ class OffPolicyLearner(Learner):
         return Learned(log | {"learning_rate": rate}, np.asarray(priority))
 
     def sync_target(self) -> None:
-        if self.config.target_network:
-            self.state = self.state._replace(target=jax.tree.map(jnp.array, self.model_state.params))
+        self.state = self.state._replace(target=self.pure.targets(self.model_state.params))
 
     def state_dict(self) -> StateDict:
         kept = self.state._replace(params=())  # the agent has them

@@ -88,9 +88,20 @@ class Critics(nn.ModuleList):
         assert isinstance(head, QHead)
         return head
 
+    def normed_weights(self) -> list[Tensor]:
+        """Of the layers with a normalization behind them: their scale makes no difference to the values."""
+        return [layer.weight for critic in self for layer in _normed_layers(critic.backbone)]  # type: ignore[union-attr, arg-type]
+
     def norms(self) -> list[BatchRenorm]:
         """In the order in which a forward pass with `seen` meets them."""
         return [norm for critic in self for norm in getattr(critic.backbone, "norms", [])]  # type: ignore[union-attr]
+
+
+def _normed_layers(backbone: nn.Module) -> list[nn.Linear]:
+    if isinstance(backbone, RenormMLP):
+        return [layer for layer in backbone.layers if isinstance(layer, nn.Linear)]
+    pairs = itertools.pairwise(backbone) if isinstance(backbone, nn.Sequential) else []
+    return [layer for layer, norm in pairs if isinstance(layer, nn.Linear) and isinstance(norm, nn.LayerNorm)]
 
 
 class ActorCritic(nn.Module):

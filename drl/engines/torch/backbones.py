@@ -6,7 +6,8 @@ ones, for action values).
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from drl.core.specs import ObsSpec
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import Recurrent
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": partial(nn.ReLU, inplace=True)}
 
 
 class MLP(nn.Sequential):

@@ -98,7 +98,9 @@ class OffPolicyLearner(Learner):
         if not isinstance(model, ActorCritic):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
         config, critics = self.config, model.critics
-        check_critics(config, len(critics), critics.head.kind, critics.head.atoms, action_spec)
+        head, normed = critics.head, bool(critics.normed_weights())
+        check_critics(config, len(critics), head.kind, head.atoms, normed, action_spec)
+        self._norm_weights(critics)
         self.rng = rng or np.random.default_rng(0)  # draws the noise of actions and the subset of critics
         self.action_spec, self.compiled = action_spec, compile_update
         self.distribution: Distribution = distribution_of(model, action_spec)
@@ -154,6 +156,7 @@ class OffPolicyLearner(Learner):
         drawn = draw_update(self.rng, len(batch.reward), entries, len(self.critics), subset)
         draws = UpdateDraws(*(torch.from_numpy(array).to(self.device) for array in drawn))
         logged = self.critic_optimizer.descend(rate, rows, draws, *self._state()).cpu().numpy()
+        self._norm_weights(self.critics)
         count = len(batch.reward)
         q, priority = logged[1 : 1 + count], logged[1 + count : 1 + 2 * count]
         self._renormalize(logged[1 + 2 * count : -1])
@@ -193,6 +196,12 @@ class OffPolicyLearner(Learner):
         actions = None if action is None or next_action is None else torch.cat([action, next_action])
         here, there = critics(both, actions, collect).chunk(2, dim=1)
         return here, there.detach(), seen
+
+    @torch.no_grad()
+    def _norm_weights(self, critics: Critics) -> None:
+        """Scale the weights of every hidden feature to norm 1, if that is wanted."""
+        for weight in critics.normed_weights() if self.config.weight_norm else ():
+            weight.div_(weight.norm(dim=1, keepdim=True))
 
     def _renormalize(self, seen: Any) -> None:
         """Update the running statistics of batch renormalization from what the last batch has shown."""

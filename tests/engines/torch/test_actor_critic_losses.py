@@ -438,6 +438,26 @@ def test_a_subset_of_critics_makes_the_target_and_all_learn():
     assert len(drawn) == 15  # every pair
 
 
+@pytest.mark.parametrize("model", [{"batch_renorm": True}, {"layer_norm": True}])
+def test_hidden_weights_are_scaled_to_norm_one_after_every_update(model):
+    """Of every critic, from the start; everything else is as without the scaling."""
+    _, plain = make("sac", model=model, learning_rate=0.1)
+    _, normed = make("sac", model=model, learning_rate=0.1, weight_norm=True)
+    hidden = [name for name, part in normed.critics.named_parameters() if part.ndim == 2 and "head" not in name]
+    start = dict(normed.critics.named_parameters())
+    assert len(hidden) == 4
+    for name in hidden:
+        np.testing.assert_allclose(start[name].detach().norm(dim=1), 1.0, rtol=1e-6)
+    plain.critic_optimizer.values.copy_(normed.critic_optimizer.values)
+    plain.sync_target()
+    batch = draw_batch()
+    assert plain.learn(batch).log["critic_loss"] == normed.learn(batch).log["critic_loss"]
+    after = dict(normed.critics.named_parameters())
+    for name, part in plain.critics.named_parameters():
+        expected = part / part.norm(dim=1, keepdim=True) if name in hidden else part
+        np.testing.assert_allclose(after[name].detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "spec", "model", "config", "message"),
     [
@@ -447,6 +467,7 @@ def test_a_subset_of_critics_makes_the_target_and_all_learn():
         ("sac", CHOICES, {"distributional": "c51"}, {}, "needs Box actions"),
         ("sac", BOX, {"backbone": "simba", "layer_norm": True}, {}, "simba has layer normalization of its own"),
         ("crossq", BOX, {"layer_norm": True}, {}, "use one of them"),
+        ("sac", BOX, {}, {"weight_norm": True}, "use --batch-renorm or --layer-norm"),
         ("sac", BOX, {"backbone": "simba", "hidden_sizes": (8, 4)}, {}, "all of the same width"),
     ],
 )

@@ -5,6 +5,7 @@ is a setting, so DDPG is TD3 with one critic, no noise and no delay.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from drl.engines.numpy.update_draws import UpdateDraws
 @dataclass(frozen=True)
 class PureTD3(PureOffPolicy):
     config: DDPGConfig
+    TARGET_ACTOR: ClassVar[bool] = True
 
     def critic_loss(
         self, trained: Params, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws
