@@ -1,27 +1,32 @@
-"""Hopper-v5 and HalfCheetah-v5: our SAC, our modern recipe and Stable-Baselines3's SAC, on the same seeds and budget.
+"""HalfCheetah-v5 and Hopper-v5: our SAC, our normalized SAC and Stable-Baselines3's SAC, same seeds and budget.
 
-    python benchmarks/learning_mujoco.py run CONTESTANT ENV SEED    # sb3 · sac · simba
+    python benchmarks/learning_mujoco.py run CONTESTANT ENV SEED    # sb3 · sac · normalized_sac, or another of ours
     python benchmarks/learning_mujoco.py report                     # the table and the picture of all stored curves
 
 Stable-Baselines3 has the settings that RL Zoo publishes for MuJoCo: its defaults with 10,000 steps before the first
-update. Each curve is the mean return of ten deterministic episodes every 10,000 steps, on environments that training
-does not see; the last point is the mean of 100 episodes. Curves are kept in `benchmarks/curves/`.
+update. Ours have their presets. A curve is the mean return of ten deterministic episodes every 10,000 steps, on
+environments that training does not see; its last point is the mean of 100 episodes. All contestants are evaluated on
+the same episodes. Curves are kept in `benchmarks/curves/`. Needs the extra mujoco.
 """
 
 import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 CURVES = Path(__file__).parent / "curves"
+PICTURE = Path(__file__).parents[1] / "docs" / "mujoco_sac.png"
+NAMES = {"sb3": "SAC, Stable-Baselines3", "sac": "sac", "normalized_sac": "normalized_sac"}
 EVALUATION_SEED = 10_000
-Curve = list[tuple[int, float]]  # environment steps, mean return
+Actor = Callable[[Any], Any]  # one observation → the action of a policy without exploration
 
 
-def mean_return(env_id: str, act: Callable[[Any], Any], episodes: int) -> float:
+def mean_return(env_id: str, act: Actor, episodes: int) -> float:
     """Of deterministic episodes with the same seeds for all contestants."""
     import gymnasium
 
@@ -37,42 +42,105 @@ def mean_return(env_id: str, act: Callable[[Any], Any], episodes: int) -> float:
     return total / episodes
 
 
-def stable_baselines(env_id: str, seed: int, steps: int, every: int) -> Curve:
+def stable_baselines(env_id: str, seed: int, steps: int, every: int) -> Iterator[tuple[int, Actor]]:
+    """Steps so far and the policy, every `every` steps."""
     import gymnasium
     from stable_baselines3 import SAC
 
     model = SAC("MlpPolicy", gymnasium.make(env_id), learning_starts=10_000, seed=seed, device="cpu")
-
-    def act(obs: Any) -> Any:
-        return model.predict(obs, deterministic=True)[0]
-
-    curve: Curve = []
-    for done in range(every, steps + 1, every):
+    for count in range(every, steps + 1, every):
         model.learn(every, reset_num_timesteps=False)
-        curve.append((done, mean_return(env_id, act, 100 if done == steps else 10)))
-        print(f"sb3 {env_id} seed {seed}: {curve[-1]}", flush=True)
-    return curve
+        yield count, lambda obs: model.predict(obs, deterministic=True)[0]
+
+
+def ours(
+    algorithm: str, env_id: str, seed: int, steps: int, every: int, flags: list[str]
+) -> Iterator[tuple[int, Actor]]:
+    """The same for one of our algorithms."""
+    from drl.cli.train import read_experiment
+    from drl.experiment.building import open_trainer
+
+    budget = ["--env", env_id, "--seed", str(seed), "--total-timesteps", str(steps)]
+    experiment, _ = read_experiment(algorithm, [*budget, *flags])
+    with open_trainer(experiment) as trainer:
+        due = every
+        for log in trainer():
+            if log.env_steps >= min(due, steps):
+                yield log.env_steps, trainer.agent.act
+                due += every
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    started = time.process_time()
+    work = (arguments.env, arguments.seed, arguments.steps, arguments.every)
+    peer = arguments.contestant == "sb3"
+    policies = stable_baselines(*work) if peer else ours(arguments.contestant, *work, flags)
+    curve: list[tuple[int, float]] = []
+    for count, act in policies:
+        episodes = 100 if count >= arguments.steps else 10
+        curve.append((count, mean_return(arguments.env, act, episodes)))
+        print(f"{arguments.contestant} {arguments.env} seed {arguments.seed}: {curve[-1]}", flush=True)
+    CURVES.mkdir(exist_ok=True)
+    name = f"{arguments.env}_{arguments.name or arguments.contestant}_{arguments.seed}.json"
+    content = {"curve": curve, "cpu_seconds": round(time.process_time() - started), "flags": flags}
+    (CURVES / name).write_text(json.dumps(content) + "\n")
+
+
+def stored() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The content of all curve files by environment and contestant."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for file in sorted(CURVES.glob("*.json")):
+        env, contestant = file.stem.split("_", 1)
+        found.setdefault((env, contestant.rsplit("_", 1)[0]), []).append(json.loads(file.read_text()))
+    return found
+
+
+def report() -> None:
+    import matplotlib.pyplot as plt
+
+    curves = stored()
+    print("| environment | contestant | seeds | return at the end | each seed | CPU minutes |")
+    print("|---|---|---|---|---|---|")
+    for (env, contestant), runs in curves.items():
+        last = np.array([each["curve"][-1][1] for each in runs])
+        error = f" ± {last.std(ddof=1) / len(last) ** 0.5:,.0f}" if len(last) > 1 else ""
+        minutes = np.median([each["cpu_seconds"] for each in runs]) / 60
+        each = ", ".join(f"{value:,.0f}" for value in last)
+        print(f"| {env} | {contestant} | {len(runs)} | **{last.mean():,.0f}**{error} | {each} | {minutes:.0f} |")
+    envs = sorted({env for env, _ in curves})
+    figure, axes = plt.subplots(1, len(envs), figsize=(5.5 * len(envs), 4), squeeze=False, layout="constrained")
+    for axis, env in zip(axes[0], envs, strict=True):
+        for color, (contestant, label) in enumerate(NAMES.items()):
+            runs = [np.array(each["curve"]) for each in curves.get((env, contestant), [])]
+            for points in runs:
+                axis.plot(points[:, 0], points[:, 1], color=f"C{color}", alpha=0.3, linewidth=1)
+            if runs:
+                grid = runs[0][:, 0]
+                mean = np.mean([np.interp(grid, points[:, 0], points[:, 1]) for points in runs], axis=0)
+                axis.plot(grid, mean, color=f"C{color}", linewidth=2.5, label=label)
+        axis.set(title=env, xlabel="environment steps", ylabel="return of ten evaluation episodes")
+        axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURE, dpi=110)
+    print(f"\n{PICTURE}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run")
-    run.add_argument("contestant", choices=["sb3"])
-    run.add_argument("env")
-    run.add_argument("seed", type=int)
-    run.add_argument("--steps", type=int, default=100_000)
-    run.add_argument("--every", type=int, default=10_000)
-    arguments = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    started = time.process_time()
-    curve = stable_baselines(arguments.env, arguments.seed, arguments.steps, arguments.every)
-    CURVES.mkdir(exist_ok=True)
-    name = f"{arguments.env}_{arguments.contestant}_{arguments.seed}.json"
-    content = {"curve": curve, "cpu_seconds": round(time.process_time() - started)}
-    (CURVES / name).write_text(json.dumps(content) + "\n")
+    commands.add_parser("report")
+    one = commands.add_parser("run", help="flags that this script does not know go to drl train")
+    one.add_argument("contestant")
+    one.add_argument("env")
+    one.add_argument("seed", type=int)
+    one.add_argument("--steps", type=int, default=100_000)
+    one.add_argument("--every", type=int, default=10_000)
+    one.add_argument("--name", help="of the curve, if the flags make it another contestant")
+    arguments, flags = parser.parse_known_args()
+    report() if arguments.command == "report" else run(arguments, flags)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
-    open_settings = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
-    parts["run"] = dataclasses.replace(default.run, **open_settings)
+    left_open = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
+    parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -98,7 +98,7 @@ def full_words(flags: list[str]) -> list[str]:
     """
     words: list[str] = []
     for flag, following in itertools.pairwise([*flags, "--"]):
-        name, equals, value = flag.replace("_", "-").partition("=") if flag.startswith("--") else (flag, "", "")
+        name, equals, _ = flag.replace("_", "-").partition("=") if flag.startswith("--") else (flag, "", "")
         positive = f"--{name.removeprefix('--no-')}"
         if name == "--network":
             words.append("--backbone" + flag[len(name) :])

@@ -8,7 +8,8 @@ The card is replaced last and atomically, so the weights that a card names alway
 """
 
 import math
-from dataclasses import fields
+import types
+import typing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -134,18 +135,19 @@ def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) ->
 
 
 def _config(kind: ConfigClass, plain: PlainDict) -> Config:
-    """A model's config from plain data. Every value must have the type of its default."""
-    defaults: PlainDict = {field.name: field.default for field in fields(kind)}
+    """A model's config from plain data. Every value must have the type that its field states."""
+    hints = typing.get_type_hints(kind)
     values: PlainDict = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     for name, value in values.items():
-        wanted = type(defaults[name])
+        options = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
+        if value is None and type(None) in options:
+            continue
+        stated = next(option for option in options if option is not type(None))
+        wanted = typing.get_origin(stated) or stated
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")
-        items = {type(item) for item in defaults[name]} or {str} if wanted is tuple else set()
-        if wanted is tuple and any(type(item) not in items for item in value):
-            raise ValueError(
-                f"{name} is {value!r:.80}; expected items of type {' or '.join(i.__name__ for i in items)}"
-            )
+        if wanted is tuple and any(type(item) is not typing.get_args(stated)[0] for item in value):
+            raise ValueError(f"{name} is {value!r:.80}; expected items of type {typing.get_args(stated)[0].__name__}")
     return kind(**values)
 
 

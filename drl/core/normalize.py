@@ -113,7 +113,7 @@ def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
 
 
 def return_bound(v_min: float, v_max: float) -> float:
-    """The largest return, of either sign, that a fixed support represents; a support of one sign is for such returns."""
+    """The largest return, of either sign, that a fixed support represents; one of a single sign is for such returns."""
     return min(-v_min, v_max) if v_min < 0 < v_max else max(-v_min, v_max)
 
 

@@ -108,7 +108,7 @@ class Experiment:
             "normalize_reward": record.normalize_reward,
         }
         left_open = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
-        object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))
+        object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))  # type: ignore[arg-type]
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":

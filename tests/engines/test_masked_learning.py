@@ -81,7 +81,9 @@ def test_masks_are_part_of_a_checkpoint(tmp_path):
     _, trainer = learns(experiment("dqn", total_timesteps=600))
     write_state(tmp_path, trainer.state_dict())
     state = read_state(tmp_path)
-    np.testing.assert_array_equal(state["buffer"]["next_action_mask"], trainer.buffer.next_action_mask)
+    assert trainer.buffer.masks["next_action_mask"].any(axis=1).all()
+    for name, mask in trainer.buffer.masks.items():
+        np.testing.assert_array_equal(state["buffer"]["masks"][name], mask)
     np.testing.assert_array_equal(state["envs"]["action_mask"], trainer.envs.action_mask)
 
 

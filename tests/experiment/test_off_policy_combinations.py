@@ -99,7 +99,7 @@ def trained(flat):
         return None, None, str(refusal)
 
 
-HELPFUL = r"use |drop fewer|expected|are for MLPs|needs Box actions"
+HELPFUL = r"use |drop fewer|expected|are for MLPs|needs Box actions|leave (it|them) out|give --"
 
 
 @pytest.mark.usefixtures("quick")

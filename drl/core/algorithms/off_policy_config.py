@@ -44,9 +44,7 @@ class OffPolicyConfig:
         require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
 
 
-def check_critics(
-    config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec
-) -> None:
+def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec) -> None:
     """Raise for settings that do not fit the model's critics: how many there are, their kind, their atoms, and whether
     they have layers with a normalization behind them."""
     subset, to_drop = config.critic_subset, getattr(config, "quantiles_to_drop", 0)

@@ -98,8 +98,9 @@ class Critic:
         """Names of the layers with a normalization behind them: their scale makes no difference to the values."""
         if isinstance(self.backbone, RenormMLP):
             return [f"backbone.layers.{i}" for i in range(len(self.backbone.hidden_sizes))]
-        normed = isinstance(self.backbone, MLP) and self.backbone.layer_norm
-        return [f"backbone.{name}" for name in self.backbone.layers] if normed else []
+        if isinstance(self.backbone, MLP) and self.backbone.layer_norm:
+            return [f"backbone.{name}" for name in self.backbone.layers]
+        return []
 
     def _joined(self, params: Params, obs: Obs, action: jax.Array | None) -> jax.Array:
         if self.encoder is None:
@@ -131,7 +132,9 @@ class ActorCritic:
 
     def weights_normed(self, params: Params) -> Params:
         """`params` of the critics with the weights of every hidden feature scaled to norm 1."""
-        layers = [f"critics.{number}.{name}" for number in range(self.num_critics) for name in self.critic.normed_layers()]
+        layers = [
+            f"critics.{number}.{name}" for number in range(self.num_critics) for name in self.critic.normed_layers()
+        ]
         normed = dict(params)
         for layer in layers:
             name, axis = (f"{layer}.kernel", 0) if f"{layer}.kernel" in params else (f"{layer}.weight", 1)

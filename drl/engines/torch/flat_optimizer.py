@@ -200,6 +200,14 @@ class FlatOptimizer:
         for parameter, (value, gradient) in zip(self.parameters, views, strict=True):
             parameter.data, parameter.grad = value, gradient
 
+    def bind_copy(self, copied: nn.Module, values: Tensor) -> Tensor:
+        """Make the trained parameters of a copy of the model views of `values`, laid out as our own; returns these."""
+        trained = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        parameters = [parameter for name, parameter in copied.named_parameters() if name in trained]
+        for parameter, view in zip(parameters, self.views(values), strict=True):
+            parameter.data = view
+        return values
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """`flat` cut into the model's parameters."""
         sizes = [shape.numel() for shape in self.shapes]

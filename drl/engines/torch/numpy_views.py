@@ -108,7 +108,7 @@ def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
     layers, norms, activations = parts[0::every], parts[1::every], parts[every - 1 :: every]
     if any(type(layer) not in (nn.Linear, NoisyLinear) for layer in layers) or len(layers) != len(activations):
         return None
-    if any(type(activation) is not ACTIVATIONS[backbone.activation] for activation in activations):
+    if any(type(activation) is not type(ACTIVATIONS[backbone.activation]()) for activation in activations):
         return None
     if every == 2:
         return [linear_view(layer, backbone.activation) for layer in layers]

@@ -115,14 +115,14 @@ class OffPolicyLearner(Learner):
         self.target_actor = copy.deepcopy(model.actor).requires_grad_(False) if delayed else None
         self.critic_optimizer = self._optimizer(critics, self.critic_loss)
         self.actor_optimizer = self._optimizer(model.actor, self.actor_loss)
-        _bind(self.still, critics, self.critic_optimizer, self.critic_optimizer.values)
+        self.critic_optimizer.bind_copy(self.still, self.critic_optimizer.values)
         for mine, theirs in zip(self.still.buffers(), critics.buffers(), strict=True):
             mine.data = theirs.data
         self.target_values = [
-            _bind(network, online, optimizer, optimizer.values.clone())
-            for network, online, optimizer in (
-                (self.target, critics, self.critic_optimizer),
-                (self.target_actor, model.actor, self.actor_optimizer),
+            optimizer.bind_copy(network, optimizer.values.clone())
+            for network, optimizer in (
+                (self.target, self.critic_optimizer),
+                (self.target_actor, self.actor_optimizer),
             )
             if network is not None
         ]
@@ -240,12 +240,3 @@ class OffPolicyLearner(Learner):
         for buffer, stored in zip(self._target_buffers(), state["target_statistics"], strict=True):
             buffer.copy_(torch.from_numpy(np.array(stored)))
         restore_generator(self.rng, state["rng"])
-
-
-def _bind(copied: nn.Module, online: nn.Module, optimizer: FlatOptimizer, values: Tensor) -> Tensor:
-    """Make the trained parameters of a copy views of `values`, laid out as the optimizer's."""
-    trained = {name for name, parameter in online.named_parameters() if parameter.requires_grad}
-    parameters = [parameter for name, parameter in copied.named_parameters() if name in trained]
-    for parameter, view in zip(parameters, optimizer.views(values), strict=True):
-        parameter.data = view
-    return values

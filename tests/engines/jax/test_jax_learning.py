@@ -152,7 +152,7 @@ def test_target_kl_stops_the_epochs():
 def test_what_an_algorithm_cannot_do_is_refused():
     with make_vec_env("drl/Match-v0", 1, seed=0) as envs:
         for algorithm, options, complaint in (
-            ("sac", {}, "unknown algorithm 'sac'"),
+            ("sacc", {}, "unknown algorithm 'sacc'"),
             ("ppo", {"config": PPOConfig(critic_learning_rate=1e-3), "model": ModelConfig(shared=True)}, "of its own"),
             ("ppo", {"model": ModelConfig(recurrent="lstm")}, "recurrent is 'lstm'"),
         ):

@@ -16,7 +16,7 @@ from drl.core.transition import ReplayBatch
 from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import ops
 from drl.engines.torch.agents import QAgent
-from drl.engines.torch.algorithms.dqn import DQN, QRows, dqn_loss
+from drl.engines.torch.algorithms.dqn import DQN, dqn_loss
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
@@ -102,7 +102,7 @@ def rows_of(batch=16, seed=0):
     numbers = rng.normal(size=batch).astype(np.float32)
     continues = rng.choice([0.0, 0.9, 0.81], batch).astype(np.float32)
     weight = rng.random(batch).astype(np.float32)
-    return QRows(
+    return ops.ReplayRows(
         *(torch.from_numpy(x) for x in (obs, rng.integers(4, size=batch), numbers, continues, next_obs, weight))
     )
 

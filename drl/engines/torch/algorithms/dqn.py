@@ -103,11 +103,7 @@ class DQN(Learner):
             compiled=compile_update,
         )
         # The target's copies of what is trained lie in one flat tensor too; frozen parameters are equal for good.
-        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        copies = [parameter for name, parameter in self.target.named_parameters() if name in trained]
-        self.target_values = torch.cat([parameter.reshape(-1) for parameter in copies])
-        for parameter, view in zip(copies, self.optimizer.views(self.target_values), strict=True):
-            parameter.data = view
+        self.target_values = self.optimizer.bind_copy(self.target, self.optimizer.values.clone())
         self.noisy = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
         self._resample()
 
