@@ -40,6 +40,7 @@ CASES = [
     ("crossq", BOX, "batch_renorm", {"weight_norm": True}),
     ("crossq", BOX, "batch_renorm", {"target_network": True, "target_every": 2, "policy_delay": 1}),
     ("crossq", CHOICES, "batch_renorm", {"policy_delay": 1}),
+    ("normalized_sac", BOX, "mlp", {}),
 ]
 
 

@@ -1,6 +1,7 @@
 import pytest
 import yaml
 
+from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
 from drl.experiment.config import Experiment, read_yaml
 from drl.experiment.presets import list_presets, load_preset
@@ -43,6 +44,23 @@ def test_flat_settings_survive_yaml():
 def test_bad_settings_are_named(flat, message):
     with pytest.raises(BadInput, match=message):
         Experiment.from_flat(flat, "file.yaml")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "flags", "scaled"),
+    [
+        ("sac", [], (False, False)),
+        ("sac", ["--network", "simba"], (True, False)),
+        ("sac", ["--network", "simba", "--no-normalize-obs"], (False, False)),
+        ("sac", ["--normalize-reward"], (False, True)),
+        ("normalized_sac", [], (False, True)),
+        ("normalized_sac", ["--no-normalize-reward", "--normalize-obs"], (True, False)),
+    ],
+)
+def test_scaling_is_on_where_it_is_expected(algorithm, flags, scaled):
+    """By the network or by the algorithm, unless the flags say something else."""
+    run = read_experiment(algorithm, ["--env", "Pendulum-v1", "--no-preset", *flags])[0].run
+    assert (run.normalize_obs, run.normalize_reward) == scaled
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from drl.experiment.load_agent import load_agent
 
 COUNT, WITH_JAX, UPDATES = 64, 12, 200  # a JAX program takes longer to compile than to run
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
-SAC, TD3 = ("sac", "tqc", "crossq"), ("ddpg", "td3")
+SAC, TD3 = ("sac", "tqc", "crossq", "normalized_sac"), ("ddpg", "td3")
 SETTINGS = {
     "critic_hidden_sizes": (None, None, [6, 6]),
     "num_critics": (1, 2, 3),
@@ -112,7 +112,8 @@ def test_a_random_combination_learns_and_is_the_same_after_loading(number, tmp_p
             break
         assert re.search(HELPFUL, refusal), f"{refusal} — {flat}"
     agent = trainer.agent
-    assert UPDATES <= updates_of(trainer.algorithm) <= UPDATES + 8, flat
+    spare = flat["gradient_steps"] * flat["num_envs"] * flat["n_step"]  # steps that n-step returns may need
+    assert UPDATES <= updates_of(trainer.algorithm) <= UPDATES + spare, flat
     assert trainer.buffer.size > 16
     obs = np.concatenate([np.random.default_rng(0).normal(size=(6, agent.obs_spec.shape[0])), trainer.obs])
     obs = obs.astype(np.float32)

@@ -265,15 +265,15 @@ def test_every_point_of_every_space_builds(algorithm, mode):
     space = space_for(algorithm, mode, num_envs=2, budget=4000)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     study.enqueue_trial(starting_point(space, Experiment(algorithm=algorithm).to_flat()))
-    with make_vec_env("CartPole-v1", 2) as envs:
+    env = "CartPole-v1" if "discrete" in ALGORITHMS[algorithm].action_spaces else "Pendulum-v1"
+    replays = ALGORITHMS[algorithm].buffer.replays
+    with make_vec_env(env, 2) as envs:
         for _ in range(5):
             trial = study.ask()
             for name, dimension in space.items():
                 dimension.suggest(trial, name)
             chosen = as_settings(trial.params)
-            flat = {"algorithm": algorithm, "num_envs": 2, "capacity": 500} | chosen
-            if algorithm != "dqn":
-                del flat["capacity"]
+            flat = {"algorithm": algorithm, "num_envs": 2} | ({"capacity": 600} if replays else {}) | chosen
             experiment = Experiment.from_flat(flat, "space")
             assert experiment.to_flat().items() >= chosen.items()
             build_trainer(experiment, envs)

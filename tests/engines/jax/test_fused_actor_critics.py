@@ -24,7 +24,7 @@ CASES = {
     "td3": {"env": "Pendulum-v1", "noise": "ornstein_uhlenbeck", "noise_sigma": 0.5, "random_steps": 0,
             "env_kwargs": ["max_episode_steps=16"], "policy_delay": 1},
     "discrete sac": {"env": "drl/LegalMoves-v0", "gamma": 0.5},
-    "crossq": {"env": "CartPole-v1", "policy_delay": 3, "renorm_warmup": 10, "normalize_obs": True},
+    "crossq": {"env": "CartPole-v1", "policy_delay": 3, "renorm_warmup": 10, "normalize_obs": True, "weight_norm": True},
 }  # fmt: skip
 
 
@@ -72,6 +72,15 @@ def test_two_seeds_learn_and_act(runs, case):
             assert np.abs(agent.act(obs)).max() <= 2.0
         # The warm-up and every whole round after it: one update per two steps.
         assert int(one_seed(seed_batch, number).learner.count) == (128 - 20) // 2
+
+
+def test_hidden_weights_have_norm_one_in_one_program(runs):
+    for trainer in runs("crossq")[0].trainers:
+        arrays = trainer.agent.model_state.host
+        hidden = [name for name in arrays if name.endswith("layers.0.weight")]
+        assert len(hidden) == 2
+        for name in hidden:
+            np.testing.assert_allclose(np.linalg.norm(arrays[name], axis=1), 1.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["sac", "crossq"])
