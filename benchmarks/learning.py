@@ -42,7 +42,8 @@ def train_and_evaluate(
         summary = evaluate(each.agent, env, episodes, seed=10_000 + seed, **options).summary()
         training_return = each.log.recent.get("mean_ep_return", float("nan"))
         steps = {"env_steps": each.log.env_steps, "seconds": seconds}
-        results.append({"evaluation": summary["mean_return"], "training": training_return} | steps)
+        scores = {"evaluation": summary["mean_return"], "success": summary.get("success_rate", float("nan"))}
+        results.append(scores | {"training": training_return} | steps)
     return results
 
 
@@ -67,11 +68,13 @@ def main() -> None:
     evaluation = np.array([result["evaluation"] for result in results])
     training = np.array([result["training"] for result in results])
     seconds = np.array([result["seconds"] for result in results])
+    success = np.array([result["success"] for result in results])
     goal = "–" if arguments.goal is None else f"{(evaluation >= arguments.goal).sum()} of {len(evaluation)}"
     print(
         f"| {arguments.algorithm} | {arguments.env} | {int(results[0]['env_steps']):,} | **{goal}** "
         f"| {evaluation.mean():.1f} ± {evaluation.std():.1f} | {evaluation.min():.1f} "
         f"| {training.mean():.1f} ± {training.std():.1f} | {np.median(seconds):.0f} s |"
+        + ("" if np.isnan(success).any() else f" success {success.mean():.1%}, worst seed {success.min():.1%} |")
     )
 
 

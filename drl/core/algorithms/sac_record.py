@@ -76,6 +76,7 @@ class NormalizedSACConfig(CrossQConfig):
 class NormalizedSACModelConfig(ActorCriticConfig):
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
     distributional: str = "c51"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    num_atoms: int = 51  # atoms of the support, or quantiles
 
 
 @dataclass(frozen=True, kw_only=True)
