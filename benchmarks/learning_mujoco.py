@@ -114,12 +114,12 @@ def report() -> None:
     figure, axes = plt.subplots(1, len(envs), figsize=(5.5 * len(envs), 4), squeeze=False, layout="constrained")
     for axis, env in zip(axes[0], envs, strict=True):
         for color, (contestant, label) in enumerate(NAMES.items()):
-            runs = [np.array(each["curve"]) for each in curves.get((env, contestant), [])]
-            for points in runs:
+            lines = [np.array(each["curve"]) for each in curves.get((env, contestant), [])]
+            for points in lines:
                 axis.plot(points[:, 0], points[:, 1], color=f"C{color}", alpha=0.3, linewidth=1)
-            if runs:
-                grid = runs[0][:, 0]
-                mean = np.mean([np.interp(grid, points[:, 0], points[:, 1]) for points in runs], axis=0)
+            if lines:
+                grid = lines[0][:, 0]
+                mean = np.mean([np.interp(grid, points[:, 0], points[:, 1]) for points in lines], axis=0)
                 axis.plot(grid, mean, color=f"C{color}", linewidth=2.5, label=label)
         axis.set(title=env, xlabel="environment steps", ylabel="return of ten evaluation episodes")
         axis.legend(frameon=False)
