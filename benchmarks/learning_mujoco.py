@@ -79,20 +79,23 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     peer = arguments.contestant == "sb3"
     policies = stable_baselines(*work) if peer else ours(arguments.contestant, *work, flags)
     curve: list[tuple[int, float]] = []
-    for count, act in policies:
-        episodes = 100 if count >= arguments.steps else 10
-        curve.append((count, mean_return(arguments.env, act, episodes)))
-        print(f"{arguments.contestant} {arguments.env} seed {arguments.seed}: {curve[-1]}", flush=True)
-    CURVES.mkdir(exist_ok=True)
     name = f"{arguments.env}_{arguments.name or arguments.contestant}_{arguments.seed}.json"
-    content = {"curve": curve, "cpu_seconds": round(time.process_time() - started), "flags": flags}
-    (CURVES / name).write_text(json.dumps(content) + "\n")
+    CURVES.mkdir(exist_ok=True)
+    for count, act in policies:
+        last = count >= arguments.steps
+        curve.append((count, mean_return(arguments.env, act, 100 if last else 10)))
+        print(f"{arguments.contestant} {arguments.env} seed {arguments.seed}: {curve[-1]}", flush=True)
+        content = {"curve": curve, "cpu_seconds": round(time.process_time() - started), "flags": flags}
+        (CURVES / f"{'' if last else 'unfinished_'}{name}").write_text(json.dumps(content) + "\n")
+    (CURVES / f"unfinished_{name}").unlink(missing_ok=True)
 
 
 def stored() -> dict[tuple[str, str], list[dict[str, Any]]]:
     """The content of all curve files by environment and contestant."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for file in sorted(CURVES.glob("*.json")):
+    for file in sorted(CURVES.glob("*-v5_*.json")):
+        if file.name.startswith("unfinished_"):
+            continue
         env, contestant = file.stem.split("_", 1)
         found.setdefault((env, contestant.rsplit("_", 1)[0]), []).append(json.loads(file.read_text()))
     return found
