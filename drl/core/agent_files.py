@@ -8,7 +8,6 @@ The card is replaced last and atomically, so the weights that a card names alway
 """
 
 import math
-import types
 import typing
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig
+from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside
@@ -136,13 +135,11 @@ def _stored(card: PlainDict, arrays: dict[str, Array], variant: ModelVariant) ->
 
 def _config(kind: ConfigClass, plain: PlainDict) -> Config:
     """A model's config from plain data. Every value must have the type that its field states."""
-    hints = typing.get_type_hints(kind)
     values: PlainDict = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     for name, value in values.items():
-        options = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
-        if value is None and type(None) in options:
+        stated, optional = stated_type(kind, name)
+        if value is None and optional:
             continue
-        stated = next(option for option in options if option is not type(None))
         wanted = typing.get_origin(stated) or stated
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(f"{name} is {value!r:.80}; expected a value of type {wanted.__name__}")

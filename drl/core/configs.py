@@ -4,6 +4,8 @@ All engines share these classes, so a config means the same in PyTorch and in JA
 """
 
 import math
+import types
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +27,13 @@ def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) 
     for name in names.split():
         if (value := getattr(config, name)) is not None and not test(value):
             raise BadInput(f"{name} is {value!r}; expected {rule}")
+
+
+def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
+    """The type that a config states for a field, such as `tuple[int, ...]`, and whether it may be None."""
+    hint = typing.get_type_hints(kind)[name]
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next(option for option in options if option is not type(None)), type(None) in options
 
 
 def not_negative(value: float) -> bool:

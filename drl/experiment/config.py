@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import Config, plain_pairs, require
+from drl.core.configs import Config, plain_pairs, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.specs import PlainDict, PlainValue
@@ -146,11 +145,9 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
     """Convert `value` to the type of its field; YAML reads 1e-3 as text and has no tuples."""
     if name == "compile" and isinstance(value, bool):  # so YAML reads the words on and off
         return "on" if value else "off"
-    annotation = typing.get_type_hints(kind)[name]
-    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    if value is None and type(None) in options:
+    wanted, optional = stated_type(kind, name)
+    if value is None and optional:
         return None
-    wanted = next(option for option in options if option is not type(None))
     try:
         if wanted is float and not isinstance(value, bool):
             return float(value)

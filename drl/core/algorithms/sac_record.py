@@ -105,17 +105,13 @@ SAC_RECORD = AlgorithmRecord(
         **SWITCHES,
     },
 )
-TQC_RECORD = AlgorithmRecord(
+TQC_RECORD = replace(
+    SAC_RECORD,
     name="tqc",
     summary="SAC with critics of quantiles, the largest of which are dropped from the target",
     config=TQCConfig,
     model_config=TQCModelConfig,
-    variant=SAC_RECORD.variant,
-    buffer=REPLAY,
-    exploration=PolicyNoiseConfig,
     action_spaces=("box",),
-    engines=SAC_RECORD.engines,
-    fused=SAC_RECORD.fused,
     search_base=SEARCH_BASE | {"quantiles_to_drop": Choice((0, 1, 2, 3, 5))},
     search_all=SEARCH_ALL,
     switches={
@@ -124,17 +120,12 @@ TQC_RECORD = AlgorithmRecord(
         **SWITCHES,
     },
 )
-CROSSQ_RECORD = AlgorithmRecord(
+CROSSQ_RECORD = replace(
+    SAC_RECORD,
     name="crossq",
     summary="SAC with batch renormalization in the critics in place of target networks",
     config=CrossQConfig,
     model_config=CrossQModelConfig,
-    variant=SAC_RECORD.variant,
-    buffer=REPLAY,
-    exploration=PolicyNoiseConfig,
-    action_spaces=("box", "discrete"),
-    engines=SAC_RECORD.engines,
-    fused=SAC_RECORD.fused,
     search_base={name: SEARCH_BASE[name] for name in ("learning_rate", "gamma")},
     search_all={name: space for name, space in SEARCH_ALL.items() if name != "layer_norm"},
     switches={
@@ -144,18 +135,15 @@ CROSSQ_RECORD = AlgorithmRecord(
         **{name: pair for name, pair in SWITCHES.items() if name != "layer-norm"},
     },
 )
-NORMALIZED_SAC_RECORD = AlgorithmRecord(
+NORMALIZED_SAC_RECORD = replace(
+    SAC_RECORD,
     name="normalized_sac",
     summary="CrossQ with normalized weights and rewards, critics with a distribution over returns, two updates a step",
     config=NormalizedSACConfig,
     model_config=NormalizedSACModelConfig,
-    variant=SAC_RECORD.variant,
     buffer=replace(REPLAY, config=TwoUpdatesReplayConfig),
     normalize_reward=True,
-    exploration=PolicyNoiseConfig,
     action_spaces=("box",),
-    engines=SAC_RECORD.engines,
-    fused=SAC_RECORD.fused,
     search_base=CROSSQ_RECORD.search_base,
     search_all=CROSSQ_RECORD.search_all,
     switches={
