@@ -61,6 +61,9 @@ class EpisodeBuffer:
     def update_priorities(self, index: Array, error: Array) -> None:
         """Episodes are used once; there are no priorities."""
 
+    def cut(self) -> None:
+        self.running = [_empty() for _ in range(self.num_envs)]
+
     def state_dict(self) -> StateDict:
         return {"running": [_stack(rows) for rows in self.running], "complete": list(self.complete)}
 

@@ -159,6 +159,14 @@ class HindsightBuffer(ReplayBuffer):
                 terminated[replaced] = ends
         return obs, action, reward, terminated, next_obs
 
+    def cut(self) -> None:
+        """The running episodes end with the rows they have, as by a truncation."""
+        before = self._complete
+        for env in np.flatnonzero(self.written > self.running).tolist():
+            self._finish(env)
+        self._prioritize(np.zeros(0, np.int64), before)
+        super().cut()
+
     def state_dict(self) -> StateDict:
         names = ("first", "last", "written", "running")
         return super().state_dict() | {name: getattr(self, name).copy() for name in names}

@@ -158,6 +158,12 @@ class ReplayBuffer:
         self.top_priority = max(self.top_priority, float(priority.max()))
         self.tree.set(index, priority**self.config.priority_alpha)
 
+    def cut(self) -> None:
+        self.n_step.cut()
+        if isinstance(self.store, FrameStore):
+            self.store.cut()
+        self.begins[:] = True
+
     def state_dict(self) -> StateDict:
         return {
             "store": self.store.state_dict(),

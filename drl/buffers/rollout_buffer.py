@@ -78,6 +78,10 @@ class RolloutBuffer:
     def update_priorities(self, index: Array, error: Array) -> None:
         """Rollouts are used once; there are no priorities."""
 
+    def cut(self) -> None:
+        """The rows of an unfinished window are given up: what would follow them is lost."""
+        self.cursor, self.final_index, self.final_obs, self.rnn_state = 0, [], [], None
+
     def state_dict(self) -> StateDict:
         names = ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs")
         arrays = {name: getattr(self, name).copy() for name in names}

@@ -77,6 +77,10 @@ class NStep:
             return rows
         return NStepRows(*(None if column is None else column[step.valid] for column in rows))  # type: ignore[arg-type]
 
+    def cut(self) -> None:
+        """Transitions that wait for their n-th step are given up."""
+        self.pending = [[] for _ in self.pending]
+
     def state_dict(self) -> StateDict:
         return {"pending": [[list(row) for row in waiting] for waiting in self.pending]}
 
@@ -164,6 +168,10 @@ class FrameStore:
                 self._append(env, obs[env].reshape(self.stack, *self.frame_shape))
             self._lag[env].append(int(self.written[env]) - 1)
             self._append(env, next_obs[env].reshape(self.stack, *self.frame_shape)[-1:])
+
+    def cut(self) -> None:
+        """The rows of the last steps will not be written."""
+        self._lag = [[] for _ in self._lag]
 
     def _append(self, env: int, frames: Array) -> None:
         for frame in frames:

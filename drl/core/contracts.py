@@ -47,7 +47,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def reset(self) -> Array:
-        """Begin a new episode in all environments. Only the first call seeds them."""
+        """Begin a new episode in all environments."""
 
     @abstractmethod
     def step(self, action: Array) -> VecStep:
@@ -57,7 +57,9 @@ class VecEnv(ABC):
     def state_dict(self) -> StateDict: ...
 
     @abstractmethod
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def load_state_dict(self, state: StateDict) -> str | None:
+        """Go back to where the environments were, within their episodes. Returns why that is not possible, if it is
+        not; then `reset` begins new episodes."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -147,6 +149,7 @@ class Buffer(Protocol[NewBatchT]):
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None: ...
     def remember(self, rnn_state: Array) -> None: ...  # of a recurrent agent, before every `add`
     def update_priorities(self, index: Array, error: Array) -> None: ...  # of rows from `take`
+    def cut(self) -> None: ...  # the running episodes of all environments are given up
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 

@@ -14,20 +14,22 @@ class Seeds:
     np.True_
     >>> Seeds(7).integer("envs", 0) == Seeds(7).integer("envs", 1)
     False
+    >>> Seeds(7).integer("envs", 0, 2) == Seeds(7).integer("envs", 0, 3)  # episodes 2 and 3 of environment 0
+    False
     """
 
     def __init__(self, root: int):
         self.root = root
 
-    def sequence(self, name: str, index: int = 0) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self.root, spawn_key=(zlib.crc32(name.encode()), index))
+    def sequence(self, name: str, *index: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.root, spawn_key=(zlib.crc32(name.encode()), *(index or (0,))))
 
-    def generator(self, name: str, index: int = 0) -> np.random.Generator:
-        return np.random.Generator(np.random.PCG64(self.sequence(name, index)))
+    def generator(self, name: str, *index: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(self.sequence(name, *index)))
 
-    def integer(self, name: str, index: int = 0) -> int:
+    def integer(self, name: str, *index: int) -> int:
         """A 31-bit seed for libraries that take an int."""
-        return int(self.sequence(name, index).generate_state(1)[0] >> 1)
+        return int(self.sequence(name, *index).generate_state(1)[0] >> 1)
 
 
 def generator_state(rng: np.random.Generator) -> StateDict:

@@ -16,7 +16,7 @@ from drl.core.errors import EnvFailed
 from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import flat_mask, mask_reader, masks_in_infos
-from drl.envs.episode_stats import EpisodeStats, success_in_infos
+from drl.envs.episode_stats import EpisodeStats, episode_seed, success_in_infos
 from drl.envs.spaces import GymEnv, GymWrapper, Info, action_spec, encode_fresh, obs_spec
 
 EnvFn = Callable[[], GymEnv]
@@ -38,7 +38,7 @@ class AsyncVecEnv(VecEnv):
         self.env_id = env_id or "an unregistered environment"
         self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
         self._closed = False
-        self._vector = self._start([_Worker(make) for make in env_fns])
+        self._vector = self._start([_Worker(make, seed, stream, i) for i, make in enumerate(env_fns)])
         self.obs_spec = obs_spec(self._vector.single_observation_space)
         self.action_spec = action_spec(self._vector.single_action_space)
         self._always_valid = np.ones(self.num_envs, bool)
@@ -55,10 +55,8 @@ class AsyncVecEnv(VecEnv):
         raise AssertionError("unreachable")
 
     def reset(self) -> Array:
-        seeds = self.stats.begin()
-        answer: tuple[RawObs, Info] = self._ask(
-            lambda: self._vector.reset_async(seed=list(seeds) if seeds else None), self._vector.reset_wait
-        )
+        self.stats.begin()  # the workers compute the same seeds
+        answer: tuple[RawObs, Info] = self._ask(self._vector.reset_async, self._vector.reset_wait)
         batch, infos = answer
         self._raise_reported(infos)
         self.stats.obs = encode_fresh(self.obs_spec, batch)
@@ -76,7 +74,7 @@ class AsyncVecEnv(VecEnv):
         batch, reward, terminated, truncated, infos = answer
         self._raise_reported(infos)
         obs = encode_fresh(self.obs_spec, batch)  # the workers write the next step into the same shared memory
-        stats.add(reward)
+        stats.add(reward, action=action)
         truncated = truncated & ~terminated
         next_obs, episodes = obs, []
         ends = np.flatnonzero(terminated | truncated)
@@ -134,9 +132,15 @@ class AsyncVecEnv(VecEnv):
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()
 
-    def load_state_dict(self, state: StateDict) -> None:
-        self.stats.load_state_dict(state)
-        self.action_mask = self.stats.action_mask
+    def load_state_dict(self, state: StateDict) -> str | None:
+        stats = self.stats
+        stats.load_state_dict(state)
+        self.action_mask = stats.action_mask
+        episodes = [(number, stats.running_actions(index)) for index, number in enumerate(stats.numbers)]
+        if stats.obs is None or len(stats.actions) < stats.lengths.max():
+            return stats.continued(lambda index: np.zeros(0))
+        shown = self._ask(lambda: self._vector.call_async("play_again", episodes), self._vector.call_wait)
+        return stats.continued(lambda index: self.obs_spec.encode_one(shown[index]))
 
     def close(self) -> None:
         self._close(GRACE)
@@ -173,22 +177,24 @@ def _end(processes: Sequence[BaseProcess], grace: float) -> None:
 class _Worker:
     """Makes one environment inside a worker process."""
 
-    def __init__(self, make: EnvFn):
-        self.make = make
+    def __init__(self, make: EnvFn, seed: int, stream: str, index: int):
+        self.make, self.seed, self.stream, self.index = make, seed, stream, index
 
     def __call__(self) -> GymEnv:
-        return _Reporter(self.make())
+        return _Reporter(self.make(), self.seed, self.stream, self.index)
 
 
 class _Reporter(GymWrapper):
-    """Sends only the needed infos through the pipe, and exceptions as text.
+    """Seeds every episode, sends only the needed infos through the pipe, and exceptions as text.
 
     Merging all infos would cost time at every step, and an exception that cannot be pickled would block the parent
     forever.
     """
 
-    def __init__(self, env: GymEnv):
+    def __init__(self, env: GymEnv, seed: int, stream: str, index: int):
         super().__init__(env)
+        self._root, self._stream, self._index = seed, stream, index
+        self._number = -1  # of the running episode
         self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this; the user's class stays unchanged
         # A placeholder, sent with a failure. A copy is sampled, so that the space's random state does not change.
         self._last_obs = copy.deepcopy(env.observation_space).sample()
@@ -196,10 +202,28 @@ class _Reporter(GymWrapper):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[RawObs, Info]:
         try:
-            self._last_obs, info = self.env.reset(seed=seed) if seed is not None else self.env.reset()
+            self._number += 1
+            info = self._begin()
             return self._last_obs, self._mask(self._last_obs, info)
         except Exception as error:
             return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
+
+    def _begin(self) -> Info:
+        seed = episode_seed(self._root, self._stream, self._index, self._number)
+        self._last_obs, info = self.env.reset(seed=seed)
+        return info
+
+    def play_again(self, episodes: Sequence[tuple[int, Array]]) -> RawObs:
+        """Go back into a running episode; `episodes` has the number and the actions of every environment's."""
+        self._number, actions = episodes[self._index]
+        try:
+            self._begin()
+            obs = self._last_obs
+            for action in actions:
+                obs = self.env.step(action)[0]
+            return copy.deepcopy(obs)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
     def _mask(self, obs: object, info: Info) -> Info:
         mask = self._read(obs, info)

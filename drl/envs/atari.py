@@ -257,8 +257,8 @@ class SignRewards(VecEnv):
     def state_dict(self) -> StateDict:
         return self.envs.state_dict()
 
-    def load_state_dict(self, state: StateDict) -> None:
-        self.envs.load_state_dict(state)
+    def load_state_dict(self, state: StateDict) -> str | None:
+        return self.envs.load_state_dict(state)
 
     def close(self) -> None:
         self.envs.close()

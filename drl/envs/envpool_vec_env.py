@@ -1,16 +1,16 @@
 """EnvPool: environments in C++ threads. An extra; it has its own physics, so results differ from Gymnasium's."""
 
 import warnings
+from collections.abc import Callable
 from typing import Protocol, final
 
 import numpy as np
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.seeding import Seeds
 from drl.core.specs import Array, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.episode_stats import EpisodeStats, success_in_infos
+from drl.envs.episode_stats import EpisodeStats, episode_seed, success_in_infos
 from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, encode_fresh, obs_spec
 
 
@@ -38,8 +38,10 @@ class EnvPoolVecEnv(VecEnv):
 
     vectorization = "envpool"
 
-    def __init__(self, pool: Pool, seed: int, env_id: str, stream: str = "world"):
-        self.pool, self.env_id = pool, env_id
+    def __init__(self, make: Callable[[int], Pool], seed: int, env_id: str, stream: str = "world"):
+        """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""
+        self._make, self.env_id = make, env_id
+        self.pool = pool = make(episode_seed(seed, stream, 0, 0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
             self.obs_spec = obs_spec(pool.single_observation_space)
@@ -83,8 +85,13 @@ class EnvPoolVecEnv(VecEnv):
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
+        if self.stats.obs is None:
+            return None
+        self.pool.close()  # another seed, so that no data is repeated
+        self.pool = self._make(episode_seed(self.stats.seed, self.stats.stream, 0, self.stats.numbers[0] + 1))
+        return f"EnvPool does not tell the state of {self.env_id!r}; --vectorization sync resumes exactly"
 
     def close(self) -> None:
         if not self._closed:
@@ -92,7 +99,7 @@ class EnvPoolVecEnv(VecEnv):
             self.pool.close()
 
 
-def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: EnvKwargs) -> Pool:
+def make_pool(env_id: str, num_envs: int, env_kwargs: EnvKwargs, seed: int) -> Pool:
     """Make a seeded pool; raise if EnvPool does not have the environment."""
     try:
         import envpool
@@ -105,8 +112,6 @@ def make_pool(env_id: str, num_envs: int, seed: int, stream: str, env_kwargs: En
             "(vectorization='sync' runs any Gymnasium id)"
         )
     try:
-        return envpool.make(
-            env_id, env_type="gymnasium", num_envs=num_envs, seed=Seeds(seed).integer(stream, 0), **env_kwargs
-        )
+        return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **env_kwargs)
     except Exception as error:
         raise BadInput(f"EnvPool cannot make {env_id!r} with {env_kwargs}: {error}") from error

@@ -1,7 +1,11 @@
-"""Episode statistics of every VecEnv: running returns and lengths, finished episodes, counters, seeds, failures."""
+"""Episode statistics of every VecEnv: running returns and lengths, finished episodes, counters, seeds, failures.
+
+An episode is its seed and its actions: both are known here, so an environment that repeats itself can be brought back
+into the middle of an episode.
+"""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +17,9 @@ from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import check_legal, of_successors, stack_masks
 from drl.envs.spaces import Info
+
+
+MOST_IDLE = 1000  # ticks whose actions may be kept although their episodes are over
 
 
 class EpisodeStats:
@@ -27,6 +34,8 @@ class EpisodeStats:
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
         self.env_id, self.num_envs = env_id, num_envs
         self.seed, self.stream = seed, stream
+        self.numbers = [-1] * num_envs  # of each environment's running episode, from 0
+        self.actions: list[Array] = []  # [N, …] of the last ticks, at least those of the running episodes
         self.reward_threshold = reward_threshold(env_id)
         # Plain floats (float64): for a few environments they add up faster than an array.
         self.returns = [0.0] * num_envs  # of raw rewards
@@ -37,41 +46,44 @@ class EpisodeStats:
         self.episodes = 0
         self.obs: Array | None = None  # what to act on next; None before the first reset
         self.action_mask: Array | None = None  # legal actions there; None: all
-        self.seeded = False  # whether this process has seeded the environments
+        self.begun = False  # whether the environments can be stepped
 
     @property
     def lengths(self) -> Array:
         return self.tick - self.began
 
-    def begin(self) -> list[int] | None:
-        """Start episodes in all environments; return one seed per environment at the first call, None afterwards.
-
-        A resumed run does not repeat data: the name of its seed stream includes the number of steps taken.
-        """
+    def begin(self) -> list[int]:
+        """Start new episodes in all environments; the seed of each."""
         self.returns = [0.0] * self.num_envs
         self.began[:] = self.tick
-        if self.seeded:
-            return None
-        self.seeded = True
-        name = f"{self.stream}@{self.env_steps}" if self.env_steps else self.stream
-        return [Seeds(self.seed).integer(name, i) for i in range(self.num_envs)]
+        self.actions.clear()
+        self.numbers = [number + 1 for number in self.numbers]
+        self.begun = True
+        return [self.seed_of(index) for index in range(self.num_envs)]
+
+    def seed_of(self, index: int) -> int:
+        """The seed of an environment's running episode: from the root seed, the environment and the episode's number."""
+        return episode_seed(self.seed, self.stream, index, self.numbers[index])
 
     def check_action(self, action: Array) -> None:
-        if not self.seeded:
+        if not self.begun:
             raise BadInput(f"step() of {self.env_id!r} before its first reset(); call environment.reset() once")
         if len(action) != self.num_envs:
             raise BadInput(
                 f"got {len(action)} actions for {self.num_envs} environments of {self.env_id!r}; give one each"
             )
 
-    def add(self, reward: Array, valid: Array | None = None) -> None:
-        """Count one step. `reward` is float64 and zero where not `valid`; None: all rows are valid."""
+    def add(self, reward: Array, valid: Array | None = None, action: Array | None = None) -> None:
+        """Count one step. `reward` is float64 and zero where not `valid`; None: all rows are valid. `action` is kept,
+        if it is given, until the episodes it belongs to are over."""
         rewards = reward.tolist()
         # The sum of plain floats is the cheapest check. It may overflow, so each reward is checked as well.
         if not math.isfinite(sum(rewards)):
             self._check_each(reward)
         self.returns = [total + new for total, new in zip(self.returns, rewards, strict=True)]
         self.tick += 1
+        if action is not None:
+            self.actions.append(np.array(action))
         if valid is None:
             self.env_steps += self.num_envs
         else:
@@ -85,8 +97,34 @@ class EpisodeStats:
         episode = Episode(self.returns[index], length, terminated, success, index)
         self.returns[index] = 0.0
         self.began[index] = self.tick
+        self.numbers[index] += 1
         self.episodes += 1
+        if len(self.actions) >= MOST_IDLE + 2 * (longest := int(self.lengths.max())):
+            del self.actions[: len(self.actions) - longest]
         return episode
+
+    def running_actions(self, index: int) -> Array:
+        """The actions of an environment's running episode, `[length, …]`."""
+        length = self.tick - int(self.began[index])
+        return np.array([row[index] for row in self.actions[len(self.actions) - length :]])
+
+    def continued(self, play_again: Callable[[int], Array]) -> str | None:
+        """Bring every environment back into its running episode with `play_again(index)`, which returns what the
+        environment shows there. Returns why that fails, if it does."""
+        if self.obs is None:
+            return None
+        if len(self.actions) < self.lengths.max():
+            return f"the actions of the running episodes of {self.env_id!r} were not recorded"
+        for index, seen in enumerate(self.obs):
+            where = f"environment {index} of {self.env_id!r}, played again from its seed and {self.lengths[index]} actions"
+            try:
+                shown = np.asarray(play_again(index), self.obs.dtype)
+            except Exception as error:
+                return f"{where}, failed: {type(error).__name__}: {error}"
+            if shown.tobytes() != seen.tobytes():
+                return f"{where}, shows another observation than before"
+        self.begun = True
+        return None
 
     def masks(
         self, masks: Sequence[object], spec: ActionSpec, successors: Container[int] | None = None
@@ -115,17 +153,21 @@ class EpisodeStats:
         counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
         obs = None if self.obs is None else self.obs.copy()
         mask = None if self.action_mask is None else self.action_mask.copy()
-        running = {"returns": np.array(self.returns), "lengths": self.lengths}
-        return counters | running | {"obs": obs, "action_mask": mask}
+        running = {"returns": np.array(self.returns), "lengths": self.lengths, "numbers": list(self.numbers)}
+        actions = [self.running_actions(index) for index in range(self.num_envs)] if self.actions else None
+        return counters | running | {"actions": actions, "obs": obs, "action_mask": mask}
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
             raise BadInput(f"this state is of {len(state['returns'])} environments, not {self.num_envs}; use as many")
         self.seed, self.env_steps, self.episodes = int(state["seed"]), int(state["env_steps"]), int(state["episodes"])
         self.returns = np.asarray(state["returns"], np.float64).tolist()
+        self.numbers = [int(number) for number in state["numbers"]]
         self.tick, self.began = 0, -np.array(state["lengths"], np.int64)
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
+        self.actions = _joined(state["actions"] or [])
+        self.begun = False  # until the environments are where they were, or reset
 
     def _check_each(self, reward: Array) -> None:
         bad = np.flatnonzero(~np.isfinite(reward))
@@ -135,6 +177,21 @@ class EpisodeStats:
             f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
             f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
         )
+
+
+def episode_seed(root: int, stream: str, index: int, number: int) -> int:
+    """The seed of the episode with this number in an environment."""
+    return Seeds(root).integer(stream, index, number)
+
+
+def _joined(columns: Sequence[Array]) -> list[Array]:
+    """The running actions of all environments as rows `[N, …]`; zeros where an episode had not begun."""
+    longest = np.asarray(max(columns, key=len, default=()))
+    rows = np.zeros((len(longest), len(columns), *longest.shape[1:]), longest.dtype)
+    for index, column in enumerate(columns):
+        if len(column):
+            rows[len(longest) - len(column) :, index] = column
+    return list(rows)
 
 
 def judge_success(reported: bool | None, episode_return: float, reward_threshold: float | None) -> bool | None:

@@ -70,10 +70,11 @@ class StackedVecEnv(VecEnv):
     def state_dict(self) -> StateDict:
         return {"envs": self.envs.state_dict(), "stack": self._stack.copy()}
 
-    def load_state_dict(self, state: StateDict) -> None:
-        self.envs.load_state_dict(state["envs"])
+    def load_state_dict(self, state: StateDict) -> str | None:
+        inexact = self.envs.load_state_dict(state["envs"])
         self.action_mask = self.envs.action_mask
         self._stack = np.array(state["stack"])
+        return inexact
 
     def close(self) -> None:
         self.envs.close()

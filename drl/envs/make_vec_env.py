@@ -205,8 +205,8 @@ def _envpool(order: Order) -> VecEnv:
     env_id = order.spec.id
     if order.render_mode is not None:
         raise BadInput(f"vectorization 'envpool' takes no render_mode (got {order.render_mode!r}); film with make_env")
-    pool = make_pool(env_id, order.num_envs, order.seed, order.stream, order.env_kwargs)
-    return EnvPoolVecEnv(pool, order.seed, env_id, order.stream)
+    make = functools.partial(make_pool, env_id, order.num_envs, order.env_kwargs)
+    return EnvPoolVecEnv(make, order.seed, env_id, order.stream)
 
 
 # The only table of vectorizations.

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput
+from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
@@ -43,11 +44,11 @@ class NativeVecEnv(VecEnv):
         self._closed = False
 
     def reset(self) -> Array:
-        seeds = self.stats.begin()
+        first, seeds = not self.stats.begun, self.stats.begin()
         self._resetting = np.zeros(self.num_envs, bool)
         try:
-            # One integer for all: the vector environment derives the seeds of its environments.
-            batch, infos = self.vector_env.reset(seed=seeds[0]) if seeds else self.vector_env.reset()
+            # One integer for all, at the start: the vector environment derives what follows.
+            batch, infos = self.vector_env.reset(seed=seeds[0]) if first else self.vector_env.reset()
         except Exception as error:
             raise self.stats.failed(error) from error
         self.stats.obs = encode_fresh(self.obs_spec, batch)
@@ -133,12 +134,20 @@ class NativeVecEnv(VecEnv):
         return fresh, self._masks(batch, infos)
 
     def state_dict(self) -> StateDict:
-        return self.stats.state_dict() | {"resetting": self._resetting.copy()}
+        inside = _told_state(self.vector_env) if self.stats.begun else None
+        return self.stats.state_dict() | {"resetting": self._resetting.copy(), "inside": inside}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
         self._resetting = np.array(state["resetting"], bool)
+        if self.stats.obs is None:
+            return None
+        if state["inside"] is None:
+            return f"the vector form of {self.env_id!r} does not tell its state; --vectorization sync resumes exactly"
+        _set_state(self.vector_env, state["inside"], self.stats.seed_of(0))
+        self.stats.begun = True
+        return None
 
     def close(self) -> None:
         if not self._closed:
@@ -155,6 +164,35 @@ def wrap_vector_env(vector_env: GymVectorEnv, seed: int = 0, stream: str = "worl
     (3, 4)
     """
     return NativeVecEnv(vector_env, seed, stream=stream)
+
+
+# Attributes that are the state of a vector environment beside its random stream, by the name of its class.
+STATE_OF = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
+
+
+def _told_state(vector_env: GymVectorEnv) -> StateDict | None:
+    """The whole state of a vector environment: what its `state_dict()` returns, as in ours; None: it is not told."""
+    inner = vector_env.unwrapped
+    names = STATE_OF.get(_class_name(inner)) if inner is vector_env else None
+    if names is not None:
+        return {name: getattr(inner, name).copy() for name in names} | {"rng": generator_state(inner.np_random)}
+    tell = getattr(inner, "state_dict", None) if inner is vector_env else None  # wrappers have state of their own
+    return None if tell is None else tell()
+
+
+def _set_state(vector_env: GymVectorEnv, state: StateDict, seed: int) -> None:
+    names = STATE_OF.get(_class_name(vector_env))
+    if names is None:
+        vector_env.load_state_dict(state)  # type: ignore[attr-defined]
+        return
+    vector_env.reset(seed=seed)
+    for name in names:
+        setattr(vector_env, name, state[name].copy())
+    restore_generator(vector_env.np_random, state["rng"])
+
+
+def _class_name(vector_env: GymVectorEnv) -> str:
+    return f"{type(vector_env).__module__}.{type(vector_env).__qualname__}"
 
 
 def _mask_method(vector_env: GymVectorEnv) -> Callable[[], Sequence[object]] | None:

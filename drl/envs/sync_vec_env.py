@@ -53,7 +53,7 @@ class SyncVecEnv(VecEnv):
 
     def reset(self) -> Array:
         seeds = self.stats.begin()
-        first = [self._begin(i, seeds[i] if seeds else None) for i in range(self.num_envs)]
+        first = [self._begin(index, seed) for index, seed in enumerate(seeds)]
         self.stats.obs = self._encode([obs for obs, _ in first])
         masks = [read(*each) for read, each in zip(self._mask_readers, first, strict=True)]
         self.action_mask = self.stats.action_mask = self.stats.masks(masks, self.action_spec)
@@ -96,7 +96,7 @@ class SyncVecEnv(VecEnv):
                 next_obs = self._encode(raw)
             except Exception as error:
                 raise stats.failed(f"an observation does not fit its space: {error}") from error
-        stats.add(reward64)
+        stats.add(reward64, action=action)
         self._until_clock -= 1
         if self._until_clock <= 0:
             for index in np.flatnonzero(stats.lengths >= self._limits).tolist():
@@ -124,16 +124,16 @@ class SyncVecEnv(VecEnv):
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
             episodes.append(self.stats.finish(index, terminated, success_in(infos[index])))
-            first, info = self._begin(index, None)
+            first, info = self._begin(index, self.stats.seed_of(index))
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
             if masks is not None:
                 masks[index] = self._mask_readers[index](first, info)
         return obs, episodes
 
-    def _begin(self, index: int, seed: int | None) -> tuple[RawObs, Info]:
+    def _begin(self, index: int, seed: int) -> tuple[RawObs, Info]:
         """Reset one environment; return its first observation and info."""
         try:
-            obs, info = self._inner[index].reset(seed=seed) if seed is not None else self._inner[index].reset()
+            obs, info = self._inner[index].reset(seed=seed)
         except Exception as error:
             raise self.stats.failed(error, index) from error
         if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
@@ -148,10 +148,19 @@ class SyncVecEnv(VecEnv):
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
         self._until_clock = 0
+        return self.stats.continued(self._play_again)
+
+    def _play_again(self, index: int) -> RawObs:
+        """Bring an environment back into its running episode; returns what it shows there."""
+        actions = self.stats.running_actions(index)
+        obs, _ = self._begin(index, self.stats.seed_of(index))
+        for action in actions.tolist() if actions.ndim == 1 else actions:
+            obs = self._steps[index](action)[0]
+        return obs if self._is_box else self.obs_spec.encode_one(obs)
 
     def close(self) -> None:
         if not self._closed:

@@ -6,7 +6,9 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from drl.core.errors import BadInput
+from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 
 BLOCK = 256  # draws fetched from a generator at once: one call costs more than unused draws
 
@@ -75,3 +77,12 @@ class UniformStreams:
             self._generators[index].random(out=self._draws[index])
             self._used[index] = 0
         self._sure = BLOCK - int(self._used.max())
+
+    def state_dict(self) -> StateDict:
+        kept = {"draws": self._draws.copy(), "used": self._used.copy(), "sure": self._sure}
+        return kept | {"generators": [generator_state(generator) for generator in self._generators]}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self._draws[:], self._used[:], self._sure = state["draws"], state["used"], int(state["sure"])
+        for generator, stored in zip(self._generators, state["generators"], strict=True):
+            restore_generator(generator, stored)

@@ -4,7 +4,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
@@ -114,15 +114,25 @@ class TrainingStats:
         self.finished = [Episode(*e) for e in state["finished"]]
 
 
+class Stopped(Exception):
+    """A learning step was left before its end, because it should stop. Nothing is lost."""
+
+
 class TrainerLoop(ABC):
     """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
 
     stats: TrainingStats
     notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
+    inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
+    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
 
     def __call__(self) -> Iterator[Log]:
         while not self.over:
-            yield self.step()
+            try:
+                log = self.step()
+            except Stopped:
+                return
+            yield log
 
     @property
     def over(self) -> bool:
@@ -131,7 +141,7 @@ class TrainerLoop(ABC):
 
     @abstractmethod
     def step(self) -> Log:
-        """One learning step."""
+        """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
 
     @property
     def in_sync(self) -> bool:
@@ -183,27 +193,45 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.obs: Array | None = None  # what the environments show now; None before the first step
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
+        self.action: Array | None = None  # decided, but not yet taken
+        # Of the learning step that has begun: the share of the budget used before it, for schedules; what its updates
+        # reported; the seconds it took.
+        self.progress: float | None = None
+        self.learned: list[dict[str, float]] = []
+        self.seconds = 0.0
         self.stats = TrainingStats(self.config.window, self.config.total_timesteps, self.config.num_episodes)
 
     def step(self) -> Log:
-        started, progress = time.perf_counter(), self.stats.progress  # scheduled by where the learning step begins
-        logs: list[dict[str, float]] = []
-        ends_anywhere = self.buffer.stops_anywhere
-        while len(logs) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
-            if not self.buffer.ready:
-                self._collect()
-                continue
-            if ends_anywhere and not self.stats.learning_steps and not logs:
-                self._update_statistics()  # of the warm-up, before the first update
-            batch = self.buffer.take()
-            learned = self.algorithm.learn(self._prepared(batch), progress)
-            if learned.priority is not None:
-                self.buffer.update_priorities(batch.index, learned.priority)  # type: ignore[attr-defined]
-            logs.append(learned.log)
+        started = time.perf_counter()
+        try:
+            self._take_step()
+        finally:
+            self.seconds += time.perf_counter() - started
         self._update_statistics()
         exploration = self.agent.exploration
         settings = {} if exploration is None else exploration.at(self.stats.env_steps)
-        return self.stats.log(_means(logs), time.perf_counter() - started, settings)
+        log = self.stats.log(_means(self.learned), self.seconds, settings)
+        self.progress, self.learned, self.seconds = None, [], 0.0
+        return log
+
+    def _take_step(self) -> None:
+        """Collect and learn until a learning step is complete."""
+        if self.progress is None:
+            self.progress = self.stats.progress
+        learned, ends_anywhere = self.learned, self.buffer.stops_anywhere
+        while len(learned) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
+            if self.should_stop():
+                raise Stopped
+            if not self.buffer.ready:
+                self._collect()
+                continue
+            if ends_anywhere and not self.stats.learning_steps and not learned:
+                self._update_statistics()  # of the warm-up, before the first update
+            batch = self.buffer.take()
+            update = self.algorithm.learn(self._prepared(batch), self.progress)
+            if update.priority is not None:
+                self.buffer.update_priorities(batch.index, update.priority)  # type: ignore[attr-defined]
+            learned.append(update.log)
 
     def _collect(self) -> None:
         """One step of every environment."""
@@ -211,14 +239,16 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         if self.obs is None:
             self.obs = envs.reset()
             agent.begin()
-        if agent.exploration is not None:
-            agent.exploration.at(self.stats.env_steps)
-        if agent.recurrent:
-            self.buffer.remember(agent.recall(envs.num_envs))
         mask = envs.action_mask
-        action = agent.decide(self.obs, True, mask)
-        step = envs.step(agent.action_spec.to_env(action))
-        self.buffer.add(self.obs, action, step, mask)
+        if self.action is None:
+            if agent.exploration is not None:
+                agent.exploration.at(self.stats.env_steps)
+            if agent.recurrent:
+                self.buffer.remember(agent.recall(envs.num_envs))
+            self.action = agent.decide(self.obs, True, mask)
+        step = envs.step(agent.action_spec.to_env(self.action))
+        self.buffer.add(self.obs, self.action, step, mask)
+        self.action = None
         if agent.normalizer is not None:
             self.seen.append(self.obs[step.valid])
         if agent.recurrent or (agent.exploration is not None and agent.exploration.carries):
@@ -265,6 +295,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             "stats": self.stats.state_dict(),
             "seen": [array.copy() for array in self.seen],
             "rewards": [array.copy() for array in self.rewards],
+            "action": None if self.action is None else self.action.copy(),
+            "step": {"progress": self.progress, "learned": [dict(log) for log in self.learned], "seconds": self.seconds},
             "envs": self.envs.state_dict(),
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -277,12 +309,23 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.stats.load_state_dict(state["stats"])
         self.seen = [np.array(array) for array in state["seen"]]
         self.rewards = [np.array(array) for array in state["rewards"]]
-        self.envs.load_state_dict(state["envs"])
+        self.action = None if state["action"] is None else np.array(state["action"])
+        self.progress, self.learned, self.seconds = (state["step"][name] for name in ("progress", "learned", "seconds"))
+        self.inexact = self.envs.load_state_dict(state["envs"])
         self.buffer.load_state_dict(state["buffer"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(state["reward_scaler"])
+        if self.inexact is not None:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Give up the running episodes; new ones begin at the next step."""
+        self.obs, self.action = None, None
+        self.buffer.cut()
+        if self.reward_scaler is not None:
+            self.reward_scaler.returns[:] = 0.0
 
 
 def _means(logs: list[dict[str, float]]) -> dict[str, float]:

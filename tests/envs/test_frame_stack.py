@@ -70,8 +70,8 @@ def test_layouts(shape, stacked):
 def test_a_single_environment_shows_what_its_env_showed():
     from drl.core.seeding import Seeds
 
-    env = StackedEnv(NoisyEnv(), 2)
-    obs, _ = env.reset(seed=Seeds(3).integer("world", 0))
+    env, episode = StackedEnv(NoisyEnv(), 2), 0
+    obs, _ = env.reset(seed=Seeds(3).integer("world", 0, episode))
     with StackedVecEnv(SyncVecEnv([NoisyEnv], seed=3), 2) as envs:
         assert np.array_equal(envs.reset()[0], obs)
         action = np.zeros((1, 2), np.float32)
@@ -81,7 +81,8 @@ def test_a_single_environment_shows_what_its_env_showed():
             assert np.array_equal(step.next_obs[0], obs)
             assert env.observation_space.contains(obs)
             if terminated or truncated:
-                obs, _ = env.reset()
+                episode += 1
+                obs, _ = env.reset(seed=Seeds(3).integer("world", 0, episode))
             assert np.array_equal(step.obs[0], obs)
 
 

@@ -26,7 +26,7 @@ ENGINES = {
     "native DISABLED": lambda: wrap_vector_env(CountingVectorEnv(ENVS, AutoresetMode.DISABLED)),
     "gymnasium NEXT_STEP": lambda: _gymnasium(AutoresetMode.NEXT_STEP),
     "gymnasium DISABLED": lambda: _gymnasium(AutoresetMode.DISABLED),
-    "envpool protocol": lambda: EnvPoolVecEnv(FakePool(ENVS), 0, "drl/Counting-v0"),
+    "envpool protocol": lambda: EnvPoolVecEnv(lambda seed: FakePool(ENVS), 0, "drl/Counting-v0"),
 }
 
 
@@ -217,11 +217,12 @@ class QuietNoisyEnv(NoisyEnv):
 
 
 def test_gymnasium_itself_agrees_with_our_loop():
-    """An oracle that shares no code with us: Gymnasium's single environments, stepped by hand."""
+    """An oracle that shares no code with us: Gymnasium's single environments, stepped by hand. An episode's seed comes
+    from the root seed, the environment's index and the episode's number."""
     from drl.core.seeding import Seeds
 
-    env = gym.make("CartPole-v1")
-    obs, _ = env.reset(seed=Seeds(8).integer("world", 0))
+    env, episode = gym.make("CartPole-v1"), 0
+    obs, _ = env.reset(seed=Seeds(8).integer("world", 0, episode))
     with make_vec_env("CartPole-v1", 1, 8, vectorization="sync") as envs:
         assert np.array_equal(envs.reset()[0], obs)
         for t in range(200):
@@ -230,6 +231,7 @@ def test_gymnasium_itself_agrees_with_our_loop():
             assert np.array_equal(step.next_obs[0], obs)
             assert (step.reward[0], step.terminated[0], step.truncated[0]) == (reward, terminated, truncated)
             if terminated or truncated:
-                obs, _ = env.reset()
+                episode += 1
+                obs, _ = env.reset(seed=Seeds(8).integer("world", 0, episode))
             assert np.array_equal(step.obs[0], obs)
     env.close()

@@ -9,6 +9,7 @@ from gymnasium.vector.utils import batch_space
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
 from drl.games.ipd.opponents import Opponents, as_pool
@@ -110,6 +111,22 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
         self._begin(indices)
         first_info = masked({"opponent": self._name}, self._everywhere)
         return self._observed(), reward, terminated, truncated, infos | first_info
+
+    def state_dict(self) -> StateDict | None:
+        """None with players of the axelrod package, which do not tell their state."""
+        if self._is_scripted.any():
+            return None
+        streams = None if self._streams is None else self._streams.state_dict()
+        games = {"opponent": self._opponent.copy(), "state": self._state.copy(), "round": self._round.copy()}
+        return {"streams": streams, "seen": self._observed()} | games
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if state["streams"] is not None:
+            self._streams = streams_for(0, self.num_envs)
+            self._streams.load_state_dict(state["streams"])
+        self._at, self._rows[:, : self.rules.history] = 0, state["seen"]
+        self._opponent[:], self._state[:], self._round[:] = state["opponent"], state["state"], state["round"]
+        self._name = self._names[self._opponent]
 
     def _begin(self, indices: Array) -> None:
         assert self._streams is not None

@@ -9,6 +9,7 @@ from gymnasium.vector.utils import batch_space
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 from drl.games.movie_rec.movie_rec_rules import CATALOGUE, CHURN_TENTHS, PERSONAS, Persona, Rules, as_personas, observe
 from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
@@ -108,6 +109,18 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         first_obs = obs.copy()
         first_obs[indices] = 0.0
         return first_obs, reward, churned, truncated, infos | masked(self._first_info(), self._everywhere)
+
+    def state_dict(self) -> StateDict:
+        streams = None if self._streams is None else self._streams.state_dict()
+        return {"streams": streams, "counts": self._counts.copy(), "persona": self._persona.copy()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if state["streams"] is not None:
+            self._streams = streams_for(0, self.num_envs)
+            self._streams.load_state_dict(state["streams"])
+        self._counts[:], self._persona[:] = state["counts"], state["persona"]
+        self._fatigue = self._counts[:, -2].astype(np.int64)
+        self._viewer = self._names[self._persona]
 
     def _begin(self, indices: Array) -> None:
         assert self._streams is not None

@@ -38,7 +38,8 @@ class HostedVecEnv(VecEnv):
         self._state: State = None
 
     def reset(self) -> Array:
-        if seeds := self.stats.begin():
+        first, seeds = not self.stats.begun, self.stats.begin()
+        if first:
             self._key = jax.random.key(seeds[0])
         self._key, self._state, obs, mask = _start(self._env, self.num_envs, self._key)
         self.stats.obs = np.array(obs)
@@ -60,11 +61,18 @@ class HostedVecEnv(VecEnv):
         return VecStep(reward, terminated, truncated, next_obs, obs, self._always_valid, episodes, mask, next_mask)
 
     def state_dict(self) -> StateDict:
-        return self.stats.state_dict()
+        inside = [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)]
+        return self.stats.state_dict() | {"inside": inside, "key": np.asarray(jax.random.key_data(self._key))}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
+        self._key = jax.random.wrap_key_data(jax.numpy.asarray(state["key"]))
+        if self.stats.obs is not None:
+            shape = jax.eval_shape(lambda key: _start(self._env, self.num_envs, key)[1], self._key)
+            self._state = jax.tree.unflatten(jax.tree.structure(shape), state["inside"])
+            self.stats.begun = True
+        return None
 
     def close(self) -> None:
         """There is nothing to close."""

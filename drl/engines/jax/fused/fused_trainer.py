@@ -20,7 +20,7 @@ from drl.core.state_files import StateDict
 from drl.engines.jax.fused.fused_learner import FusedLearner
 from drl.engines.jax.fused.step_report import Report
 from drl.envs.episode_stats import judge_success
-from drl.trainer.trainer import TrainerConfig, TrainerLoop, TrainingStats
+from drl.trainer.trainer import Stopped, TrainerConfig, TrainerLoop, TrainingStats
 
 
 class SeedBatch:
@@ -81,6 +81,8 @@ class FusedTrainer(TrainerLoop):
         seconds = 0.0
         while not learned and not self.over:
             if not self.pending:
+                if self.should_stop():
+                    raise Stopped
                 self.seed_batch.advance()
             taken = self.pending.popleft()
             learned, seconds = dict(taken.learned), seconds + taken.seconds
