@@ -67,9 +67,10 @@ class EpisodeBuffer:
     def state_dict(self) -> StateDict:
         return {"running": [_stack(rows) for rows in self.running], "complete": list(self.complete)}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.running = [{name: list(rows[name]) for name in _ROWS} for rows in state["running"]]
         self.complete = list(state["complete"])
+        return None
 
 
 def _empty() -> dict[str, list[Array]]:

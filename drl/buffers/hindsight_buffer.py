@@ -9,11 +9,13 @@ from drl.buffers.transition_store import NStep
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
+from drl.core.row_log import StoredRows
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+STATE = ("first", "last", "rows_written", "running", "lost")  # arrays of a HindsightBuffer beside its rows
 
 
 class Goals(Protocol):
@@ -64,17 +66,18 @@ class HindsightBuffer(ReplayBuffer):
         self.n_step = NStep(1, gamma, num_envs)
         self.first = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode begins
         self.last = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode ended; −1: not yet
-        self.written = np.zeros(num_envs, np.int64)  # rows per environment since the start
+        self.rows_written = np.zeros(num_envs, np.int64)  # per environment since the start
+        self.lost = np.zeros(num_envs, np.int64)  # places before this one were not in the checkpoint
         self.running = np.zeros(num_envs, np.int64)  # the place where the running episode begins
 
     @property
     def _oldest(self) -> Array:
-        return np.maximum(self.written - self.length, 0)
+        return np.maximum(self.rows_written - self.length, self.lost)
 
     @property
     def _complete(self) -> Array:
         """Places before this one have all their n steps."""
-        return np.maximum(self.running, self.written - self.config.n_step + 1)
+        return np.maximum(self.running, self.rows_written - self.config.n_step + 1)
 
     def _slots(self, env: Array | int, place: Array) -> Array:
         return env * self.length + place % self.length
@@ -83,20 +86,19 @@ class HindsightBuffer(ReplayBuffer):
         before, envs = self._complete, np.flatnonzero(step.valid)
         rows = self.n_step.add(obs, action, step, action_mask)
         if rows is not None and len(envs):
-            slots = self._slots(envs, self.written[envs])
+            slots = self._slots(envs, self.rows_written[envs])
             self._keep(slots, rows)
             self.first[slots], self.last[slots] = self.running[envs], -1
-            self.written[envs] += 1
+            self.rows_written[envs] += 1
             for env in np.flatnonzero(step.valid & (step.terminated | step.truncated)).tolist():
                 self._finish(env)
             self._prioritize(slots, before)
         self.env_steps += len(envs)
         self.size = int((self._complete - self._oldest).sum())
-        if self.size < self.config.batch_size:
-            self.missed = self._rounds
+        self._miss()
 
     def _finish(self, env: int) -> None:
-        last = int(self.written[env]) - 1
+        last = int(self.rows_written[env]) - 1
         kept = np.arange(max(self.running[env], last - self.length + 1), last + 1)
         self.last[self._slots(env, kept)] = last
         self.running[env] = last + 1
@@ -162,16 +164,36 @@ class HindsightBuffer(ReplayBuffer):
     def cut(self) -> None:
         """The running episodes end with the rows they have, as by a truncation."""
         before = self._complete
-        for env in np.flatnonzero(self.written > self.running).tolist():
+        for env in np.flatnonzero(self.rows_written > self.running).tolist():
             self._finish(env)
         self._prioritize(np.zeros(0, np.int64), before)
         super().cut()
 
-    def state_dict(self) -> StateDict:
-        names = ("first", "last", "written", "running")
-        return super().state_dict() | {name: getattr(self, name).copy() for name in names}
+    def _rings(self) -> list[tuple[slice, int, int | None]]:
+        most = self.config.checkpoint_rows
+        share = None if most is None else most // self.num_envs
+        written = enumerate(self.rows_written.tolist())
+        return [(slice(env * self.length, (env + 1) * self.length), count, share) for env, count in written]
 
-    def load_state_dict(self, state: StateDict) -> None:
-        super().load_state_dict(state)
-        for name in ("first", "last", "written", "running"):
+    def state_dict(self) -> StateDict:
+        return super().state_dict() | {name: getattr(self, name).copy() for name in STATE}
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        for name in STATE:
             getattr(self, name)[:] = state[name]
+        return super().load_state_dict(state)
+
+    def _forget(self, stored: list[StoredRows]) -> str | None:
+        """The rows stay at their places; those before `lost` are not drawn any more."""
+        counts = [len(rows.rows) for rows in stored]
+        if sum(counts) == int(np.minimum(self.rows_written, self.length).sum()):
+            return None
+        missing = f"of {self.size} transitions in the replay the checkpoint has {sum(counts)} (--checkpoint-rows)"
+        self.cut()
+        self.lost[:] = [rows.first for rows in stored]
+        self.size = int((self._complete - self._oldest).sum())
+        if self.tree is not None:
+            lost = np.setdiff1d(np.arange(self.config.capacity), self._stored_slots())
+            self.tree.set(lost, np.zeros(len(lost)))
+        self._miss()
+        return missing

@@ -9,6 +9,7 @@ from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRow
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
+from drl.core.row_log import RowLog, StoredRows
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
@@ -65,7 +66,7 @@ class ReplayBuffer:
         self.tree = make_sum_tree(config.capacity) if config.prioritized else None
         self.top_priority = 1.0  # maximum of |δ| + ε so far
         self.beta = config.priority_beta
-        self.cursor = 0  # slot of the next transition
+        self.written = 0  # transitions so far; number n is at slot n % capacity
         self.size = 0
         self.env_steps = 0
         self.updates = 0
@@ -90,15 +91,19 @@ class ReplayBuffer:
         rows = self.n_step.add(obs, action, step, action_mask)
         if rows is not None and len(rows.reward):
             self._write(rows)
+        self._miss()
+
+    def _miss(self) -> None:
+        """Without a whole batch, the updates that are due are not made up for."""
         if self.size < self.config.batch_size:
-            self.missed = self._rounds
+            self.missed = self._rounds - self.updates // self.config.gradient_steps
 
     def _write(self, rows: NStepRows) -> None:
         count = len(rows.reward)
-        slots = np.arange(self.cursor, self.cursor + count) % self.config.capacity
+        slots = np.arange(self.written, self.written + count) % self.config.capacity
         self._keep(slots, rows)
         self._raise(slots)
-        self.cursor = (self.cursor + count) % self.config.capacity
+        self.written += count
         self.size = min(self.size + count, self.config.capacity)
 
     def _keep(self, slots: Array, rows: NStepRows) -> None:
@@ -164,29 +169,72 @@ class ReplayBuffer:
             self.store.cut()
         self.begins[:] = True
 
+    def _rings(self) -> list[tuple[slice, int, int | None]]:
+        """Slots that are a ring of their own, the number of rows written to it, and how many of them are stored."""
+        return [(slice(None), self.written, self.config.checkpoint_rows)]
+
+    def _row_logs(self, array: Array) -> list[RowLog]:
+        return [RowLog(array[slots], written, most) for slots, written, most in self._rings()]
+
     def state_dict(self) -> StateDict:
+        kept = None if self.config.checkpoint_rows is None else self._stored_slots()
         return {
-            "store": self.store.state_dict(),
+            "rows": {name: self._row_logs(getattr(self.store, name)) for name in self.store.ROWS},
+            "store": self.store.state_dict(kept),
             "n_step": self.n_step.state_dict(),
             "tree": None if self.tree is None else self.tree[np.arange(self.config.capacity)],
             "numbers": [self.top_priority, self.beta],
-            "counters": [self.cursor, self.size, self.env_steps, self.updates, self.missed],
+            "counters": [self.written, self.size, self.env_steps, self.updates, self.missed],
             "begins": self.begins.copy(),
-            "masks": {name: mask.copy() for name, mask in self.masks.items()},
+            "masks": {name: self._row_logs(mask) for name, mask in self.masks.items()},
             "rng": generator_state(self.rng),
         }
 
-    def load_state_dict(self, state: StateDict) -> None:
-        self.store.load_state_dict(state["store"])
+    def _stored_slots(self) -> Array:
+        """The slots of the rows that a checkpoint stores."""
+        every = np.arange(self.config.capacity)
+        parts = [RowLog(every[slots], written, most) for slots, written, most in self._rings()]
+        return np.concatenate([log.stored().rows for log in parts])
+
+    def load_state_dict(self, state: StateDict) -> str | None:
         self.n_step.load_state_dict(state["n_step"])
-        if self.tree is not None:
-            self.tree.set(np.arange(self.config.capacity), state["tree"])
         self.top_priority, self.beta = (float(number) for number in state["numbers"])
         counters = (int(count) for count in state["counters"])
-        self.cursor, self.size, self.env_steps, self.updates, self.missed = counters
+        self.written, self.size, self.env_steps, self.updates, self.missed = counters
         self.begins = np.array(state["begins"], bool)
-        self.masks = {name: np.array(mask, bool) for name, mask in state["masks"].items()}
         restore_generator(self.rng, state["rng"])
+        self.store.load_state_dict(state["store"])
+        for name in self.store.ROWS:
+            self._put(getattr(self.store, name), state["rows"][name])
+        self.masks = {}
+        for name, stored in state["masks"].items():
+            self.masks[name] = np.ones((self.config.capacity, *stored[0].rows.shape[1:]), bool)
+            self._put(self.masks[name], stored)
+        if self.tree is not None:
+            self.tree.set(np.arange(self.config.capacity), state["tree"])
+        return self._forget(next(iter(state["rows"].values())))
+
+    def _put(self, array: Array, stored: list[StoredRows]) -> None:
+        for (slots, _, _), rows in zip(self._rings(), stored, strict=True):
+            rows.into(array[slots])
+
+    def _forget(self, stored: list[StoredRows]) -> str | None:
+        """Go on with the stored rows alone, if they are not all that there were. Returns what is missing."""
+        (rows,) = stored
+        count = len(rows.rows)
+        if count == self.size:
+            return None
+        missing = f"of {self.size} transitions in the replay the checkpoint has {count} (--checkpoint-rows)"
+        old, new = np.arange(rows.first, rows.end) % self.config.capacity, np.arange(count)
+        for array in (*(getattr(self.store, name) for name in self.store.ROWS), *self.masks.values()):
+            array[new] = array[old]
+        if self.tree is not None:
+            priorities = np.zeros(self.config.capacity)
+            priorities[new] = self.tree[old]
+            self.tree.set(np.arange(self.config.capacity), priorities)
+        self.written = self.size = count
+        self._miss()
+        return missing
 
 
 def make_replay_buffer(

@@ -94,7 +94,7 @@ class RolloutBuffer:
             "cursor": self.cursor,
         }
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> str | None:
         for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs"):
             getattr(self, name)[:] = state[name]
         self.final_index = [int(i) for i in state["final_index"]]
@@ -103,6 +103,7 @@ class RolloutBuffer:
         masks = state["action_mask"]
         self.action_mask = None if masks is None else np.array(masks, bool)
         self.cursor = int(state["cursor"])
+        return None
 
 
 class RolloutConfig(Protocol):

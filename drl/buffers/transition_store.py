@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from drl.core.contracts import VecStep
+from drl.core.row_log import RowLog
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 
@@ -89,12 +90,14 @@ class NStep:
 
 
 class Store(Protocol):
-    """Holds transitions by slot."""
+    """Holds transitions by slot. `ROWS` are the names of its arrays `[capacity, …]`."""
+
+    ROWS: tuple[str, ...]
 
     def write(self, slots: Array, rows: NStepRows) -> None: ...
     def alive(self, slots: Array) -> Array | None: ...  # slots that can still be read; None: all written ones
     def read(self, slots: Array) -> tuple[Array, ...]: ...  # obs, action, reward, terminated, discount, next_obs
-    def state_dict(self) -> StateDict: ...
+    def state_dict(self, kept: Array | None) -> StateDict: ...  # beside `ROWS`; for the slots `kept`, None: all
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
@@ -103,6 +106,8 @@ class PackedStore:
 
     Integers up to 2^24 are exact in float32; actions are far smaller.
     """
+
+    ROWS = ("rows",)
 
     def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity = capacity
@@ -132,11 +137,11 @@ class PackedStore:
         actions = action.reshape(len(slots), *self.action_shape).astype(self.action_dtype)
         return obs.reshape(shape), actions, reward[:, 0], terminated[:, 0], discount[:, 0], next_obs.reshape(shape)
 
-    def state_dict(self) -> StateDict:
-        return {"rows": self.rows.copy()}
+    def state_dict(self, kept: Array | None) -> StateDict:
+        return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.rows[:] = state["rows"]
+        """There is nothing beside the rows."""
 
 
 class FrameStore:
@@ -147,6 +152,8 @@ class FrameStore:
     padding is reproduced. That costs `stack` frames per episode; the ring has room for about 1.1 frames per transition.
     If episodes are so short that frames are overwritten too soon, the oldest transitions are no longer `alive`.
     """
+
+    ROWS = ("action", "numbers", "env", "place", "next_place")
 
     def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity, self.stack, self.num_envs = capacity, stack, num_envs
@@ -201,18 +208,27 @@ class FrameStore:
         frames = self.frames[env[:, None], window]  # [B, stack, channels, …]
         return frames.reshape(len(env), -1, *self.frame_shape[1:])
 
-    def state_dict(self) -> StateDict:
-        names = ("frames", "written", "action", "numbers", "env", "place", "next_place")
-        return {name: getattr(self, name).copy() for name in names} | {"lag": [list(lag) for lag in self._lag]}
+    def state_dict(self, kept: Array | None) -> StateDict:
+        most: list[int | None] = [None] * self.num_envs
+        if kept is not None:  # the frames from the oldest one that these transitions need
+            for env in range(self.num_envs):
+                places = self.place[kept[self.env[kept] == env]]
+                oldest = int(places.min()) - self.stack + 1 if len(places) else int(self.written[env]) - self.stack
+                most[env] = int(self.written[env]) - oldest
+        frames = [RowLog(*each) for each in zip(self.frames, self.written.tolist(), most, strict=True)]
+        return {"frames": frames, "written": self.written.copy(), "lag": [list(lag) for lag in self._lag]}
 
     def load_state_dict(self, state: StateDict) -> None:
-        for name in ("frames", "written", "action", "numbers", "env", "place", "next_place"):
-            getattr(self, name)[:] = state[name]
+        for frames, stored in zip(self.frames, state["frames"], strict=True):
+            stored.into(frames)
+        self.written[:] = state["written"]
         self._lag = [[int(place) for place in lag] for lag in state["lag"]]
 
 
 class FieldStore:
     """Observations with several parts, unchanged: images stay uint8."""
+
+    ROWS = ("obs", "next_obs", "action", "numbers")
 
     def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.obs, self.next_obs = np.zeros(capacity, obs_spec.dtype), np.zeros(capacity, obs_spec.dtype)
@@ -230,9 +246,8 @@ class FieldStore:
         numbers = (np.ascontiguousarray(column) for column in self.numbers[slots].T)
         return (self.obs[slots], self.action[slots], *numbers, self.next_obs[slots])
 
-    def state_dict(self) -> StateDict:
-        return {name: getattr(self, name).copy() for name in ("obs", "next_obs", "action", "numbers")}
+    def state_dict(self, kept: Array | None) -> StateDict:
+        return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        for name in ("obs", "next_obs", "action", "numbers"):
-            getattr(self, name)[:] = state[name]
+        """There is nothing beside the rows."""

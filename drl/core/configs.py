@@ -213,6 +213,8 @@ class ReplayConfig:
     # final: at its last step · episode: at any step · none: off.
     her: str = "none"
     her_ratio: float = 0.8  # share of the sampled transitions that get such a goal
+    # Newest transitions that a checkpoint stores; None: all. With fewer than there are, a resumed run is inexact.
+    checkpoint_rows: int | None = None
 
     def __post_init__(self) -> None:
         whole = "batch_size capacity train_every gradient_steps updates_per_log n_step"
@@ -221,7 +223,7 @@ class ReplayConfig:
         kinds = ("none", "future", "final", "episode")
         require(self, "'none', 'future', 'final' or 'episode'", "her", lambda x: x in kinds)
         require(self, "a number above 0", "priority_eps", lambda x: x > 0)
-        require(self, "a number of at least 0", "warmup priority_beta_step", not_negative)
+        require(self, "a number of at least 0", "warmup priority_beta_step checkpoint_rows", not_negative)
         if self.capacity < self.batch_size:
             raise BadInput(f"capacity is {self.capacity}, less than one batch of {self.batch_size}")
 

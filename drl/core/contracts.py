@@ -137,7 +137,10 @@ class Algorithm(Protocol[BatchT]):
 
 
 class Buffer(Protocol[NewBatchT]):
-    """Collects what the learner learns from. `take` gives the batch of one learning step, once `ready`."""
+    """Collects what the learner learns from. `take` gives the batch of one learning step, once `ready`.
+
+    A `state_dict` refers to the replay's rows and does not copy them: write it to disk before the next `add`.
+    """
 
     num_envs: int
     stops_anywhere: bool  # whether a run may end after any step, or only after a whole rollout or episode
@@ -151,7 +154,7 @@ class Buffer(Protocol[NewBatchT]):
     def update_priorities(self, index: Array, error: Array) -> None: ...  # of rows from `take`
     def cut(self) -> None: ...  # the running episodes of all environments are given up
     def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def load_state_dict(self, state: StateDict) -> str | None: ...  # returns what the state lacks, if it lacks anything
 
 
 class Tracker(Protocol):

@@ -1,7 +1,8 @@
 """Writing state to disk: arrays as safetensors, the rest as JSON. Atomic, checksummed, no pickle.
 
 A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and holds
-the checksum of the arrays, so an incomplete folder is always detected.
+the checksum of the arrays and one of its own content, so an incomplete or damaged folder is always detected. Rings of
+rows (`RowLog`) can be kept apart, in files that several states share.
 """
 
 import hashlib
@@ -14,11 +15,12 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
 
 from drl.core.errors import UnusableFile
+from drl.core.row_log import Chunk, RowFiles, RowLog, StoredRows, with_fields
 from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
 from drl.core.specs import Array, PlainValue
 from drl.core.specs import PlainDict as PlainDict
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
 
 
@@ -36,7 +38,7 @@ def read_json(path: Path) -> PlainValue:
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
     """Write a safetensors file and return its checksum."""
-    content = safetensors_numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    content = safetensors_numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -52,54 +54,96 @@ def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
         raise UnusableFile(f"{path} is not a safetensors file: {error}") from None
 
 
-def write_state(folder: Path, state: StateDict) -> None:
+def write_state(folder: Path, state: StateDict, row_files: RowFiles | None = None) -> set[str]:
+    """Write a state; its rings go to `row_files`, if there are any. Returns the names of the chunks that it needs."""
     arrays: dict[str, Array] = {}
-    plain = _split(state, "", arrays)
+    needed: set[str] = set()
+    plain = _split(state, "", arrays, row_files, needed)
     checksum = write_arrays(folder / "arrays.safetensors", arrays)
-    write_json(folder / "state.json", {"format": STATE_FORMAT, "checksum": checksum, "state": plain})
+    content = {"checksum": checksum, "state": plain}
+    write_json(folder / "state.json", {"format": STATE_FORMAT, "content_checksum": _checksum(content)} | content)
+    return needed
 
 
-def read_state(folder: Path) -> StateDict:
+def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
+    """The inverse of `write_state`. `row_files` then knows the chunks of this state."""
     document = read_json(folder / "state.json")
-    if not isinstance(document, dict) or document.get("format") != STATE_FORMAT:
-        raise UnusableFile(f"{folder} has an unknown format; it was written by another version of drl")
+    if not isinstance(document, dict) or "format" not in document:
+        raise UnusableFile(f"{folder}/state.json is not the state of a run")
+    if document["format"] != STATE_FORMAT:
+        raise UnusableFile(
+            f"{folder} has format {document['format']!r:.20}, this drl reads format {STATE_FORMAT}; "
+            "it was written by another version of drl, which can continue it"
+        )
+    content = {name: document.get(name) for name in ("checksum", "state")}
+    if document.get("content_checksum") != _checksum(content):
+        raise UnusableFile(f"{folder}/state.json is damaged: its checksum differs from the recorded one")
     arrays = read_arrays(folder / "arrays.safetensors", document["checksum"])
-    return _join(document["state"], arrays)  # type: ignore[no-any-return]
+    return _join(document["state"], "", arrays, row_files)  # type: ignore[no-any-return]
 
 
-def _split(value: object, name: str, arrays: dict[str, Array]) -> PlainValue:
-    """`value` with every array moved into `arrays`, a reference left in its place."""
+def chunks_of(folder: Path) -> set[str]:
+    """The names of the chunks that a state needs; none if it cannot be read."""
+    found: set[str] = set()
+
+    def collect(value: PlainValue) -> None:
+        if isinstance(value, dict) and "$rows" in value:
+            found.update(str(chunk[0]) for chunk in value["chunks"] or [])
+        elif isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                collect(item)
+
+    try:
+        collect(read_json(folder / "state.json"))
+    except (UnusableFile, KeyError, IndexError, TypeError, RecursionError):
+        return set()
+    return found
+
+
+def _checksum(content: PlainDict) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _split(
+    value: object, name: str, arrays: dict[str, Array], row_files: RowFiles | None, needed: set[str]
+) -> PlainValue:
+    """`value` with every array moved into `arrays` and every ring into `row_files`, a reference left in its place."""
+    if isinstance(value, RowLog):
+        chunks = None if row_files is None else row_files.write(name, value)
+        needed.update(chunk.file for chunk in chunks or [])
+        content = value.stored().rows if chunks is None else value.array[:0]
+        rows = _split(content, name, arrays, None, needed)
+        return {"$rows": rows, "first": value.first, "chunks": chunks and [list(chunk) for chunk in chunks]}
     if isinstance(value, np.ndarray) and value.dtype.names:  # safetensors has no structured dtypes
-        fields = [[field, _split(value[field], f"{name}/{field}", arrays)] for field in value.dtype.names]
+        fields = [[f, _split(value[f], f"{name}/{f}", arrays, row_files, needed)] for f in value.dtype.names]
         return {"$fields": fields, "$shape": list(value.shape)}
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"$array": name}
     if isinstance(value, dict):
-        return {key: _split(item, f"{name}/{key}", arrays) for key, item in value.items()}
+        return {key: _split(item, f"{name}/{key}", arrays, row_files, needed) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_split(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
+        return [_split(item, f"{name}/{i}", arrays, row_files, needed) for i, item in enumerate(value)]
     if isinstance(value, np.generic):
         return value.item()
     assert value is None or isinstance(value, bool | int | float | str), f"{name}: {type(value)} is not plain state"
     return value
 
 
-def _join(value: PlainValue, arrays: dict[str, Array]) -> Any:
+def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: RowFiles | None) -> Any:
     if isinstance(value, dict):
         if "$array" in value:
             return arrays[value["$array"]]
+        if "$rows" in value:
+            if not value["chunks"]:
+                return StoredRows(_join(value["$rows"], name, arrays, None), value["first"])
+            assert row_files is not None, "this state has rings in files of their own"
+            row_files.known[name] = chunks = [Chunk(*chunk) for chunk in value["chunks"]]
+            return row_files.read(chunks, value["first"])
         if "$fields" in value:
-            return _with_fields({field: _join(part, arrays) for field, part in value["$fields"]}, value["$shape"])
-        return {key: _join(item, arrays) for key, item in value.items()}
+            parts = {field: _join(part, f"{name}/{field}", arrays, row_files) for field, part in value["$fields"]}
+            return with_fields(parts, tuple(value["$shape"]))
+        return {key: _join(item, f"{name}/{key}", arrays, row_files) for key, item in value.items()}
     if isinstance(value, list):
-        return [_join(item, arrays) for item in value]
+        return [_join(item, f"{name}/{i}", arrays, row_files) for i, item in enumerate(value)]
     return value
-
-
-def _with_fields(parts: dict[str, Array], shape: list[int]) -> Array:
-    kinds = [(field, part.dtype, part.shape[len(shape) :]) for field, part in parts.items()]
-    whole = np.empty(shape, np.dtype(kinds))
-    for field, part in parts.items():
-        whole[field] = part
-    return whole

@@ -16,7 +16,7 @@ from drl.core.errors import EnvFailed
 from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import flat_mask, mask_reader, masks_in_infos
-from drl.envs.episode_stats import EpisodeStats, episode_seed, success_in_infos
+from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, success_in_infos
 from drl.envs.spaces import GymEnv, GymWrapper, Info, action_spec, encode_fresh, obs_spec
 
 EnvFn = Callable[[], GymEnv]
@@ -38,7 +38,7 @@ class AsyncVecEnv(VecEnv):
         self.env_id = env_id or "an unregistered environment"
         self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
         self._closed = False
-        self._vector = self._start([_Worker(make, seed, stream, i) for i, make in enumerate(env_fns)])
+        self._vector = self._start([_Worker(*each) for each in zip(env_fns, self.stats.seeds, strict=True)])
         self.obs_spec = obs_spec(self._vector.single_observation_space)
         self.action_spec = action_spec(self._vector.single_action_space)
         self._always_valid = np.ones(self.num_envs, bool)
@@ -177,11 +177,11 @@ def _end(processes: Sequence[BaseProcess], grace: float) -> None:
 class _Worker:
     """Makes one environment inside a worker process."""
 
-    def __init__(self, make: EnvFn, seed: int, stream: str, index: int):
-        self.make, self.seed, self.stream, self.index = make, seed, stream, index
+    def __init__(self, make: EnvFn, seeds: EpisodeSeeds):
+        self.make, self.seeds = make, seeds
 
     def __call__(self) -> GymEnv:
-        return _Reporter(self.make(), self.seed, self.stream, self.index)
+        return _Reporter(self.make(), self.seeds)
 
 
 class _Reporter(GymWrapper):
@@ -191,9 +191,9 @@ class _Reporter(GymWrapper):
     forever.
     """
 
-    def __init__(self, env: GymEnv, seed: int, stream: str, index: int):
+    def __init__(self, env: GymEnv, seeds: EpisodeSeeds):
         super().__init__(env)
-        self._root, self._stream, self._index = seed, stream, index
+        self._seeds = seeds
         self._number = -1  # of the running episode
         self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this; the user's class stays unchanged
         # A placeholder, sent with a failure. A copy is sampled, so that the space's random state does not change.
@@ -209,13 +209,12 @@ class _Reporter(GymWrapper):
             return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
 
     def _begin(self) -> Info:
-        seed = episode_seed(self._root, self._stream, self._index, self._number)
-        self._last_obs, info = self.env.reset(seed=seed)
+        self._last_obs, info = self.env.reset(seed=self._seeds(self._number))
         return info
 
     def play_again(self, episodes: Sequence[tuple[int, Array]]) -> RawObs:
         """Go back into a running episode; `episodes` has the number and the actions of every environment's."""
-        self._number, actions = episodes[self._index]
+        self._number, actions = episodes[self._seeds.index]
         try:
             self._begin()
             obs = self._last_obs

@@ -10,7 +10,7 @@ from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.specs import Array, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.episode_stats import EpisodeStats, episode_seed, success_in_infos
+from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, success_in_infos
 from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, encode_fresh, obs_spec
 
 
@@ -41,7 +41,7 @@ class EnvPoolVecEnv(VecEnv):
     def __init__(self, make: Callable[[int], Pool], seed: int, env_id: str, stream: str = "world"):
         """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""
         self._make, self.env_id = make, env_id
-        self.pool = pool = make(episode_seed(seed, stream, 0, 0))
+        self.pool = pool = make(EpisodeSeeds(seed, stream, 0)(0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
             self.obs_spec = obs_spec(pool.single_observation_space)
@@ -90,7 +90,7 @@ class EnvPoolVecEnv(VecEnv):
         if self.stats.obs is None:
             return None
         self.pool.close()  # another seed, so that no data is repeated
-        self.pool = self._make(episode_seed(self.stats.seed, self.stats.stream, 0, self.stats.numbers[0] + 1))
+        self.pool = self._make(self.stats.seeds[0](self.stats.numbers[0] + 1))
         return f"EnvPool does not tell the state of {self.env_id!r}; --vectorization sync resumes exactly"
 
     def close(self) -> None:

@@ -19,6 +19,26 @@ from drl.envs.action_masks import check_legal, of_successors, stack_masks
 from drl.envs.spaces import Info
 
 
+class EpisodeSeeds:
+    """The seed of every episode of one environment, by the episode's number.
+
+    >>> EpisodeSeeds(7, "world", 0)(300) == EpisodeSeeds(7, "world", 0)(300) != EpisodeSeeds(7, "world", 1)(300)
+    True
+    """
+
+    BLOCK = 256  # seeds that are drawn at once
+
+    def __init__(self, root: int, stream: str, index: int):
+        self.root, self.stream, self.index = root, stream, index
+        self._block, self._seeds = -1, [0]
+
+    def __call__(self, number: int) -> int:
+        block, place = divmod(number, self.BLOCK)
+        if block != self._block:
+            self._block, self._seeds = block, Seeds(self.root).integers(self.BLOCK, self.stream, self.index, block)
+        return self._seeds[place]
+
+
 MOST_IDLE = 1000  # ticks whose actions may be kept although their episodes are over
 
 
@@ -33,7 +53,7 @@ class EpisodeStats:
 
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
         self.env_id, self.num_envs = env_id, num_envs
-        self.seed, self.stream = seed, stream
+        self.seeds = [EpisodeSeeds(seed, stream, index) for index in range(num_envs)]
         self.numbers = [-1] * num_envs  # of each environment's running episode, from 0
         self.actions: list[Array] = []  # [N, …] of the last ticks, at least those of the running episodes
         self.reward_threshold = reward_threshold(env_id)
@@ -63,7 +83,7 @@ class EpisodeStats:
 
     def seed_of(self, index: int) -> int:
         """The seed of an environment's running episode: from the root seed, the environment and the episode's number."""
-        return episode_seed(self.seed, self.stream, index, self.numbers[index])
+        return self.seeds[index](self.numbers[index])
 
     def check_action(self, action: Array) -> None:
         if not self.begun:
@@ -150,7 +170,7 @@ class EpisodeStats:
         return EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
 
     def state_dict(self) -> StateDict:
-        counters = {"seed": self.seed, "env_steps": self.env_steps, "episodes": self.episodes}
+        counters = {"seed": self.seeds[0].root, "env_steps": self.env_steps, "episodes": self.episodes}
         obs = None if self.obs is None else self.obs.copy()
         mask = None if self.action_mask is None else self.action_mask.copy()
         running = {"returns": np.array(self.returns), "lengths": self.lengths, "numbers": list(self.numbers)}
@@ -160,7 +180,9 @@ class EpisodeStats:
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
             raise BadInput(f"this state is of {len(state['returns'])} environments, not {self.num_envs}; use as many")
-        self.seed, self.env_steps, self.episodes = int(state["seed"]), int(state["env_steps"]), int(state["episodes"])
+        stream = self.seeds[0].stream
+        self.seeds = [EpisodeSeeds(int(state["seed"]), stream, index) for index in range(self.num_envs)]
+        self.env_steps, self.episodes = int(state["env_steps"]), int(state["episodes"])
         self.returns = np.asarray(state["returns"], np.float64).tolist()
         self.numbers = [int(number) for number in state["numbers"]]
         self.tick, self.began = 0, -np.array(state["lengths"], np.int64)
@@ -177,11 +199,6 @@ class EpisodeStats:
             f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
             f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
         )
-
-
-def episode_seed(root: int, stream: str, index: int, number: int) -> int:
-    """The seed of the episode with this number in an environment."""
-    return Seeds(root).integer(stream, index, number)
 
 
 def _joined(columns: Sequence[Array]) -> list[Array]:

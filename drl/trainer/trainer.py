@@ -203,24 +203,12 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     def step(self) -> Log:
         started = time.perf_counter()
-        try:
-            self._take_step()
-        finally:
-            self.seconds += time.perf_counter() - started
-        self._update_statistics()
-        exploration = self.agent.exploration
-        settings = {} if exploration is None else exploration.at(self.stats.env_steps)
-        log = self.stats.log(_means(self.learned), self.seconds, settings)
-        self.progress, self.learned, self.seconds = None, [], 0.0
-        return log
-
-    def _take_step(self) -> None:
-        """Collect and learn until a learning step is complete."""
         if self.progress is None:
             self.progress = self.stats.progress
         learned, ends_anywhere = self.learned, self.buffer.stops_anywhere
         while len(learned) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
             if self.should_stop():
+                self.seconds += time.perf_counter() - started
                 raise Stopped
             if not self.buffer.ready:
                 self._collect()
@@ -232,6 +220,12 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             if update.priority is not None:
                 self.buffer.update_priorities(batch.index, update.priority)  # type: ignore[attr-defined]
             learned.append(update.log)
+        self._update_statistics()
+        exploration = self.agent.exploration
+        settings = {} if exploration is None else exploration.at(self.stats.env_steps)
+        log = self.stats.log(_means(learned), self.seconds + time.perf_counter() - started, settings)
+        self.progress, self.learned, self.seconds = None, [], 0.0
+        return log
 
     def _collect(self) -> None:
         """One step of every environment."""
@@ -311,8 +305,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.rewards = [np.array(array) for array in state["rewards"]]
         self.action = None if state["action"] is None else np.array(state["action"])
         self.progress, self.learned, self.seconds = (state["step"][name] for name in ("progress", "learned", "seconds"))
-        self.inexact = self.envs.load_state_dict(state["envs"])
-        self.buffer.load_state_dict(state["buffer"])
+        missing = (self.buffer.load_state_dict(state["buffer"]), self.envs.load_state_dict(state["envs"]))
+        self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:

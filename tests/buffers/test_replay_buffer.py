@@ -8,6 +8,7 @@ from drl.buffers.transition_store import FrameStore
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
+from drl.core.state_files import read_state, write_state
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.testing import oracles
 
@@ -186,7 +187,7 @@ def test_a_new_transition_has_the_largest_priority():
 
 
 @pytest.mark.parametrize("images", [None, 4])
-def test_replay_state_survives_a_round_trip(images):
+def test_replay_state_survives_a_round_trip(images, tmp_path):
     spec = ObsSpec("box", (4, 4, 4), "uint8") if images else VECTOR
     stack = images or 1
     settings = config(prioritized=True, n_step=3, capacity=200)
@@ -195,7 +196,8 @@ def test_replay_state_survives_a_round_trip(images):
     for _ in range(150):
         buffer.add(*play.step())
     other = ReplayBuffer(settings, GAMMA, 2, spec, ACTION, np.random.default_rng(9), stack)
-    other.load_state_dict(buffer.state_dict())
+    write_state(tmp_path / "state", buffer.state_dict())
+    assert other.load_state_dict(read_state(tmp_path / "state")) is None
     for _ in range(10):
         rows = play.step()
         buffer.add(*rows)

@@ -68,10 +68,11 @@ def test_layouts(shape, stacked):
 
 
 def test_a_single_environment_shows_what_its_env_showed():
-    from drl.core.seeding import Seeds
+    from drl.envs.episode_stats import EpisodeSeeds
 
+    seeds = EpisodeSeeds(3, "world", 0)
     env, episode = StackedEnv(NoisyEnv(), 2), 0
-    obs, _ = env.reset(seed=Seeds(3).integer("world", 0, episode))
+    obs, _ = env.reset(seed=seeds(episode))
     with StackedVecEnv(SyncVecEnv([NoisyEnv], seed=3), 2) as envs:
         assert np.array_equal(envs.reset()[0], obs)
         action = np.zeros((1, 2), np.float32)
@@ -82,7 +83,7 @@ def test_a_single_environment_shows_what_its_env_showed():
             assert env.observation_space.contains(obs)
             if terminated or truncated:
                 episode += 1
-                obs, _ = env.reset(seed=Seeds(3).integer("world", 0, episode))
+                obs, _ = env.reset(seed=seeds(episode))
             assert np.array_equal(step.obs[0], obs)
 
 

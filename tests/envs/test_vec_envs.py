@@ -219,10 +219,11 @@ class QuietNoisyEnv(NoisyEnv):
 def test_gymnasium_itself_agrees_with_our_loop():
     """An oracle that shares no code with us: Gymnasium's single environments, stepped by hand. An episode's seed comes
     from the root seed, the environment's index and the episode's number."""
-    from drl.core.seeding import Seeds
+    from drl.envs.episode_stats import EpisodeSeeds
 
+    seeds = EpisodeSeeds(8, "world", 0)
     env, episode = gym.make("CartPole-v1"), 0
-    obs, _ = env.reset(seed=Seeds(8).integer("world", 0, episode))
+    obs, _ = env.reset(seed=seeds(episode))
     with make_vec_env("CartPole-v1", 1, 8, vectorization="sync") as envs:
         assert np.array_equal(envs.reset()[0], obs)
         for t in range(200):
@@ -232,6 +233,6 @@ def test_gymnasium_itself_agrees_with_our_loop():
             assert (step.reward[0], step.terminated[0], step.truncated[0]) == (reward, terminated, truncated)
             if terminated or truncated:
                 episode += 1
-                obs, _ = env.reset(seed=Seeds(8).integer("world", 0, episode))
+                obs, _ = env.reset(seed=seeds(episode))
             assert np.array_equal(step.obs[0], obs)
     env.close()
