@@ -21,6 +21,7 @@ _PUBLIC = {
     "load_agent": "drl.experiment.load_agent",
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.launch",
+    "resume": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",
     "register_algorithm": "drl.core.algorithms",
     "register_backbone": "drl.core.network_parts",

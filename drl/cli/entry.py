@@ -18,6 +18,7 @@ T = TypeVar("T")
 # The only table from a subcommand to the module that runs it.
 COMMANDS = {
     "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
+    "resume": ("drl.cli.resume", "continue a run exactly where it stopped: drl resume RUN"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
@@ -27,7 +28,7 @@ COMMANDS = {
 }
 
 # Status of a run → exit code. Errors have their own codes.
-EXIT_CODES = {"finished": 0, "interrupted": 130, "terminated": 143}
+EXIT_CODES = {"finished": 0, "interrupted": 130, "terminated": 143, "hung up": 129}
 
 HELP = f"""drl {__version__}: a workshop for deep reinforcement learning
 

@@ -184,7 +184,8 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
 
 def _train(flags: argparse.Namespace) -> int:
     from drl.cli.train import report
-    from drl.experiment.launch import say, train
+    from drl.experiment.launch import train
+    from drl.experiment.session import say
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True

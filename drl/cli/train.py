@@ -15,7 +15,7 @@ from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import load_preset, preset_path
 
 if TYPE_CHECKING:
-    from drl.experiment.launch import Finished
+    from drl.experiment.session import Finished
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
 
@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
     experiment, source = read_experiment(algorithm, flags)
 
     # Engines load slowly, so the input is checked first.
-    from drl.experiment.launch import say, train, train_seeds
+    from drl.experiment.launch import train, train_seeds
+    from drl.experiment.session import say
 
     if source and not experiment.run.quiet:
         say(f"settings: {source}")

@@ -1,7 +1,7 @@
 """Rows of a ring on disk: each is written once, so a checkpoint adds only the rows since the one before it.
 
-A ring is stored as chunks, files of consecutive rows. A checkpoint names the chunks that it needs, with their checksums;
-chunks that no checkpoint needs are deleted.
+A ring is stored as chunks, files of consecutive rows. A checkpoint names the chunks that it needs, with their
+checksums; chunks that no checkpoint needs are deleted.
 """
 
 import hashlib

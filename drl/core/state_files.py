@@ -24,6 +24,10 @@ STATE_FORMAT = 2
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
 
 
+class OtherFormat(UnusableFile):
+    """Written by another version of drl."""
+
+
 def write_json(path: Path, content: PlainValue) -> None:
     write_atomically(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
@@ -71,7 +75,7 @@ def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
     if not isinstance(document, dict) or "format" not in document:
         raise UnusableFile(f"{folder}/state.json is not the state of a run")
     if document["format"] != STATE_FORMAT:
-        raise UnusableFile(
+        raise OtherFormat(
             f"{folder} has format {document['format']!r:.20}, this drl reads format {STATE_FORMAT}; "
             "it was written by another version of drl, which can continue it"
         )

@@ -82,7 +82,7 @@ class EpisodeStats:
         return [self.seed_of(index) for index in range(self.num_envs)]
 
     def seed_of(self, index: int) -> int:
-        """The seed of an environment's running episode: from the root seed, the environment and the episode's number."""
+        """The seed of an environment's running episode."""
         return self.seeds[index](self.numbers[index])
 
     def check_action(self, action: Array) -> None:
@@ -136,11 +136,11 @@ class EpisodeStats:
         if len(self.actions) < self.lengths.max():
             return f"the actions of the running episodes of {self.env_id!r} were not recorded"
         for index, seen in enumerate(self.obs):
-            where = f"environment {index} of {self.env_id!r}, played again from its seed and {self.lengths[index]} actions"
+            where = f"environment {index} of {self.env_id!r}, played again with {self.lengths[index]} actions"
             try:
                 shown = np.asarray(play_again(index), self.obs.dtype)
             except Exception as error:
-                return f"{where}, failed: {type(error).__name__}: {error}"
+                return f"{where}, fails: {type(error).__name__}: {error}"
             if shown.tobytes() != seen.tobytes():
                 return f"{where}, shows another observation than before"
         self.begun = True

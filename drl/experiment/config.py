@@ -46,6 +46,7 @@ class RunConfig:
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
     checkpoint_every: int | None = None
+    checkpoint_minutes: float = 5.0  # wall time after which a checkpoint is due as well
     keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
@@ -61,7 +62,7 @@ class RunConfig:
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
-        require(self, "a number above 0", "max_minutes", lambda x: x > 0)
+        require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name", "name", lambda x: bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", x)))

@@ -1,28 +1,33 @@
 """A run's folder: created once, never overwritten, complete whenever training stops."""
 
+import contextlib
 import datetime
+import fcntl
 import importlib.metadata
 import platform
-import shutil
 import sys
 from pathlib import Path
+from typing import IO
 
 import yaml
 
 import drl
 from drl.core.agent_files import find_agent
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import is_inside, write_atomically
-from drl.core.state_files import PlainDict, StateDict, write_json, write_state
+from drl.core.state_files import PlainDict, read_json, write_json
+from drl.experiment.checkpoints import Checkpoints
 
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
 
 
 class Run:
-    """`results/<experiment>/<run-id>/` and its files."""
+    """`results/<experiment>/<run-id>/` and its files. One process at a time may write into it."""
 
     def __init__(self, folder: Path, record: PlainDict):
         self.folder, self.record = folder, record
+        self.checkpoints = Checkpoints(folder / "checkpoints")
+        self._lock = _lock(folder)
 
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
@@ -32,14 +37,25 @@ class Run:
             (folder / part).mkdir()
         write_atomically(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
         record = {
-            "status": "running",
+            "status": UNFINISHED,
             "seed": seed,
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "started": datetime.datetime.now().isoformat(timespec="seconds"),
+            "started": _now(),
             "versions": _versions(),
         }
         run = cls(folder, record)
         run.note()
+        return run
+
+    @classmethod
+    def reopen(cls, folder: Path) -> "Run":
+        """To continue a run."""
+        record = read_json(folder / "run.json")
+        if not isinstance(record, dict):
+            raise UnusableFile(f"{folder}/run.json is not the record of a run")
+        run = cls(folder, record)
+        for part in ("models", "plots", "videos"):
+            (folder / part).mkdir(exist_ok=True)
         return run
 
     def note(self, **entries: object) -> None:
@@ -47,22 +63,49 @@ class Run:
         self.record |= entries
         write_json(self.folder / "run.json", self.record)
 
+    def note_resumed(self, env_steps: int, inexact: str | None) -> None:
+        """Record that the run continues from `env_steps`, and how exactly."""
+        how = "exact" if inexact is None else f"inexact: {inexact}"
+        entry = {"at": _now(), "env_steps": env_steps, "resumed": how, "versions": _versions()}
+        self.note(status=UNFINISHED, resumed=[*self.record.get("resumed", []), entry])
+
     @property
     def models(self) -> Path:
         return self.folder / "models"
 
-    def save_checkpoint(self, env_steps: int, state: StateDict, keep: int) -> None:
-        """Save everything needed to continue; keep only the newest `keep` checkpoints."""
-        if not keep:
-            return
-        root = self.folder / "checkpoints"
-        whole, unfinished = root / f"step_{env_steps:012d}", root / f".step_{env_steps:012d}"
-        if whole.exists():  # the final save may follow a periodic one at the same step
-            return
-        write_state(unfinished, state)
-        unfinished.replace(whole)
-        for old in sorted(root.glob("step_*"))[:-keep]:
-            shutil.rmtree(old)
+    def close(self) -> None:
+        self._lock.close()
+
+
+UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
+
+
+def _now() -> str:
+    return datetime.datetime.now().isoformat(timespec="seconds")
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
+    do not inherit it."""
+    file = (folder / ".lock").open("a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.close()
+        raise BadInput(f"{folder} is in use: another process trains it") from None
+    except OSError:
+        pass  # a file system without locks
+    return file
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether another process trains this run."""
+    with contextlib.suppress(OSError), (folder / ".lock").open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+    return False
 
 
 def _new_folder(parent: Path, run_id: str) -> Path:

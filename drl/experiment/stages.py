@@ -7,6 +7,7 @@
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import ParamSpec
 
 from drl.core.contracts import Agent, Tracker
 from drl.core.log import Log
+from drl.core.state_files import StateDict
 
 P = ParamSpec("P")
 
@@ -57,12 +59,32 @@ def evaluate_every(logs: Iterable[Log], every: int, evaluate: Callable[[], dict[
         yield log
 
 
-def checkpoint_every(logs: Iterable[Log], every: int, save: Callable[[Log], None]) -> Iterator[Log]:
-    """Call `save(log)` at the first log at or after each multiple of `every` environment steps."""
+def checkpoint_every(
+    logs: Iterable[Log], every: int, save: Callable[[Log], None], minutes: float | None = None
+) -> Iterator[Log]:
+    """Call `save(log)` at the first log at or after each multiple of `every` environment steps, and whenever the last
+    time was `minutes` ago."""
+    last = time.monotonic()
     for log in logs:
-        if _passed(log, every):
+        if _passed(log, every) or (minutes is not None and time.monotonic() - last >= 60 * minutes):
             save(log)
+            last = time.monotonic()
         yield log
+
+
+class BestModel:
+    """What `keep_models` remembers of the logs so far."""
+
+    def __init__(self) -> None:
+        self.mean_return = float("-inf")  # the largest one that was saved
+        self.full = False  # whether there were enough episodes for it to count
+
+    def state_dict(self) -> StateDict:
+        return {"mean_return": None if math.isinf(self.mean_return) else self.mean_return, "full": self.full}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        stored = state["mean_return"]
+        self.mean_return, self.full = float("-inf") if stored is None else float(stored), bool(state["full"])
 
 
 def keep_models(
@@ -75,6 +97,7 @@ def keep_models(
     best_after: int = 0,
     in_episodes: bool = False,
     in_sync: Callable[[], bool] = lambda: True,
+    best: BestModel | None = None,
     **notes: object,
 ) -> Iterator[Log]:
     """Save `pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a
@@ -82,16 +105,17 @@ def keep_models(
 
     Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved before
     `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's card.
+    `best` keeps what a resumed run must remember.
     """
-    best, full = float("-inf"), False
+    best = best or BestModel()
     for log in logs:
-        if not full and log.recent.get("window", 0) >= window:
-            best, full = float("-inf"), True
-        better = log.recent.get("mean_ep_return", float("-inf")) > best
+        if not best.full and log.recent.get("window", 0) >= window:
+            best.mean_return, best.full = float("-inf"), True
+        better = log.recent.get("mean_ep_return", float("-inf")) > best.mean_return
         if better and log.episodes >= best_after and in_sync():
-            best = log.recent["mean_ep_return"]
+            best.mean_return = log.recent["mean_ep_return"]
             agent.save_policy_net(folder / "best_return_pi_ckpt.pth")
-            agent.save(folder / "best_agent", **notes, env_steps=log.env_steps, mean_return=best)
+            agent.save(folder / "best_agent", **notes, env_steps=log.env_steps, mean_return=best.mean_return)
         now = log.episodes if in_episodes else log.env_steps
         before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
         for number in range(1, num_checkpoints + 1):

@@ -21,8 +21,8 @@ from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
-from drl.experiment.launch import StopSignals
 from drl.experiment.presets import load_preset
+from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome

@@ -290,7 +290,9 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             "seen": [array.copy() for array in self.seen],
             "rewards": [array.copy() for array in self.rewards],
             "action": None if self.action is None else self.action.copy(),
-            "step": {"progress": self.progress, "learned": [dict(log) for log in self.learned], "seconds": self.seconds},
+            "progress": self.progress,
+            "learned": [dict(log) for log in self.learned],
+            "seconds": self.seconds,
             "envs": self.envs.state_dict(),
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -304,7 +306,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.seen = [np.array(array) for array in state["seen"]]
         self.rewards = [np.array(array) for array in state["rewards"]]
         self.action = None if state["action"] is None else np.array(state["action"])
-        self.progress, self.learned, self.seconds = (state["step"][name] for name in ("progress", "learned", "seconds"))
+        self.progress, self.learned, self.seconds = state["progress"], state["learned"], state["seconds"]
         missing = (self.buffer.load_state_dict(state["buffer"]), self.envs.load_state_dict(state["envs"]))
         self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])

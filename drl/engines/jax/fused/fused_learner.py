@@ -97,8 +97,10 @@ class FusedLearner:
         running_stats = getattr(self.carry, "running_stats", None)
         return None if running_stats is None else RunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
 
-    def state_dict(self) -> StateDict:
-        return state_arrays(self.carry)
+    def state_dict(self, index: int) -> StateDict:
+        """Of one seed."""
+        return state_arrays(jax.tree.map(lambda leaf: leaf[index], self.carry))
 
-    def load_state_dict(self, state: StateDict) -> None:
-        self.carry = restore_state(self.carry, state)
+    def load_state_dict(self, index: int, state: StateDict) -> None:
+        one = restore_state(jax.tree.map(lambda leaf: leaf[index], self.carry), state)
+        self.carry = jax.tree.map(lambda leaf, new: leaf.at[index].set(new), self.carry, one)

@@ -122,13 +122,13 @@ class FusedTrainer(TrainerLoop):
             self.agent.normalizer.load_state_dict(state)
 
     def state_dict(self) -> StateDict:
-        """The state of this run, and the program's state, which covers all seeds."""
+        """The state of this seed."""
         pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
         return {
             "stats": self.stats.state_dict(),
             "pending": pending,
-            "computed": list(self.seed_batch.computed),
-            "learner": self.seed_batch.learner.state_dict(),
+            "computed": self.seed_batch.computed[self.number],
+            "learner": self.seed_batch.learner.state_dict(self.number),
             "agent": self.agent.state_dict(),
         }
 
@@ -138,6 +138,6 @@ class FusedTrainer(TrainerLoop):
         for taken in state["pending"]:
             episodes = [Episode(*episode) for episode in taken["episodes"]]
             self.pending.append(Taken(**taken | {"episodes": episodes}))
-        self.seed_batch.computed = [int(steps) for steps in state["computed"]]
-        self.seed_batch.learner.load_state_dict(state["learner"])
+        self.seed_batch.computed[self.number] = int(state["computed"])
+        self.seed_batch.learner.load_state_dict(self.number, state["learner"])
         self.agent.load_state_dict(state["agent"])

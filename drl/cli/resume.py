@@ -1,0 +1,45 @@
+"""`drl resume RUN…`: continue runs exactly where they stopped."""
+
+import argparse
+from pathlib import Path
+
+from drl.cli.entry import EXIT_CODES
+from drl.core.errors import BadInput
+from drl.experiment.run_folder import runs_in
+
+USAGE = """Continue runs from their newest checkpoint, exactly: metrics and weights are those of a run that was never
+stopped. An experiment folder stands for every unfinished run in it."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="drl resume", description=USAGE)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder or an experiment folder")
+    parser.add_argument(
+        "--trust", action="store_true", help="import the modules that config.yaml names (runs their code)"
+    )
+    options = parser.parse_args(arguments)
+    folders = [folder for given in options.runs for folder in _runs(given)]
+
+    from drl.cli.train import report
+    from drl.experiment.launch import is_unfinished, resume
+    from drl.experiment.session import say
+
+    code = 0
+    for folder in folders:
+        if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
+            say(f"{folder} is finished, or another process trains it; there is nothing to resume")
+            continue
+        finished = resume(folder, trust=options.trust)
+        say(report(finished))
+        code = EXIT_CODES[finished.status]
+        if code:
+            break
+    return code
+
+
+def _runs(given: Path) -> list[Path]:
+    if (given / "run.json").is_file():
+        return [given]
+    if found := runs_in(given):
+        return found
+    raise BadInput(f"{given} is not a run folder and holds none: expected {given}/run.json; see `ls results/`")
