@@ -4,10 +4,11 @@ import contextlib
 import datetime
 import fcntl
 import importlib.metadata
+import os
 import platform
 import sys
+import weakref
 from pathlib import Path
-from typing import IO
 
 import yaml
 
@@ -27,7 +28,7 @@ class Run:
     def __init__(self, folder: Path, record: PlainDict):
         self.folder, self.record = folder, record
         self.checkpoints = Checkpoints(folder / "checkpoints")
-        self._lock = _lock(folder)
+        self.close = weakref.finalize(self, os.close, _lock(folder))  # let other processes write
 
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
@@ -73,9 +74,6 @@ class Run:
     def models(self) -> Path:
         return self.folder / "models"
 
-    def close(self) -> None:
-        self._lock.close()
-
 
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
 
@@ -84,14 +82,14 @@ def _now() -> str:
     return datetime.datetime.now().isoformat(timespec="seconds")
 
 
-def _lock(folder: Path) -> IO[str]:
+def _lock(folder: Path) -> int:
     """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
     do not inherit it."""
-    file = (folder / ".lock").open("a")
+    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        file.close()
+        os.close(file)
         raise BadInput(f"{folder} is in use: another process trains it") from None
     except OSError:
         pass  # a file system without locks
@@ -145,7 +143,10 @@ def find_agent_folder(path: str | Path) -> Path:
     if not (given / "run.json").is_file() and not runs_in(given):
         expected = f"expected {given}/card.json, {given}/agent/card.json or runs inside"
         raise BadInput(f"{given} is not a run folder and holds no agent: {expected}")
-    return find_agent(find_run(given))
+    run = find_run(given)
+    if not (run / "agent" / "card.json").is_file() and (run / "models" / "best_agent" / "card.json").is_file():
+        return find_agent(run / "models" / "best_agent")  # killed before its first checkpoint
+    return find_agent(run)
 
 
 def find_run(path: str | Path) -> Path:

@@ -49,7 +49,7 @@ class Session:
         signals: StopSignals,
     ):
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
-        self.watchers: list[Tracker] = [guard(tracker) for tracker in trackers]
+        self.watchers = [guard(tracker) for tracker in trackers]
         self.everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
         self.best = stages.BestModel()
         self.earlier = 0.0  # seconds before this process
@@ -82,10 +82,11 @@ class Session:
 
     def save_checkpoint(self) -> None:
         """What `resume` continues from, and the agent as it is now."""
-        if self.experiment.run.keep_checkpoints:
-            keep = self.experiment.run.keep_checkpoints
-            self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep)
         _save_agent(self.experiment, self.trainer, self.run)
+        for tracker in self.everyone:
+            tracker.flush()
+        if keep := self.experiment.run.keep_checkpoints:
+            self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep)
 
     def fail(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):

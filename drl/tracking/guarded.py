@@ -2,6 +2,7 @@
 
 import contextlib
 import warnings
+from collections.abc import Callable
 
 from drl.core.contracts import Tracker
 from drl.core.log import Log
@@ -19,15 +20,23 @@ class Guarded:
         self.error: Exception | None = None  # why it was switched off
 
     def write(self, log: Log) -> None:
+        self._try(lambda: self.tracker.write(log), f"at env step {log.env_steps}")
+
+    def flush(self) -> None:
+        """Write what the tracker holds back, if it does: a checkpoint must not be ahead of the files."""
+        if (flush := getattr(self.tracker, "flush", None)) is not None:
+            self._try(flush, "when flushing")
+
+    def _try(self, call: Callable[[], None], when: str) -> None:
         if self.error is not None:
             return
         try:
-            self.tracker.write(log)
+            call()
         except Exception as error:  # KeyboardInterrupt and SystemExit pass: they come from the user
             self.error = error
             with contextlib.suppress(Exception):
                 self.tracker.close()
-            self._warn(error, f"at env step {log.env_steps}; it is switched off")
+            self._warn(error, f"{when}; it is switched off")
 
     def close(self) -> None:
         if self.error is not None:

@@ -29,6 +29,10 @@ class TensorBoardTracker:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in log.flat().items() if tag != "env_steps"]
         self._writer.add_event(Event(wall_time=time.time(), step=log.env_steps, summary=Summary(value=values)))
 
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
     def close(self) -> None:
         if self._writer is not None:
             writer, self._writer = self._writer, None

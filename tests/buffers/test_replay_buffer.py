@@ -8,8 +8,8 @@ from drl.buffers.transition_store import FrameStore
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
-from drl.core.state_files import read_state, write_state
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.state_files import read_state, write_state
 from drl.testing import oracles
 
 VECTOR, ACTION = ObsSpec("box", (2,)), ActionSpec("discrete", sizes=(3,))

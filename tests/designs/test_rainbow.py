@@ -13,7 +13,7 @@ import torch
 
 from drl.cli.flat import experiment_of, main, make_parser
 from drl.core.algorithms import ALGORITHMS
-from drl.experiment import launch
+from drl.experiment import session
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -67,13 +67,13 @@ def folder(tmp_path, monkeypatch):
 
 def test_all_commands_one_after_the_other(folder, capsys, monkeypatch):
     assert len(commands(TRAINING) + commands(EVALUATION) + commands(SEARCH)) == 28
-    best, evaluate = {}, launch._evaluate
-    monkeypatch.setattr(launch, "_evaluate", lambda experiment, agent, _: evaluate(experiment, agent, 1))
+    best, evaluate = {}, session._evaluate
+    monkeypatch.setattr(session, "_evaluate", lambda experiment, agent, _: evaluate(experiment, agent, 1))
     for words in commands(TRAINING):
         assert main([*words, *shlex.split(PONG if "ALE/Pong-v5" in words else TINY)]) == 0
         said = capsys.readouterr().out
-        monkeypatch.setattr(launch, "film", lambda *_, **__: None)  # once is enough
-        monkeypatch.setattr(launch, "plot_run", lambda *_: [])
+        monkeypatch.setattr(session, "film", lambda *_, **__: None)  # once is enough
+        monkeypatch.setattr(session, "plot_run", lambda *_: [])
         path = Path(re.search(r"best model: (\S+)", said).group(1))
         assert path.parent == Path("results/models")
         assert path.is_file()
@@ -103,9 +103,9 @@ def test_all_commands_one_after_the_other(folder, capsys, monkeypatch):
 def test_the_best_model_is_there_before_the_run_ends(folder, monkeypatch):
     """A run that is killed leaves the best it had in `results/models/`."""
     seen = []
-    finish = launch._finish
+    finish = session.Session._finish
     monkeypatch.setattr(
-        launch, "_finish", lambda *a: (seen.append(list(Path("results/models").iterdir())), finish(*a))[1]
+        session.Session, "_finish", lambda *a: (seen.append(list(Path("results/models").iterdir())), finish(*a))[1]
     )
     assert main([*shlex.split(TINY), "--wandb_disable"]) == 0
     assert len(seen[0]) == 1

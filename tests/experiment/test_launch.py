@@ -109,12 +109,12 @@ def test_an_agent_that_does_not_fit_a_env_is_refused(tmp_path):
 
 def test_a_checkpoint_restores_the_trainer(tmp_path):
     finished = run(tmp_path, checkpoint_every=256, plots=False)
-    folders = sorted((finished.folder / "checkpoints").iterdir())
+    folders = sorted((finished.folder / "checkpoints").glob("step_*"))
     assert [folder.name for folder in folders] == ["step_000000000256", "step_000000000512"]
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "seed": 9}, "test")
     with make_vec_env("CartPole-v1", 2, seed=0) as envs:
         trainer = build_trainer(experiment, envs)
-        trainer.load_state_dict(read_state(folders[-1]))
+        trainer.load_state_dict(read_state(folders[-1])["trainer"])
         assert trainer.env_steps == 512
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
         np.testing.assert_array_equal(trainer.agent.dist_params(obs), finished.agent.dist_params(obs))

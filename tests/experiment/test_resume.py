@@ -1,0 +1,346 @@
+"""A run that was stopped goes on as if it had not been: same metrics, same weights."""
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from drl.cli.entry import main
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.row_log import RowFiles
+from drl.core.state_files import read_state, write_state
+from drl.experiment.building import open_trainer
+from drl.experiment.checkpoints import Checkpoints, DamagedCheckpoint
+from drl.experiment.config import Experiment
+from drl.experiment.launch import is_unfinished, resume, train, train_seeds
+from drl.experiment.run_folder import Run
+from drl.trainer.trainer import Stopped
+
+LEAN = {"total_timesteps": 4000, "num_envs": 2, "compile": "off", "quiet": True}
+LEAN |= {"plots": False, "video": False, "tensorboard": False}
+REPLAY = {"warmup": 60, "batch_size": 16, "capacity": 150, "updates_per_log": 30, "hidden_sizes": [16]}
+ROLLOUT = {"rollout_length": 32, "hidden_sizes": [16], "minibatches": 2}
+
+
+def experiment(algorithm, **settings):
+    return Experiment.from_flat(LEAN | {"algorithm": algorithm} | settings, "test")
+
+
+def row(log):
+    """Everything but the clock."""
+    plain = {name: float(value) for name, value in log.flat().items() if not name.startswith("time/")}
+    return plain | {"finished": [list(map(float, (e.episode_return, e.length, e.terminated))) for e in log.finished]}
+
+
+def rows(folder):
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def table(folder):
+    with (folder / "progress.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+
+
+CASES = {
+    "ppo": experiment("ppo", **ROLLOUT, normalize_obs=True, normalize_reward=True, seed=1),
+    "ppo async": experiment("ppo", **ROLLOUT, vectorization="async"),
+    "ppo native": experiment("ppo", **ROLLOUT, vectorization="native"),
+    "ppo MovieRec": experiment("ppo", **ROLLOUT, vectorization="native", env="MovieRec-v1"),
+    "ppo Prisoner's Dilemma": experiment("ppo", **ROLLOUT, vectorization="native", env="IteratedPrisonersDilemma-v0"),
+    "ppo recurrent": experiment("ppo", **ROLLOUT, env="drl/CartPoleNoVelocity-v1", recurrent="gru", recurrent_size=8),
+    "ppo Box": experiment("ppo", **ROLLOUT, env="Pendulum-v1"),
+    "a2c": experiment("a2c", rollout_length=16, hidden_sizes=[16], env="Acrobot-v1"),
+    "reinforce": experiment("reinforce", episodes_per_step=2, hidden_sizes=[16]),
+    "rainbow": experiment(
+        "dqn",
+        **REPLAY,
+        n_step=3,
+        prioritized=True,
+        noisy=True,
+        dueling=True,
+        double=True,
+        distributional="c51",
+    ),
+    "dqn frames": experiment("dqn", **REPLAY, frame_stack=3),
+    "dqn hindsight": experiment("dqn", **REPLAY, env="drl/BitFlip-v0", her="future", n_step=2, prioritized=True),
+    "dqn Dict": experiment("dqn", **REPLAY, env="drl/BitFlip-v0"),
+    "sac": experiment("sac", **REPLAY, env="Pendulum-v1"),
+    "td3": experiment("td3", **REPLAY, env="Pendulum-v1"),
+    "tqc": experiment("tqc", **REPLAY, env="Pendulum-v1"),
+    "crossq": experiment("crossq", **REPLAY, env="Pendulum-v1", critic_hidden_sizes=[16]),
+    "normalized_sac": experiment("normalized_sac", **REPLAY, env="Pendulum-v1"),
+    "ppo jax": experiment("ppo", **ROLLOUT, engine="jax", vectorization="sync"),
+    "sac jax": experiment("sac", **REPLAY, engine="jax", vectorization="sync", env="Pendulum-v1"),
+    "ppo hosted": experiment("ppo", **ROLLOUT, env="gymnax:CartPole-v1"),
+    "ppo fused": experiment("ppo", **ROLLOUT, engine="jax"),
+    "dqn fused": experiment("dqn", **REPLAY, engine="jax", prioritized=True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trainer_continues_exactly(case, tmp_path):
+    settings, count = CASES[case], 6
+    with open_trainer(settings) as trainer:
+        whole = [row(log) for log in itertools.islice(trainer(), count)]
+    with open_trainer(settings) as trainer:
+        parts = [row(log) for log in itertools.islice(trainer(), 2)]
+        write_state(tmp_path / "state", trainer.state_dict())
+    for number in range(2):  # resumed twice
+        with open_trainer(settings) as trainer:
+            trainer.load_state_dict(read_state(tmp_path / "state"))
+            assert trainer.inexact is None
+            parts += [row(log) for log in itertools.islice(trainer(), 2)]
+            write_state(tmp_path / f"state{number}", trainer.state_dict())
+            (tmp_path / "state").rename(tmp_path / f"old{number}")
+            (tmp_path / f"state{number}").rename(tmp_path / "state")
+    assert parts == whole
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "reinforce", "rainbow", "sac"])
+def test_a_learning_step_that_was_left_in_the_middle_is_finished_exactly(case, tmp_path):
+    settings = CASES[case]
+    with open_trainer(settings) as trainer:
+        whole = [row(log) for log in itertools.islice(trainer(), 4)]
+    with open_trainer(settings) as trainer:
+        parts = [row(log) for log in itertools.islice(trainer(), 2)]
+        questions = itertools.count()
+        trainer.should_stop = lambda: next(questions) >= 9
+        assert list(trainer()) == []  # ends without a log
+        with pytest.raises(Stopped):
+            trainer.step()
+        write_state(tmp_path / "state", trainer.state_dict())
+    with open_trainer(settings) as trainer:
+        trainer.load_state_dict(read_state(tmp_path / "state"))
+        parts += [row(log) for log in itertools.islice(trainer(), 2)]
+    assert parts == whole
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (experiment("ppo", **ROLLOUT, vectorization="envpool"), "EnvPool does not tell"),
+        (experiment("dqn", **REPLAY, checkpoint_rows=40), "the checkpoint has 40 (--checkpoint-rows)"),
+        (experiment("dqn", **REPLAY, checkpoint_rows=0, prioritized=True), "has 0"),
+        (
+            experiment("dqn", **REPLAY, env="drl/BitFlip-v0", her="future", checkpoint_rows=40, prioritized=True),
+            "has 40",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_what_cannot_be_exact_says_why_and_goes_on(settings, why, tmp_path):
+    with open_trainer(settings) as trainer:
+        done = list(itertools.islice(trainer(), 1))[-1]
+        write_state(tmp_path / "state", trainer.state_dict())
+    with open_trainer(settings) as trainer:
+        trainer.load_state_dict(read_state(tmp_path / "state"))
+        assert why in trainer.inexact
+        later = list(itertools.islice(trainer(), 3))
+        assert [log.learning_steps for log in later] == [done.learning_steps + i for i in (1, 2, 3)]
+
+
+def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path):
+    settings = experiment("ppo", **ROLLOUT, env="tests.experiment.unrepeatable_env:Unrepeatable-v0")
+    with open_trainer(settings) as trainer:
+        next(trainer())
+        write_state(tmp_path / "state", trainer.state_dict())
+    with open_trainer(settings) as trainer:
+        trainer.load_state_dict(read_state(tmp_path / "state"))
+        assert "shows another observation than before" in trainer.inexact
+        assert next(trainer()).learning_steps == 2
+
+
+def whole_and_stopped(tmp_path, settings, after=3):
+    """Two runs with the same settings: a finished one, and one that an exception has torn down after some logs."""
+    here = {"results_dir": str(tmp_path), "checkpoint_every": 300, "evaluate_every": 500, "evaluation_episodes": 2}
+    flat = settings.to_flat() | here
+    finished = train(Experiment.from_flat(flat | {"name": "whole"}, "test"), console=False)
+
+    class Bomb:
+        count = 0
+
+        def write(self, log):
+            self.count += 1
+            if self.count == after:
+                raise SystemExit  # nothing is saved any more, as after SIGKILL
+
+        def close(self):
+            pass
+
+    with pytest.raises(SystemExit):
+        train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), lambda _: [Bomb()], console=False)
+    (stopped,) = (tmp_path / "stopped").iterdir()
+    return finished.folder, stopped
+
+
+def weights(folder):
+    (file,) = (folder / "agent").glob("weights-*")
+    return file.name  # holds the checksum
+
+
+@pytest.mark.parametrize("after", [1, 9])  # before the first checkpoint, and later
+@pytest.mark.parametrize("case", ["ppo", "rainbow"])
+def test_a_run_is_resumed_without_a_gap_or_a_doubled_row(case, after, tmp_path):
+    settings = CASES[case].to_flat() | {"total_timesteps": 1000, "tensorboard": True}
+    whole, stopped = whole_and_stopped(tmp_path, Experiment.from_flat(settings, "test"), after)
+    assert is_unfinished(stopped)
+    resumed = resume(tmp_path / "stopped", console=False)
+    assert (resumed.folder, resumed.status) == (stopped, "finished")
+    assert rows(stopped) == rows(whole)
+    assert table(stopped) == table(whole)
+    assert weights(stopped) == weights(whole)
+    best = [(folder / "models" / "best_agent" / "card.json").read_text() for folder in (whole, stopped)]
+    assert best[0] == best[1]
+    record = json.loads((stopped / "run.json").read_text())
+    assert (record["status"], record["resumed"][0]["resumed"]) == ("finished", "exact")
+    assert record["final_evaluation"] == json.loads((whole / "run.json").read_text())["final_evaluation"]
+    assert not is_unfinished(stopped)
+
+
+def test_seeds_of_one_program_continue_together(tmp_path):
+    flat = CASES["dqn fused"].to_flat() | {"num_seeds": 2, "total_timesteps": 1000, "checkpoint_every": 300}
+    whole = train_seeds(Experiment.from_flat(flat | {"results_dir": str(tmp_path / "a")}, "test"), console=False)
+    train_seeds(Experiment.from_flat(flat | {"results_dir": str(tmp_path / "b")}, "test"), console=False)
+    (other,) = (tmp_path / "b").iterdir()
+    folders = sorted(path for path in other.iterdir() if path.is_dir())
+    for folder in folders:  # as if it had been killed after its second checkpoint
+        checkpoints = Checkpoints(folder / "checkpoints")
+        for newer in checkpoints.stored()[-1:]:
+            newer.rename(newer.with_name(f".{newer.name}"))
+        record = json.loads((folder / "run.json").read_text()) | {"status": "unfinished"}
+        (folder / "run.json").write_text(json.dumps(record))
+    assert resume(folders[1], console=False).folder == folders[1]
+    for folder, finished in zip(folders, whole, strict=True):
+        assert rows(folder) == rows(finished.folder)
+        assert weights(folder) == weights(finished.folder)
+        assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+
+
+def test_sigkill_and_the_command(tmp_path, capsys):
+    """A process of its own, killed as soon as it has a checkpoint; the same command in one piece is the oracle."""
+    flags = (
+        "--env CartPole-v1 --num-envs 2 --rollout-length 32 --hidden-sizes 16 --minibatches 2 --total-timesteps 6000"
+    )
+    lean = "--quiet --no-plots --no-video --checkpoint-every 500 --evaluate-every 0"
+    words = ["train", "ppo", "--no-preset", *flags.split(), *lean.split(), "--results-dir", str(tmp_path)]
+    assert main([*words, "--name", "whole"]) == 0
+    command = [sys.executable, "-m", "drl.cli.entry", *words, "--name", "killed"]
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(tmp_path.glob("killed/*/checkpoints/step_*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (killed,), (whole,) = (tmp_path / "killed").iterdir(), (tmp_path / "whole").iterdir()
+    assert json.loads((killed / "run.json").read_text())["status"] == "unfinished"
+    assert main(["evaluate", str(killed), "--episodes", "1"]) == 0  # the newest agent there is
+    assert main(["resume", str(tmp_path / "killed")]) == 0
+    assert rows(killed) == rows(whole)
+    assert weights(killed) == weights(whole)
+    capsys.readouterr()
+    assert main(["resume", str(killed)]) == 0
+    assert "nothing to resume" in capsys.readouterr().out
+
+
+def test_a_run_in_use_is_not_resumed(tmp_path):
+    """The lock belongs to a process, so another process must hold it."""
+    run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
+    run.close()
+    hold = "import sys; from drl.experiment.run_folder import Run; from pathlib import Path; "
+    hold += "run = Run.reopen(Path(sys.argv[1])); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(run.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"ready\n"
+        assert not is_unfinished(run.folder)
+        with pytest.raises(BadInput, match="in use"):
+            resume(run.folder, console=False)
+        other.kill()
+    assert is_unfinished(run.folder)
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_an_older_one_is_used(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in (10, 20):
+        checkpoints.save(step, {"step": step, "array": np.arange(4)}, keep=2)
+    content = bytearray((tmp_path / "step_000000000020" / "state.json").read_bytes())
+    content[content.index(b'"step": 20') + 8] ^= 1
+    (tmp_path / "step_000000000020" / "state.json").write_bytes(bytes(content))
+    with pytest.warns(DamagedCheckpoint, match="set aside"):
+        assert Checkpoints(tmp_path).load_newest()["step"] == 10
+    assert [path.name for path in checkpoints.stored()] == ["step_000000000010"]
+
+
+def test_a_checkpoint_of_another_format_is_refused_by_name(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(10, {"step": 10}, keep=2)
+    file = tmp_path / "step_000000000010" / "state.json"
+    file.write_text(file.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(UnusableFile, match="has format 1, this drl reads format 2"):
+        checkpoints.load_newest()
+
+
+def test_rows_are_written_once_and_old_ones_are_deleted(tmp_path):
+    from drl.core.row_log import RowLog
+
+    ring = np.zeros((50, 3), np.float32)
+    checkpoints, written = Checkpoints(tmp_path), 0
+    for step in range(1, 12):
+        for _ in range(13):
+            ring[written % 50] = written
+            written += 1
+        before = {file.name for file in (tmp_path / "rows").glob("*")} if step > 1 else set()
+        checkpoints.save(step, {"ring": RowLog(ring, written)}, keep=2)
+        files = {file.name for file in (tmp_path / "rows").glob("*")}
+        new = sum(int(name.split("-")[1]) - int(name.split("-")[0]) for name in files - before)
+        assert new == 13  # only the rows since the last checkpoint
+        total = sum(int(name.split("-")[1]) - int(name.split("-")[0]) for name in files)
+        assert total <= 50 + 13 + 5  # what the older checkpoint needs as well, and parts of chunks
+    again = np.zeros_like(ring)
+    Checkpoints(tmp_path).load_newest()["ring"].into(again)
+    np.testing.assert_array_equal(again, ring)
+
+
+def test_a_damaged_row_file_is_detected(tmp_path):
+    from drl.core.row_log import RowLog
+
+    files = RowFiles(tmp_path)
+    chunks = files.write("ring", RowLog(np.arange(1000, dtype=np.int64), 1000))
+    path = tmp_path / chunks[3].file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(bytes(content))
+    with pytest.raises(UnusableFile, match="damaged"):
+        files.read(chunks, 0)
+    path.unlink()
+    with pytest.raises(UnusableFile, match="does not exist"):
+        files.read(chunks, 0)
+
+
+def test_a_signal_stops_within_an_episode(tmp_path):
+    """REINFORCE waits for whole episodes; a signal does not."""
+    words = "train reinforce --no-preset --env Pendulum-v1 --env-kwargs max_episode_steps=1000000"
+    lean = "--total-timesteps 100000000 --hidden-sizes 8 --num-envs 1 --quiet --no-plots --no-video --evaluate-every 0"
+    command = [sys.executable, "-m", "drl.cli.entry", *words.split(), *lean.split(), "--results-dir", str(tmp_path)]
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(tmp_path.glob("*/*/run.json")):
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    (folder,) = tmp_path.glob("*/*/")
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["status"], record["episodes"]) == ("terminated", 0)
+    assert Checkpoints(folder / "checkpoints").load_newest()["trainer"]["obs"].shape == (1, 3)
