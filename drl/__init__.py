@@ -22,6 +22,7 @@ _PUBLIC = {
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.launch",
     "resume": "drl.experiment.launch",
+    "fork": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",
     "register_algorithm": "drl.core.algorithms",
     "register_backbone": "drl.core.network_parts",

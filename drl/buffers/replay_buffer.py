@@ -185,6 +185,7 @@ class ReplayBuffer:
             "tree": None if self.tree is None else self.tree[np.arange(self.config.capacity)],
             "numbers": [self.top_priority, self.beta],
             "counters": [self.written, self.size, self.env_steps, self.updates, self.missed],
+            "capacity": self.config.capacity,
             "begins": self.begins.copy(),
             "masks": {name: self._row_logs(mask) for name, mask in self.masks.items()},
             "rng": generator_state(self.rng),
@@ -197,6 +198,8 @@ class ReplayBuffer:
         return np.concatenate([log.stored().rows for log in parts])
 
     def load_state_dict(self, state: StateDict) -> str | None:
+        if int(state["capacity"]) != self.config.capacity:
+            raise BadInput(f"capacity is {self.config.capacity}; the stored replay has {state['capacity']}")
         self.n_step.load_state_dict(state["n_step"])
         self.top_priority, self.beta = (float(number) for number in state["numbers"])
         counters = (int(count) for count in state["counters"])

@@ -19,6 +19,10 @@ T = TypeVar("T")
 COMMANDS = {
     "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
     "resume": ("drl.cli.resume", "continue a run exactly where it stopped: drl resume RUN"),
+    "fork": (
+        "drl.cli.fork",
+        "begin a new run in the middle of another: drl fork RUN --set learning_rate=1e-4",
+    ),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),

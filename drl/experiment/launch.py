@@ -5,15 +5,18 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.network_parts import import_plugins
-from drl.core.state_files import read_json
+from drl.core.specs import PlainDict
+from drl.core.state_files import StateDict, read_json
 from drl.envs.trust import check_trusted
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
+from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment, read_yaml
-from drl.experiment.run_folder import Run, find_run, is_in_use, runs_in
+from drl.experiment.run_folder import Run, find_run, is_in_use
 from drl.experiment.session import Finished, Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
@@ -23,6 +26,16 @@ from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
 MakeTrackers = Callable[[Run], list[Tracker]]
+# Settings that a checkpoint's state belongs to.
+KEPT_BY_FORKS = ("algorithm", "env", "env_kwargs", "num_envs", "frame_stack", "engine", "seed", "num_seeds", "her")
+
+
+class Origin(NamedTuple):
+    """What a fork begins with."""
+
+    folder: Path  # the other run
+    state: StateDict
+    changes: PlainDict
 
 
 def train(experiment: Experiment, trackers: MakeTrackers | None = None, console: bool = True) -> Finished:
@@ -51,13 +64,27 @@ def resume(
     return _train(experiment, run, trackers, console)
 
 
-def resume_all(experiment_folder: str | Path, console: bool = True, trust: bool = False) -> list[Finished]:
-    """Continue every unfinished run of an experiment folder, one after the other."""
-    finished: list[Finished] = []
-    for folder in runs_in(Path(experiment_folder)):
-        if is_unfinished(folder):
-            finished.append(resume(folder, console=console, trust=trust))
-    return finished
+def fork(
+    folder: str | Path,
+    changes: PlainDict | None = None,
+    at: int | None = None,
+    trackers: MakeTrackers | None = None,
+    console: bool = True,
+    trust: bool = False,
+) -> Finished:
+    """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
+    None: the newest. The new run is beside the other; its `run.json` names it."""
+    folder, changes = find_run(folder), dict(changes or {})
+    if kept := [name for name in changes if name in KEPT_BY_FORKS]:
+        raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")
+    settings = _experiment_of(folder, trust).to_flat() | {"name": folder.parent.name}
+    settings |= {"results_dir": str(folder.parent.parent)} | changes
+    experiment = Experiment.from_flat(settings, f"drl fork {folder}")
+    checkpoints = Checkpoints(folder / "checkpoints")
+    state = checkpoints.load_newest() if at is None else checkpoints.load(at)
+    if state is None:
+        raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
+    return _train(experiment, None, trackers, console, Origin(folder, state, changes))
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -77,7 +104,13 @@ def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
     return _train_seeds(experiment, None, console)
 
 
-def _train(experiment: Experiment, resumed: Run | None, trackers: MakeTrackers | None, console: bool) -> Finished:
+def _train(
+    experiment: Experiment,
+    resumed: Run | None,
+    trackers: MakeTrackers | None,
+    console: bool,
+    origin: Origin | None = None,
+) -> Finished:
     """Train in a new run folder, or in that of `resumed`."""
     config = experiment.run
     if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
@@ -85,6 +118,8 @@ def _train(experiment: Experiment, resumed: Run | None, trackers: MakeTrackers |
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         trainer = stack.enter_context(open_trainer(experiment, sync_points(experiment)))
+        if origin is not None:
+            _load(trainer, origin)  # before anything is written
         run = resumed or _begin_run(experiment, trainer)
         stack.callback(run.close)
         own = _trackers(experiment, run, console) + (trackers(run) if trackers else [])
@@ -96,6 +131,10 @@ def _train(experiment: Experiment, resumed: Run | None, trackers: MakeTrackers |
         session = Session(experiment, trainer, run, own, board, signals)
         if resumed is not None:
             _continue(session)
+        if origin is not None:
+            session.best.load_state_dict(origin.state["best"])
+            where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
+            run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
         finished = drive([session])[0]
         if board is not None:
             board.finish()
@@ -151,6 +190,15 @@ def _experiment_of(folder: Path, trust: bool) -> Experiment:
         check_trusted(str(settings.get("env")), str(file), f"drl resume {folder}")
     import_plugins(plugins)
     return Experiment.from_flat(settings, str(file))
+
+
+def _load(trainer: AnyTrainer, origin: Origin) -> None:
+    try:
+        trainer.load_state_dict(origin.state["trainer"])
+    except (ValueError, KeyError, RuntimeError, TypeError, IndexError) as error:
+        changed = ", ".join(f"{name}={value}" for name, value in origin.changes.items())
+        said = " ".join(str(error).split())[:160]
+        raise BadInput(f"the checkpoint of {origin.folder} does not fit {changed}: {said}") from error
 
 
 def _continue(session: Session) -> None:

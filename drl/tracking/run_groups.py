@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from drl.core.errors import DrlError
 from drl.core.safe_files import read_inside
 from drl.core.state_files import PlainDict
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
@@ -12,7 +13,7 @@ from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 OF_ONE_RUN = {
     "seed", "num_seeds", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project",
     "evaluate_every", "evaluation_episodes", "checkpoint_every", "keep_checkpoints", "num_checkpoints", "max_minutes",
-    "best_after", "compile",
+    "best_after", "compile", "checkpoint_minutes", "checkpoint_rows",
 }  # fmt: skip
 SHOWN = 4  # most settings named in a label
 
@@ -55,7 +56,17 @@ def _settings(run_dir: Path) -> PlainDict:
         content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None
     except ValueError:
         content = None
-    return {str(k): v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
+    settings = {str(k): v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
+    return settings | _origin(run_dir)
+
+
+def _origin(run_dir: Path) -> PlainDict:
+    """Where a fork begins: it continues another run and does not repeat it."""
+    try:
+        origin = json.loads(read_inside(run_dir, run_dir / "run.json"))["forked_from"]
+        return {"forked_at": int(origin["env_steps"])}
+    except (DrlError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def distinct_names(folders: list[Path]) -> dict[Path, str]:

@@ -19,8 +19,9 @@ from drl.core.state_files import read_state, write_state
 from drl.experiment.building import open_trainer
 from drl.experiment.checkpoints import Checkpoints, DamagedCheckpoint
 from drl.experiment.config import Experiment
-from drl.experiment.launch import is_unfinished, resume, train, train_seeds
+from drl.experiment.launch import fork, is_unfinished, resume, train, train_seeds
 from drl.experiment.run_folder import Run
+from drl.tracking.run_groups import grouped_runs
 from drl.trainer.trainer import Stopped
 
 LEAN = {"total_timesteps": 4000, "num_envs": 2, "compile": "off", "quiet": True}
@@ -344,3 +345,31 @@ def test_a_signal_stops_within_an_episode(tmp_path):
     record = json.loads((folder / "run.json").read_text())
     assert (record["status"], record["episodes"]) == ("terminated", 0)
     assert Checkpoints(folder / "checkpoints").load_newest()["trainer"]["obs"].shape == (1, 3)
+
+
+def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
+    settings = CASES["rainbow"].to_flat() | {"total_timesteps": 600, "checkpoint_every": 200, "keep_checkpoints": 9}
+    parent = train(Experiment.from_flat(settings | {"results_dir": str(tmp_path), "name": "family"}, "test")).folder
+    steps = [int(path.name.removeprefix("step_")) for path in Checkpoints(parent / "checkpoints").stored()]
+    same = fork(parent, at=steps[0], console=False)
+    assert same.folder.parent == parent.parent
+    assert rows(same.folder) == [row for row in rows(parent) if row["env_steps"] > steps[0]]  # nothing was changed
+    assert main(["fork", str(parent), "--at", str(steps[1]), "--set", "learning_rate=1e-2", "total_timesteps=900"]) == 0
+    record = json.loads((max(parent.parent.iterdir()) / "run.json").read_text())
+    assert record["forked_from"]["run"] == parent.name
+    assert record["forked_from"]["env_steps"] == steps[1]
+    assert record["forked_from"]["changes"] == {"learning_rate": "1e-2", "total_timesteps": 900}
+    assert record["env_steps"] == 900
+    assert len(grouped_runs(sorted(parent.parent.iterdir()))) == 3
+    capsys.readouterr()
+    before = sorted(parent.parent.iterdir())
+    for words, message in (
+        (["--at", "17"], "no checkpoint at step 17"),
+        (["--set", "hidden_sizes=[7]"], "does not fit hidden_sizes=[7]"),
+        (["--set", "capacity=40"], "capacity"),
+        (["--set", "seed=3"], "cannot change seed"),
+        (["--set", "nonsense=3"], "unknown setting"),
+    ):
+        assert main(["fork", str(parent), *words]) in (2, 3)
+        assert message in capsys.readouterr().err
+    assert sorted(parent.parent.iterdir()) == before

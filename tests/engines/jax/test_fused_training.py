@@ -117,6 +117,11 @@ def test_a_dqn_that_does_not_divide_says_what_to_type():
         build_seed_batch(experiment("dqn", num_envs=3, train_every=4))
 
 
+def test_a_program_stores_its_whole_replay():
+    with pytest.raises(BadInput, match="checkpoint_rows"):
+        build_seed_batch(experiment("dqn", checkpoint_rows=10))
+
+
 def test_a_dqn_ends_at_its_budget():
     """In the middle of a round and of the warm-up as well; two environments step together."""
     logs = list(build_seed_batch(experiment("dqn", total_timesteps=39)).trainers[0]())

@@ -30,6 +30,8 @@ def build_fused(
         raise BadInput(f"{algorithm} cannot be compiled together with its environment; use --vectorization sync")
     model, config, *rest = configs
     buffer, exploration = rest or (record.buffer.config(), record.exploration())
+    if getattr(buffer, "checkpoint_rows", None) is not None:
+        raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
     specs = (env.obs_spec, env.action_spec)
     made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs) for seed in seeds]
     setup = Setup(env, num_envs, budget, buffer, exploration, normalize_obs, normalize_reward)
