@@ -96,7 +96,7 @@ class Session:
 
     def finish(self, interrupted: bool) -> Finished:
         status = "interrupted" if interrupted else self.signals.status
-        evaluation = self._finish(status)
+        evaluation = self._finish(status, consistent=not interrupted)
         return Finished(self.run.folder, self.trainer.agent, self.log, status, evaluation)
 
     def _pipeline(self) -> Iterator[Log]:
@@ -128,11 +128,15 @@ class Session:
             logs, minutes=left, mean_return=config.stop_at_return, window=config.window, when=self.signals.stopped
         )
 
-    def _finish(self, status: str) -> dict[str, float] | None:
-        """Save the agent first, then evaluate and plot: if these fail, the agent is already saved."""
+    def _finish(self, status: str, consistent: bool) -> dict[str, float] | None:
+        """Save the agent first, then evaluate and plot: if these fail, the agent is already saved. If an exception came
+        in the middle of a step (not `consistent`), `resume` continues from an earlier checkpoint."""
         trainer, run, config = self.trainer, self.run, self.experiment.run
         try:
-            self.save_checkpoint()
+            if consistent:
+                self.save_checkpoint()
+            else:
+                _save_agent(self.experiment, trainer, run)
             run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
         except OSError as error:
             raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error

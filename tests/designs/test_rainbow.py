@@ -105,7 +105,9 @@ def test_the_best_model_is_there_before_the_run_ends(folder, monkeypatch):
     seen = []
     finish = session.Session._finish
     monkeypatch.setattr(
-        session.Session, "_finish", lambda *a: (seen.append(list(Path("results/models").iterdir())), finish(*a))[1]
+        session.Session,
+        "_finish",
+        lambda *a, **o: (seen.append(list(Path("results/models").iterdir())), finish(*a, **o))[1],
     )
     assert main([*shlex.split(TINY), "--wandb_disable"]) == 0
     assert len(seen[0]) == 1
