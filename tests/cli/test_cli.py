@@ -198,17 +198,19 @@ def test_a_signal_during_the_final_save_loses_nothing(tmp_path, sent):
     code = f"""
 import os, signal, sys
 from drl.core import agent_files
-from drl.engines.torch import agents
 from drl.cli.entry import main
 write = agent_files.write_agent
-def slow(folder, card, arrays):
+def signalled(folder, card, arrays):
     if folder.name == "agent":
+        print("signal", flush=True)
         os.kill(os.getpid(), {int(sent)})
     write(folder, card, arrays)
-agents.write_agent = slow
-sys.exit(main(["train", "ppo", {", ".join(map(repr, [*TINY, *LEAN]))}]))
+agent_files.write_agent = signalled
+sys.exit(main(["train", "ppo", {", ".join(map(repr, [*TINY, *LEAN, "--checkpoint-every", "0"]))}]))
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=120)
+    assert ended.stdout.count(b"signal\n") == 1
+    assert ended.returncode == 0
     record = json.loads(next(tmp_path.rglob("run.json")).read_text())
     assert record["status"] == "finished"
     assert list(tmp_path.rglob("agent/card.json"))
