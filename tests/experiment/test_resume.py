@@ -127,6 +127,34 @@ def test_a_learning_step_that_was_left_in_the_middle_is_finished_exactly(case, t
     assert parts == whole
 
 
+@pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "sac"])
+def test_an_action_that_was_decided_is_taken(case, tmp_path):
+    """An exception inside the environment's step leaves the trainer as it was before: deciding again would draw other
+    random numbers."""
+    settings = CASES[case]
+    with open_trainer(settings) as trainer:
+        whole = [row(log) for log in itertools.islice(trainer(), 3)]
+    with open_trainer(settings) as trainer:
+        parts = [row(log) for log in itertools.islice(trainer(), 1)]
+        trainer.envs.step = lambda action: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.step()
+        write_state(tmp_path / "state", trainer.state_dict())
+    with open_trainer(settings) as trainer:
+        trainer.load_state_dict(read_state(tmp_path / "state"))
+        parts += [row(log) for log in itertools.islice(trainer(), 2)]
+    assert parts == whole
+
+
+def test_a_session_remembers_the_best_model_and_its_time(tmp_path):
+    settings = CASES["ppo"].to_flat() | {"results_dir": str(tmp_path), "total_timesteps": 400}
+    folder = train(Experiment.from_flat(settings, "test"), console=False).folder
+    state = Checkpoints(folder / "checkpoints").load_newest()
+    card = json.loads((folder / "models" / "best_agent" / "card.json").read_text())
+    assert state["best"]["mean_return"] == card["notes"]["mean_return"]
+    assert state["seconds"] > 0
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -68,6 +68,19 @@ def test_models_are_kept_at_every_best_and_at_equal_fractions(tmp_path, window, 
     assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
+def test_a_resumed_run_remembers_its_best(tmp_path):
+    source = logs(recent=lambda i: {"mean_ep_return": -i, "window": i})  # the first is the best
+    list(
+        itertools.islice(
+            stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, best=(best := stages.BestModel())), 2
+        )
+    )
+    again = stages.BestModel()
+    again.load_state_dict(best.state_dict())
+    list(itertools.islice(stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, best=again), 2))
+    assert "'env_steps': 100" in (tmp_path / "best_agent.txt").read_text()
+
+
 def test_the_best_waits_until_the_agent_is_as_its_log_says(tmp_path):
     in_sync, source = iter([False, True, False]), logs(recent=lambda i: {"mean_ep_return": i, "window": i})
     kept = stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, in_sync=lambda: next(in_sync))
