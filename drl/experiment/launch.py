@@ -135,6 +135,7 @@ def _train(
             session.best.load_state_dict(origin.state["best"])
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
             run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
+            session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
         finished = drive([session])[0]
         if board is not None:
             board.finish()

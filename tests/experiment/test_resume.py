@@ -381,6 +381,7 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
     steps = [int(path.name.removeprefix("step_")) for path in Checkpoints(parent / "checkpoints").stored()]
     same = fork(parent, at=steps[0], console=False)
     assert same.folder.parent == parent.parent
+    assert Checkpoints(same.folder / "checkpoints").stored()[0].name == f"step_{steps[0]:012d}"
     assert rows(same.folder) == [row for row in rows(parent) if row["env_steps"] > steps[0]]  # nothing was changed
     assert main(["fork", str(parent), "--at", str(steps[1]), "--set", "learning_rate=1e-2", "total_timesteps=900"]) == 0
     record = json.loads((max(parent.parent.iterdir()) / "run.json").read_text())
