@@ -16,9 +16,6 @@ from drl.engines.torch.recurrent import recurrent_parts
 SAVED, SAVED_PER_TENSOR, SAVED_PER_ROW = 400e-6, 80e-6, 0.8e-6
 WARM, WARM_PER_TENSOR = 5.5, 0.05  # to build the program if the compiler's cache has it: imports and tracing
 COLD, COLD_PER_TENSOR = 8.0, 0.8  # if it has not, once per configuration and machine
-# The saving must exceed the cost by this factor, which leaves room for errors of the estimate: with a smaller one a run
-# may be slower than without compilation, with a larger one it may miss more than 15 % of its time.
-MARGIN = 1.4
 LARGEST_WORK = 150_000_000  # rows × weights of an update; above it matrix products take the time, compiled or not
 
 
@@ -54,7 +51,8 @@ def planned_work(config: Config, buffer: Config, num_envs: int, timesteps: int |
 
 
 def choose(work: Work, model: nn.Module) -> Choice:
-    """Compile if that saves clearly more time than it costs with a warm cache."""
+    """Compile if that saves more time than it costs the first time. With a warm cache this leaves room for errors of
+    the estimate: on some machines an update saves half as much."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tensors, weights = len(trained), sum(parameter.numel() for parameter in trained)
     if obstacle := _obstacle(work, model, weights):
@@ -64,7 +62,7 @@ def choose(work: Work, model: nn.Module) -> Choice:
     programs = 1 if work.even else 2
     warm, cold = programs * (WARM + WARM_PER_TENSOR * tensors), programs * (COLD + COLD_PER_TENSOR * tensors)
     what = f"{work.updates:,} updates of {work.rows:,} rows × {weights:,} weights"
-    if saved > MARGIN * warm:
+    if saved > cold:
         return Choice("on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s")
     return Choice("off", f"{what}: would save about {saved:.0f} s and cost {warm:.0f} s, the first time {cold:.0f} s")
 
