@@ -108,42 +108,44 @@ def test_a_trainer_continues_exactly(case, tmp_path):
     assert parts == whole
 
 
-@pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "reinforce", "rainbow", "sac"])
-def test_a_learning_step_that_was_left_in_the_middle_is_finished_exactly(case, tmp_path):
+def assert_finished_exactly(case, folder, leave):
+    """The third learning step is left in the middle by `leave(trainer)` and finished by another trainer."""
     settings = CASES[case]
     with open_trainer(settings) as trainer:
         whole = [row(log) for log in itertools.islice(trainer(), 4)]
     with open_trainer(settings) as trainer:
         parts = [row(log) for log in itertools.islice(trainer(), 2)]
+        leave(trainer)
+        write_state(folder / "state", trainer.state_dict())
+    with open_trainer(settings) as trainer:
+        trainer.load_state_dict(read_state(folder / "state"))
+        parts += [row(log) for log in itertools.islice(trainer(), 2)]
+    assert parts == whole
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "reinforce", "rainbow", "sac"])
+def test_a_learning_step_that_was_left_in_the_middle_is_finished_exactly(case, tmp_path):
+    def leave(trainer):
         questions = itertools.count()
         trainer.should_stop = lambda: next(questions) >= 9
         assert list(trainer()) == []  # ends without a log
         with pytest.raises(Stopped):
             trainer.step()
-        write_state(tmp_path / "state", trainer.state_dict())
-    with open_trainer(settings) as trainer:
-        trainer.load_state_dict(read_state(tmp_path / "state"))
-        parts += [row(log) for log in itertools.islice(trainer(), 2)]
-    assert parts == whole
+
+    assert_finished_exactly(case, tmp_path, leave)
 
 
 @pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "sac"])
 def test_an_action_that_was_decided_is_taken(case, tmp_path):
     """An exception inside the environment's step leaves the trainer as it was before: deciding again would draw other
     random numbers."""
-    settings = CASES[case]
-    with open_trainer(settings) as trainer:
-        whole = [row(log) for log in itertools.islice(trainer(), 3)]
-    with open_trainer(settings) as trainer:
-        parts = [row(log) for log in itertools.islice(trainer(), 1)]
+
+    def leave(trainer):
         trainer.envs.step = lambda action: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             trainer.step()
-        write_state(tmp_path / "state", trainer.state_dict())
-    with open_trainer(settings) as trainer:
-        trainer.load_state_dict(read_state(tmp_path / "state"))
-        parts += [row(log) for log in itertools.islice(trainer(), 2)]
-    assert parts == whole
+
+    assert_finished_exactly(case, tmp_path, leave)
 
 
 def test_a_session_remembers_the_best_model_and_its_time(tmp_path):
