@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow check format bench clean
+.PHONY: setup demo test slow faults mutants check format bench clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -22,6 +22,14 @@ test: $(VENV)/.dev  ## the default tests, a few minutes
 
 slow: $(VENV)/.dev  ## tests that prove learning, many minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow
+
+faults: $(VENV)/.dev  ## every fault of tests/faults, at most an hour; prints a table
+	rm -f .faults.jsonl
+	DRL_FAULTS=long DRL_FAULTS_RECORD=$(CURDIR)/.faults.jsonl $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/faults; \
+	status=$$?; $(BIN)/python tests/faults/table.py .faults.jsonl; exit $$status
+
+mutants: $(VENV)/.dev  ## bugs put back in on purpose: each must fail a default test
+	$(ONE_THREAD) $(BIN)/python tests/faults/mutants.py
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check .
