@@ -61,6 +61,14 @@ class VecEnv(ABC):
         """Go back to where the environments were, within their episodes. Returns why that is not possible, if it is
         not; then `reset` begins new episodes."""
 
+    def repeats(self, env_steps: int) -> bool:
+        """Whether they can take a step again that an exception has broken off, after `env_steps` steps in all."""
+        return False
+
+    def running_episode(self, index: int) -> Episode | None:
+        """The episode that environment `index` is in, if it can be repeated."""
+        return None
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -43,6 +43,7 @@ class EnvFailed(DrlError):
     """An environment raised, died or did not answer in time."""
 
     exit_code = 5
+    env_index: int | None = None  # which of the environments that are stepped together, if that is known
 
 
 class NonFinite(DrlError):

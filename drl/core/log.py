@@ -1,8 +1,12 @@
 """One `Log` per learning step, and the episodes that ended in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drl.core.specs import Array
 
 # Bits that encode how an episode ended in one number. SUCCESS counts only together with REPORTED.
 TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
@@ -17,6 +21,19 @@ LOOKUP = (
 HEADLINE = ("mean_ep_return", "loss", "policy_loss", "value_loss", "entropy", "approx_kl", "epsilon")
 
 
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What repeats an episode: its seed and its actions, in the environment's units."""
+
+    seed: int
+    actions: Array  # [length, …]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Played) and self.seed == other.seed and np.array_equal(self.actions, other.actions)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Episode(NamedTuple):
     """One finished episode, from raw rewards."""
 
@@ -25,6 +42,17 @@ class Episode(NamedTuple):
     terminated: bool  # False: truncated
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
+    played: Played | None = None  # None: it cannot be repeated
+
+    def plain(self) -> list[Any]:
+        """For a state dict."""
+        played = [] if self.played is None else [self.played.seed, self.played.actions]
+        return [*self[:5], *played]
+
+    @classmethod
+    def from_plain(cls, state: Sequence[Any]) -> "Episode":
+        return cls(*state[:5], Played(int(state[5]), np.asarray(state[6])) if len(state) > 5 else None)
+
 
 
 @dataclass
@@ -53,6 +81,15 @@ class Log(Mapping[str, float]):
     time: dict[str, float] = field(default_factory=dict)  # wall clock; the only group that differs between equal runs
     evaluation: dict[str, float] = field(default_factory=dict)  # added by the evaluation stage
     finished: list[Episode] = field(default_factory=list)  # episodes that ended in this learning step
+
+    def state_dict(self) -> dict[str, Any]:
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        groups = {name: dict(getattr(self, name)) for name in GROUPS}
+        return counters | groups | {"finished": [episode.plain() for episode in self.finished]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Log":
+        return cls(**{**state, "finished": [Episode.from_plain(episode) for episode in state["finished"]]})
 
     def flat(self) -> dict[str, float]:
         """All numbers under `group/name`, counters first.

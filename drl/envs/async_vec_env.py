@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import EnvFailed
+from drl.core.log import Episode
 from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import flat_mask, mask_reader, masks_in_infos
@@ -128,6 +129,12 @@ class AsyncVecEnv(VecEnv):
     def _stop(self, message: str, index: int | None = None) -> EnvFailed:
         self._close(grace=0.0)
         return self.stats.failed(message, index)
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.stats.env_steps == env_steps
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.stats.running(index)
 
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from drl.core.errors import BadInput, EnvFailed, NonFinite
-from drl.core.log import Episode
+from drl.core.log import Episode, Played
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
@@ -48,7 +48,7 @@ class EpisodeStats:
     >>> stats = EpisodeStats("Toy-v0", num_envs=2, seed=0)
     >>> stats.add(np.array([1.0, 2.0]))
     >>> stats.finish(1, terminated=True, reported=True)
-    Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1)
+    Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1, played=None)
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
@@ -114,7 +114,10 @@ class EpisodeStats:
         """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none."""
         length = self.tick - int(self.began[index])
         success = judge_success(reported, self.returns[index], self.reward_threshold)
-        episode = Episode(self.returns[index], length, terminated, success, index)
+        played = None  # vectorizations that cannot repeat an episode give no actions
+        if self.actions:
+            played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index))
+        episode = Episode(self.returns[index], length, terminated, success, index, played)
         self.returns[index] = 0.0
         self.began[index] = self.tick
         self.numbers[index] += 1
@@ -122,6 +125,12 @@ class EpisodeStats:
         if len(self.actions) >= MOST_IDLE + 2 * (longest := int(self.lengths.max())):
             del self.actions[: len(self.actions) - longest]
         return episode
+
+    def running(self, index: int) -> Episode:
+        """The running episode of an environment."""
+        length = self.tick - int(self.began[index])
+        played = Played(self.seed_of(index), self.running_actions(index))
+        return Episode(self.returns[index], length, False, None, index, played)
 
     def running_actions(self, index: int) -> Array:
         """The actions of an environment's running episode, `[length, …]`."""
@@ -167,7 +176,9 @@ class EpisodeStats:
         """The error to raise: which environment, its index, after how many steps, and why."""
         said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
-        return EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
+        failure = EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
+        failure.env_index = index
+        return failure
 
     def state_dict(self) -> StateDict:
         counters = {"seed": self.seeds[0].root, "env_steps": self.env_steps, "episodes": self.episodes}

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl.core.contracts import VecEnv, VecStep
+from drl.core.log import Episode
 from drl.core.specs import Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.spaces import GymEnv, GymWrapper, Info, obs_spec
@@ -75,6 +76,12 @@ class StackedVecEnv(VecEnv):
         self.action_mask = self.envs.action_mask
         self._stack = np.array(state["stack"])
         return inexact
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.envs.repeats(env_steps)
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.envs.running_episode(index)
 
     def close(self) -> None:
         self.envs.close()

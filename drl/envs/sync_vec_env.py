@@ -145,6 +145,12 @@ class SyncVecEnv(VecEnv):
     def _encode(self, observations: list[RawObs]) -> Array:
         return self.obs_spec.encode(collate(self.obs_spec, observations))
 
+    def repeats(self, env_steps: int) -> bool:
+        return self.stats.env_steps == env_steps
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.stats.running(index)
+
     def state_dict(self) -> StateDict:
         return self.stats.state_dict()
 

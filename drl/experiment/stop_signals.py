@@ -2,34 +2,78 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 SignalHandler = Callable[[int, FrameType | None], object] | int | None
 STATUS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}  # of a stopped run
+PATIENCE = 1.0  # seconds after which a signal breaks off the step of an environment
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that arrived in the middle of something that may be left."""
 
 
 class StopSignals:
-    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block: the first signal stops the run after the current
-    step of the environments, a second one interrupts at once. It does nothing outside the main thread."""
+    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block. It does nothing outside the main thread, and leaves
+    alone what is ignored, such as SIGHUP under nohup.
+
+    The first signal lets the current step end; `stopped()` tells it. A step of the environments that takes longer than
+    `PATIENCE`, and what runs in `at_once()`, is broken off by `Interrupted`. A second signal breaks off anything but
+    what runs in `held()`, where something is being saved.
+    """
 
     def __init__(self) -> None:
-        self.seen: int | None = None
+        self.seen: int | None = None  # the first signal
+        self.may_be_left: Callable[[], bool] = lambda: False  # whether what runs now may be broken off
+        self._leaving = False  # inside `at_once`
+        self._holding = False  # inside `held`
         self._previous: dict[int, SignalHandler] = {}
 
     def __enter__(self) -> "StopSignals":
         with contextlib.suppress(ValueError):
-            self._previous = {number: signal.signal(number, self._note) for number in STATUS}
+            handled = [number for number in STATUS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._note) for number in handled}
+            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._lose_patience)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, the first signal raises `Interrupted`."""
         if self.seen is not None:
-            raise KeyboardInterrupt
-        self.seen = number
+            raise Interrupted
+        self._leaving = True
+        try:
+            yield
+        finally:
+            self._leaving = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no signal raises."""
+        before, self._holding = self._holding, True
+        try:
+            yield
+        finally:
+            self._holding = before
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        first = self.seen is None
+        self.seen = number if first else self.seen
+        if not self._holding and (self._leaving or not first):
+            raise Interrupted
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
+
+    def _lose_patience(self, number: int, frame: FrameType | None) -> None:
+        if not self._holding and self.may_be_left():
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            raise Interrupted
 
     def stopped(self) -> bool:
         return self.seen is not None

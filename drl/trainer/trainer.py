@@ -66,7 +66,7 @@ class TrainingStats:
         self.reward_sum += reward
         for episode in episodes:
             self.episodes += 1
-            self.recent.append(episode)
+            self.recent.append(episode._replace(played=None))
             self.finished.append(episode)
 
     def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
@@ -103,15 +103,15 @@ class TrainingStats:
         return {
             "counters": [self.env_steps, self.learning_steps, self.episodes, self.new_steps],
             "numbers": [self.reward_sum, self.seconds],
-            "recent": [list(episode) for episode in self.recent],
-            "finished": [list(episode) for episode in self.finished],
+            "recent": [episode.plain() for episode in self.recent],
+            "finished": [episode.plain() for episode in self.finished],
         }
 
     def load_state_dict(self, state: StateDict) -> None:
         self.env_steps, self.learning_steps, self.episodes, self.new_steps = (int(n) for n in state["counters"])
         self.reward_sum, self.seconds = (float(number) for number in state["numbers"])
-        self.recent = deque((Episode(*e) for e in state["recent"]), maxlen=self.recent.maxlen)
-        self.finished = [Episode(*e) for e in state["finished"]]
+        self.recent = deque((Episode.from_plain(e) for e in state["recent"]), maxlen=self.recent.maxlen)
+        self.finished = [Episode.from_plain(e) for e in state["finished"]]
 
 
 class Stopped(Exception):
@@ -125,13 +125,27 @@ class TrainerLoop(ABC):
     notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
     inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
     should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
+    in_step = False  # whether a learning step is being computed, or an exception has broken it off
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether an exception may break off what runs now: nothing is lost by it, or only the very first step."""
+        return self.stats.learning_steps == 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the state can be saved, also after an exception in the middle of a step."""
+        return not self.in_step
 
     def __call__(self) -> Iterator[Log]:
         while not self.over:
+            self.in_step = True
             try:
                 log = self.step()
             except Stopped:
+                self.in_step = False
                 return
+            self.in_step = False
             yield log
 
     @property
@@ -194,6 +208,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
         self.action: Array | None = None  # decided, but not yet taken
+        self.in_env_step = False  # whether the environments are taking it, or an exception has broken that off
         # Of the learning step that has begun: the share of the budget used before it, for schedules; what its updates
         # reported; the seconds it took.
         self.progress: float | None = None
@@ -240,7 +255,9 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             if agent.recurrent:
                 self.buffer.remember(agent.recall(envs.num_envs))
             self.action = agent.decide(self.obs, True, mask)
+        self.in_env_step = True
         step = envs.step(agent.action_spec.to_env(self.action))
+        self.in_env_step = False
         self.buffer.add(self.obs, self.action, step, mask)
         self.action = None
         if agent.normalizer is not None:
@@ -255,6 +272,15 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     @property
     def vectorization(self) -> str:
         return self.envs.vectorization
+
+    @property
+    def may_be_left(self) -> bool:
+        return self.in_env_step or super().may_be_left
+
+    @property
+    def whole(self) -> bool:
+        """A step of environments that repeat their episodes can be broken off: it is taken again."""
+        return super().whole or (self.in_env_step and self.envs.repeats(self.stats.env_steps))
 
     @property
     def over(self) -> bool:

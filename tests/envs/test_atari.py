@@ -24,6 +24,11 @@ def roll(envs, steps=30, seed=0):
     return envs.reset(), [envs.step(action) for action in actions]
 
 
+def results(steps):
+    """Of the episodes; only some vectorizations can repeat them."""
+    return [episode._replace(played=None) for step in steps for episode in step.episodes]
+
+
 def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -83,8 +88,8 @@ def test_engines_show_the_same_game(env_id, kwargs, steps):
     (first, ours), *others = played
     for other_first, theirs in others:
         assert np.array_equal(first, other_first)
-        assert all(same(a[:-1], b[:-1]) for a, b in zip(ours, theirs, strict=True))
-        assert [step.episodes for step in ours] == [step.episodes for step in theirs]
+        assert all(same(a[:6], b[:6]) for a, b in zip(ours, theirs, strict=True))
+        assert results(ours) == results(theirs)
     assert not any(step.terminated.any() for step in ours)  # a clock is not a death
     if not kwargs:
         assert [t for t, step in enumerate(ours) if step.truncated.any()] == [19, 39]
@@ -102,7 +107,7 @@ def test_engines_agree_on_deaths_and_clocks_of_envs_that_are_not_in_step():
         alive = ~a.terminated  # where the game is over ale-py shows the observation before; nobody values it
         assert np.array_equal(a.next_obs[alive], b.next_obs[alive])
         assert same((a.reward, a.terminated, a.truncated, a.obs), (b.reward, b.terminated, b.truncated, b.obs))
-        assert a.episodes == b.episodes
+        assert results([a]) == results([b])
     assert len({episode.terminated for step in ours for episode in step.episodes}) == 2
     for each in envs:
         each.close()

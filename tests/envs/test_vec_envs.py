@@ -66,7 +66,7 @@ def test_every_engine_gives_the_same_rows_and_episodes(name):
         for i in range(ENVS):
             expected_rows, expected_episodes = _expected(i)
             assert rows[i] == expected_rows
-            assert [tuple(e) for e in episodes[i]] == expected_episodes
+            assert [tuple(e[:5]) for e in episodes[i]] == expected_episodes
 
 
 @pytest.mark.parametrize("name", ENGINES)

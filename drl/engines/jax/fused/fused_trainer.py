@@ -123,7 +123,7 @@ class FusedTrainer(TrainerLoop):
 
     def state_dict(self) -> StateDict:
         """The state of this seed."""
-        pending = [taken._asdict() | {"episodes": [list(e) for e in taken.episodes]} for taken in self.pending]
+        pending = [taken._asdict() | {"episodes": [e.plain() for e in taken.episodes]} for taken in self.pending]
         return {
             "stats": self.stats.state_dict(),
             "pending": pending,
@@ -136,7 +136,7 @@ class FusedTrainer(TrainerLoop):
         self.stats.load_state_dict(state["stats"])
         self.pending.clear()
         for taken in state["pending"]:
-            episodes = [Episode(*episode) for episode in taken["episodes"]]
+            episodes = [Episode.from_plain(episode) for episode in taken["episodes"]]
             self.pending.append(Taken(**taken | {"episodes": episodes}))
         self.seed_batch.computed[self.number] = int(state["computed"])
         self.seed_batch.learner.load_state_dict(self.number, state["learner"])
