@@ -23,6 +23,7 @@ COMMANDS = {
         "drl.cli.fork",
         "begin a new run in the middle of another: drl fork RUN --set learning_rate=1e-4",
     ),
+    "replay": ("drl.cli.replay", "play an episode of training again, exactly: drl replay RUN --episode best"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),

@@ -44,6 +44,12 @@ class Episode(NamedTuple):
     env_index: int  # index of the environment it ran in
     played: Played | None = None  # None: it cannot be repeated
 
+    def then(self, action: Array) -> "Episode":
+        """The same with one more action, whose outcome is unknown."""
+        assert self.played is not None
+        actions = [*self.played.actions, action]
+        return self._replace(length=len(actions), played=Played(self.played.seed, np.array(actions)))
+
     def plain(self) -> list[Any]:
         """For a state dict."""
         played = [] if self.played is None else [self.played.seed, self.played.actions]
@@ -51,8 +57,8 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: Sequence[Any]) -> "Episode":
-        return cls(*state[:5], Played(int(state[5]), np.asarray(state[6])) if len(state) > 5 else None)
-
+        played = Played(int(state[5]), np.asarray(state[6])) if len(state) > 5 else None
+        return cls(*state[:5])._replace(played=played)
 
 
 @dataclass

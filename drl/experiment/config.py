@@ -38,6 +38,8 @@ class RunConfig:
     plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
+    fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
+    record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
     window: int = 100  # episodes in the statistics of recent episodes
     best_after: int = 0  # episodes before a best model is saved
     wandb_project: str | None = None  # Weights & Biases project; None: off

@@ -22,6 +22,8 @@ from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.plots import plot_compare
+from drl.tracking.recorded_episodes import FILE as EPISODES
+from drl.tracking.recorded_episodes import EpisodeTracker
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
@@ -55,7 +57,7 @@ def resume(
     `trust`: import the modules that its config.yaml names, which runs their code.
     """
     folder = find_run(folder)
-    experiment = _experiment_of(folder, trust)
+    experiment = experiment_of(folder, trust)
     run = Run.reopen(folder)
     if run.record.get("seed_batch"):
         run.close()
@@ -77,7 +79,7 @@ def fork(
     folder, changes = find_run(folder), dict(changes or {})
     if kept := [name for name in changes if name in KEPT_BY_FORKS]:
         raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")
-    settings = _experiment_of(folder, trust).to_flat() | {"name": folder.parent.name}
+    settings = experiment_of(folder, trust).to_flat() | {"name": folder.parent.name}
     settings |= {"results_dir": str(folder.parent.parent)} | changes
     experiment = Experiment.from_flat(settings, f"drl fork {folder}")
     checkpoints = Checkpoints(folder / "checkpoints")
@@ -117,7 +119,9 @@ def _train(
         raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        trainer = stack.enter_context(open_trainer(experiment, sync_points(experiment)))
+        with signals.at_once():
+            trainer = stack.enter_context(open_trainer(experiment, sync_points(experiment)))
+        signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
         run = resumed or _begin_run(experiment, trainer)
@@ -146,7 +150,9 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
     config, sessions = experiment.run, []
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        trainers = build_seed_batch(experiment, sync_points(experiment)).trainers
+        with signals.at_once():
+            trainers = build_seed_batch(experiment, sync_points(experiment)).trainers
+        signals.may_be_left = lambda: trainers[0].may_be_left
         for number, trainer in enumerate(trainers):
             one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
             run = resumed[number] if resumed else _begin_run(one, trainer)
@@ -178,7 +184,7 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
     return _train_seeds(replace(experiment, run=first), runs, console)
 
 
-def _experiment_of(folder: Path, trust: bool) -> Experiment:
+def experiment_of(folder: Path, trust: bool) -> Experiment:
     """The settings of a run. Modules that they name are imported only if they are known or trusted."""
     file = folder / "config.yaml"
     settings, command = read_yaml(file), f"drl resume {folder} --trust"
@@ -233,6 +239,8 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
 def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
     config = experiment.run
     trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
+    if config.record_episodes:
+        trackers.append(EpisodeTracker(run.folder / EPISODES))
     if config.tensorboard:
         trackers.append(TensorBoardTracker(run.folder / "tensorboard"))
     if console and config.quiet:

@@ -28,7 +28,10 @@ class Run:
     def __init__(self, folder: Path, record: PlainDict):
         self.folder, self.record = folder, record
         self.checkpoints = Checkpoints(folder / "checkpoints")
-        self.close = weakref.finalize(self, os.close, _lock(folder))  # let other processes write
+        self.config = (folder / "config.yaml").read_bytes()
+        self._locks = contextlib.ExitStack()
+        self.close = weakref.finalize(self, self._locks.close)  # let other processes write
+        self._lock = self._locked()
 
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
@@ -74,12 +77,47 @@ class Run:
     def models(self) -> Path:
         return self.folder / "models"
 
+    def is_there(self) -> bool:
+        """Whether the folder is still where it was."""
+        return _same_file(self._lock, self.folder / ".lock")
+
+    def moved_to(self) -> Path | None:
+        """Where the folder is now, if it was moved and the system tells."""
+        with contextlib.suppress(OSError):
+            lock = Path(os.readlink(f"/proc/self/fd/{self._lock}"))
+            return lock.parent if _same_file(self._lock, lock) else None
+        return None
+
+    def write_into(self, folder: Path) -> None:
+        """Write the settings and the record of this run into another folder, too."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "config.yaml", self.config)
+        write_json(folder / "run.json", self.record)
+
+    def move(self, folder: Path) -> None:
+        """Continue in another folder. The old one stays locked, so that nobody else continues it."""
+        self.folder, self.checkpoints = folder, Checkpoints(folder / "checkpoints")
+        if not self.is_there():
+            self._lock = self._locked()
+
+    def _locked(self) -> int:
+        lock = _lock(self.folder)
+        self._locks.callback(os.close, lock)
+        return lock
+
 
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
 
 
 def _now() -> str:
     return datetime.datetime.now().isoformat(timespec="seconds")
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
 
 
 def _lock(folder: Path) -> int:

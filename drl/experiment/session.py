@@ -1,14 +1,16 @@
 """One run in progress: its logs flow through the stages until it is over, then everything is saved."""
 
 import contextlib
+import itertools
 import time
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent, Tracker
-from drl.core.errors import DrlError, NonFinite, SaveFailed
+from drl.core.errors import DrlError, EnvFailed, NonFinite
 from drl.core.log import Log
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
@@ -18,10 +20,13 @@ from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import evaluate
 from drl.experiment.open_envs import EnvOptions
 from drl.experiment.run_folder import Run
-from drl.experiment.stop_signals import StopSignals
+from drl.experiment.run_writer import KeptTracker, RunWriter
+from drl.experiment.stop_signals import Interrupted, StopSignals
 from drl.experiment.watch import film
+from drl.tracking.files import FileTracker
 from drl.tracking.guarded import guard
 from drl.tracking.plots import plot_run
+from drl.tracking.recorded_episodes import write_crash
 from drl.trainer.trainer import Trainer
 
 
@@ -49,23 +54,29 @@ class Session:
         signals: StopSignals,
     ):
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
-        self.watchers = [guard(tracker) for tracker in trackers]
+        self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
+        kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
+        self.watchers = [guard(tracker) for tracker in kept]
         self.everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
         self.best = stages.BestModel()
         self.earlier = 0.0  # seconds before this process
         self.started = time.monotonic()
         self.log: Log | None = None  # the last one
+        self.pending: Log | None = None  # one that has not passed all stages
         trainer.should_stop = signals.stopped
         self.logs: Iterator[Log] | None = None
 
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
-        return {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
+        pending = None if self.pending is None else self.pending.state_dict()
+        state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
+        return state | {"pending": pending}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
         self.earlier = float(state["seconds"])
+        self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
 
     @property
     def seconds(self) -> float:
@@ -77,38 +88,104 @@ class Session:
         if self.logs is None:
             self.logs = self._pipeline()
         log = next(self.logs, None)
-        self.log = log or self.log
+        self.pending, self.log = None, log or self.log
         return log is not None
+
+    def save(self, write: Callable[[], object]) -> bool:
+        """Call something that writes into the run's folder; whether that worked, there or elsewhere. Signals wait."""
+        with self.signals.held():
+            return self.writer(write)
 
     def save_checkpoint(self) -> None:
         """What `resume` continues from, and the agent as it is now."""
-        _save_agent(self.experiment, self.trainer, self.run)
+        self.save(self._save_agent)
         for tracker in self.everyone:
             tracker.flush()
         if keep := self.experiment.run.keep_checkpoints:
-            self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep)
+            self.save(lambda: self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep))
 
     def fail(self, error: BaseException) -> None:
-        with contextlib.suppress(Exception):
+        """Note why a run ended, with the episode in which an environment failed."""
+        with contextlib.suppress(Exception), self.signals.held():
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
-                _save_agent(self.experiment, self.trainer, self.run)
+                self._save_agent()
+            report = "".join(traceback.format_exception(error))
+            if isinstance(error, EnvFailed) and self._save_crash(error):
+                report += f"\nThe episode: drl replay {self.run.folder} --episode crash\n"
+            (self.run.folder / "error.txt").write_text(report)
+
+    def _save_crash(self, error: EnvFailed) -> bool:
+        trainer = self.trainer
+        if not isinstance(trainer, Trainer) or error.env_index is None or trainer.action is None:
+            return False
+        episode = trainer.envs.running_episode(error.env_index)
+        if episode is None or episode.played is None:
+            return False
+        fatal = trainer.agent.action_spec.to_env(trainer.action)[error.env_index]
+        write_crash(self.run.folder, episode.then(fatal))
+        return True
 
     def finish(self, interrupted: bool) -> Finished:
-        status = "interrupted" if interrupted else self.signals.status
-        evaluation = self._finish(status, consistent=not interrupted)
-        return Finished(self.run.folder, self.trainer.agent, self.log, status, evaluation)
+        """Save the agent first, then evaluate and plot: if these fail, the agent is already saved."""
+        trainer, run, config = self.trainer, self.run, self.experiment.run
+        status, evaluation = self.signals.status, None
+        if interrupted and not self.signals.stopped():
+            status = "interrupted"
+        if self.pending is not None or trainer.whole:
+            self.save_checkpoint()
+        else:  # in the middle of an update: `resume` continues from an earlier checkpoint
+            self.save(self._save_agent)
+        if "compile" in trainer.notes:
+            self.save(lambda: _note_compilation(trainer, run, config.quiet))
+        try:
+            if status == "finished":
+                evaluation = self._evaluate()
+                self.save(lambda: run.note(final_evaluation=evaluation))
+            self._note_status(status)
+            with self.signals.at_once() if status == "finished" else contextlib.nullcontext():
+                _illustrate(self.experiment, trainer.agent, run, film_it=config.video and status == "finished")
+        except Interrupted:  # in the evaluation, or in plots and videos
+            if evaluation is None:
+                self._note_status(self.signals.status)
+            status = self.signals.status
+        with self.signals.held():
+            self.writer.finish()
+        return Finished(run.folder, trainer.agent, self.log, status, evaluation)
+
+    def _note_status(self, status: str) -> None:
+        counts = {"env_steps": self.trainer.env_steps, "episodes": self.trainer.episodes}
+        self.save(lambda: self.run.note(status=status, **counts))
+
+    def _evaluate(self) -> dict[str, float]:
+        """A signal ends it at once: `resume` begins it again."""
+        with self.signals.at_once():
+            return _evaluate(self.experiment, self.trainer.agent, self.experiment.run.evaluation_episodes)
+
+    def _save_agent(self) -> None:
+        agent, models = self.trainer.agent, self.run.models
+        agent.save(self.run.folder / "agent", env_steps=self.trainer.env_steps, **_notes(self.experiment))
+        agent.save_policy_net(models / "final_actor.pth")
+        if agent.has_value:
+            agent.save_value_net(models / "final_critic.pth")  # type: ignore[attr-defined]
+
+    def _logs(self) -> Iterator[Log]:
+        """The logs of the trainer, after one that an earlier process has not finished."""
+        waiting = [] if self.pending is None else [self.pending]
+        for log in itertools.chain(waiting, self.trainer()):
+            self.pending = log
+            yield log
 
     def _pipeline(self) -> Iterator[Log]:
         experiment, trainer, config = self.experiment, self.trainer, self.experiment.run
-        agent, logs = trainer.agent, trainer()
+        agent, logs = trainer.agent, self._logs()
         every = _evaluate_every(config)
         if every:
-            logs = stages.evaluate_every(logs, every, lambda: _evaluate(experiment, agent, config.evaluation_episodes))
+            logs = stages.evaluate_every(logs, every, self._evaluate)
         logs = stages.keep_models(
             logs,
             agent,
-            self.run.models,
+            lambda: self.run.models,
             config.budget,
             config.num_checkpoints,
             window=config.window,
@@ -116,6 +193,7 @@ class Session:
             in_episodes=bool(config.num_episodes),
             in_sync=lambda: trainer.in_sync,
             best=self.best,
+            attempt=self.save,
             **_notes(experiment),
         )
         logs = stages.track(logs, self.everyone)
@@ -127,27 +205,6 @@ class Session:
         return stages.stop_at(
             logs, minutes=left, mean_return=config.stop_at_return, window=config.window, when=self.signals.stopped
         )
-
-    def _finish(self, status: str, consistent: bool) -> dict[str, float] | None:
-        """Save the agent first, then evaluate and plot: if these fail, the agent is already saved. If an exception came
-        in the middle of a step (not `consistent`), `resume` continues from an earlier checkpoint."""
-        trainer, run, config = self.trainer, self.run, self.experiment.run
-        try:
-            if consistent:
-                self.save_checkpoint()
-            else:
-                _save_agent(self.experiment, trainer, run)
-            run.note(status=status, env_steps=trainer.env_steps, episodes=trainer.episodes)
-        except OSError as error:
-            raise SaveFailed(f"training ended but saving into {run.folder} failed: {error}") from error
-        if "compile" in trainer.notes:
-            _note_compilation(trainer, run, config.quiet)
-        evaluation = None
-        if status == "finished":
-            evaluation = _evaluate(self.experiment, trainer.agent, config.evaluation_episodes)
-            run.note(final_evaluation=evaluation)
-        _illustrate(self.experiment, trainer.agent, run, film_it=config.video and status == "finished")
-        return evaluation
 
 
 def drive(sessions: list[Session]) -> list[Finished]:
@@ -228,14 +285,6 @@ def _notes(experiment: Experiment) -> PlainDict:
     run = experiment.run
     envs = {"env": run.env, "env_kwargs": run.env_arguments, "frame_stack": run.frame_stack}
     return envs | {"algorithm": experiment.algorithm}
-
-
-def _save_agent(experiment: Experiment, trainer: AnyTrainer, run: Run) -> None:
-    agent = trainer.agent
-    agent.save(run.folder / "agent", env_steps=trainer.env_steps, **_notes(experiment))
-    agent.save_policy_net(run.models / "final_actor.pth")
-    if agent.has_value:
-        agent.save_value_net(run.models / "final_critic.pth")  # type: ignore[attr-defined]
 
 
 def _illustrate(experiment: Experiment, agent: Agent, run: Run, film_it: bool) -> None:

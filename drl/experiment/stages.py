@@ -90,7 +90,7 @@ class BestModel:
 def keep_models(
     logs: Iterable[Log],
     agent: Agent,
-    folder: Path,
+    folder: Path | Callable[[], Path],
     budget: int,
     num_checkpoints: int,
     window: int = 100,
@@ -98,6 +98,7 @@ def keep_models(
     in_episodes: bool = False,
     in_sync: Callable[[], bool] = lambda: True,
     best: BestModel | None = None,
+    attempt: Callable[[Callable[[], None]], object] = lambda save: save(),
     **notes: object,
 ) -> Iterator[Log]:
     """Save `pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a
@@ -105,22 +106,30 @@ def keep_models(
 
     Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved before
     `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's card.
-    `best` keeps what a resumed run must remember.
+    `best` keeps what a resumed run must remember. `attempt` is called with what saves. `folder` may be a
+    function, for a folder that moves.
     """
     best = best or BestModel()
+    models: Callable[[], Path] = folder if callable(folder) else lambda: folder
+
+    def save_best(log: Log) -> None:
+        agent.save_policy_net(models() / "best_return_pi_ckpt.pth")
+        mean_return = log.recent["mean_ep_return"]
+        agent.save(models() / "best_agent", **notes, env_steps=log.env_steps, mean_return=mean_return)
+
     for log in logs:
         if not best.full and log.recent.get("window", 0) >= window:
             best.mean_return, best.full = float("-inf"), True
         better = log.recent.get("mean_ep_return", float("-inf")) > best.mean_return
         if better and log.episodes >= best_after and in_sync():
+            attempt(functools.partial(save_best, log))
             best.mean_return = log.recent["mean_ep_return"]
-            agent.save_policy_net(folder / "best_return_pi_ckpt.pth")
-            agent.save(folder / "best_agent", **notes, env_steps=log.env_steps, mean_return=best.mean_return)
         now = log.episodes if in_episodes else log.env_steps
         before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
         for number in range(1, num_checkpoints + 1):
             if before < number * budget / num_checkpoints <= now:
-                agent.save_policy_net(folder / f"pi_ckpt{number}.pth")
+                file = f"pi_ckpt{number}.pth"
+                attempt(lambda file=file: agent.save_policy_net(models() / file))  # type: ignore[misc]
         yield log
 
 

@@ -34,11 +34,10 @@ class StopSignals:
         with contextlib.suppress(ValueError):
             handled = [number for number in STATUS if signal.getsignal(number) is not signal.SIG_IGN]
             self._previous = {number: signal.signal(number, self._note) for number in handled}
-            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._lose_patience)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous:
+        if signal.SIGALRM in self._previous:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
@@ -68,7 +67,9 @@ class StopSignals:
         self.seen = number if first else self.seen
         if not self._holding and (self._leaving or not first):
             raise Interrupted
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
+        if first:
+            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._lose_patience)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
 
     def _lose_patience(self, number: int, frame: FrameType | None) -> None:
         if not self._holding and self.may_be_left():

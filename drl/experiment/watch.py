@@ -137,7 +137,7 @@ def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
     if drawn and "\n" not in drawn:
         return "  ".join([drawn, *explained])
     encoded = agent.obs_spec.encode_one(step.obs)[None]
-    parts = [f"{count:4d}", f"obs {_short(encoded[0])}", *explained, f"action {_short(step.action)}"]
+    parts = [f"{count:4d}", f"obs {short(encoded[0])}", *explained, f"action {short(step.action)}"]
     parts.append(f"reward {step.reward:g}")
     plain = {k: v for k, v in step.info.items() if isinstance(v, str | int | float | bool | np.generic)}
     line = "  ".join(parts + [f"{k}={v}" for k, v in plain.items()])
@@ -147,13 +147,13 @@ def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
 def _explained(values: Array, action: Array) -> str:
     """All numbers if they are few, else the one of the chosen action."""
     if np.size(values) <= MANY or np.ndim(action) or not 0 <= int(action) < len(values):
-        return _short(values)
+        return short(values)
     return f"{values[int(action)]:.2f} for {int(action)} (of {len(values)}: mean {values.mean():.2f})"
 
 
-def _short(array: Array) -> str:
+def short(value: object) -> str:
     """A few numbers in full, or a summary of many."""
-    array = np.asarray(array)
+    array = np.asarray(value)
     if array.size > MANY:
         return f"[{array.shape} min {array.min():.2f} mean {array.mean():.2f} max {array.max():.2f}]"
     return np.array2string(array, precision=2, suppress_small=True, separator=" ").replace("\n", "")

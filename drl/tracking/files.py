@@ -1,13 +1,20 @@
-"""Logs as files: `metrics.jsonl`, the source of all plots and reports, and `progress.csv` for spreadsheets.
+"""Logs as files: `metrics.jsonl`, the source of all plots and reports, `episodes.jsonl`, finished episodes as seeds and
+actions, and `progress.csv` for spreadsheets.
 
-Both continue an existing file. A resumed run repeats some learning steps. Rows at or after the first new log's learning
-step are dropped first, so an interrupted run leaves the same rows as an uninterrupted one.
+Each continues an existing file. A resumed run repeats some learning steps. Rows at or after the first new log's
+learning step are dropped first, so an interrupted run leaves the same rows as an uninterrupted one.
+
+A row that cannot be written waits in memory; the next `flush` writes it, if need be into another folder (`move`).
 """
 
+import contextlib
 import csv
 import io
+import itertools
 import json
 import math
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -21,7 +28,90 @@ Row = PlainDict  # one line of metrics.jsonl
 MOST_METRICS = 1 << 30  # bytes
 
 
-class JsonlTracker:
+class FileTracker(ABC):
+    """Rows at the end of a file, one for each log."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.waiting: list[Row] = []  # not written yet
+        self._file: IO[bytes] | None = None
+        self._size = 0  # bytes of whole rows in the file
+
+    def write(self, log: Log) -> None:
+        row = self._row(log)
+        if row is not None:
+            self.waiting.append(row)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait. If that fails, the file has none of them."""
+        if not self.waiting:
+            return
+        try:
+            content = self._open_for(self.waiting)
+            assert self._file is not None
+            left = memoryview(content)
+            while left:  # a disk that becomes full takes a part, and then raises
+                left = left[self._file.write(left) :]
+        except BaseException:
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file.fileno(), self._size)
+                    self._file.seek(self._size)
+            raise
+        self._size += len(content)
+        self.waiting = []
+
+    def content(self) -> bytes:
+        """What is written, also if the file was deleted since."""
+        if self._file is not None:
+            return os.pread(self._file.fileno(), self._size, 0)
+        return self.path.read_bytes() if self.path.is_file() else b""
+
+    def move(self, folder: Path) -> None:
+        """Continue in another folder, which has a copy of the file."""
+        self._drop_file()
+        self.path = folder / self.path.name
+
+    def close(self) -> None:
+        self.flush()
+        self._drop_file()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _continue(self, size: int) -> None:
+        """Open the file and cut it to its first `size` bytes."""
+        self._file = self.path.open("r+b" if self.path.exists() else "w+b", buffering=0)
+        self._file.truncate(size)
+        self._file.seek(size)
+        self._size = size
+
+    @abstractmethod
+    def _row(self, log: Log) -> Row | None: ...
+
+    @abstractmethod
+    def _open_for(self, rows: list[Row]) -> bytes:
+        """Open the file, if it is not, and return what to append to it for these rows."""
+
+
+class JsonLines(FileTracker):
+    """One JSON object per line, each with its `learning_steps`."""
+
+    def _open_for(self, rows: list[Row]) -> bytes:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            old = _json_rows(self.path) if self.path.exists() else []
+            first = rows[0]["learning_steps"]
+            kept = itertools.takewhile(lambda line: line[1].get("learning_steps", 0) < first, old)
+            self._continue(sum(len(line) for line, _ in kept))
+        return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+
+
+class JsonlTracker(JsonLines):
     """One flat JSON object per log, plus its finished episodes as `[return, length, terminated, success]`. `success` is
     null if the environment does not define success.
 
@@ -34,39 +124,13 @@ class JsonlTracker:
     '{"env_steps": 8, "episodes": 0, "learning_steps": 1, "learn/loss": null, "finished": []}\\n'
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self._file: IO[bytes] | None = None
-
-    def write(self, log: Log) -> None:
-        if self._file is None:
-            self._file = self._open(log.learning_steps)
+    def _row(self, log: Log) -> Row:
         row: Row = {name: _json_number(value) for name, value in log.flat().items()}
         row["finished"] = [
             [_json_number(e.episode_return), int(e.length), bool(e.terminated), _json_flag(e.success)]
             for e in log.finished
         ]
-        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _open(self, learning_steps: int) -> IO[bytes]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.path.exists():
-            return self.path.open("wb")
-        kept = 0  # bytes
-        for line, row in _json_rows(self.path):
-            if row.get("learning_steps", 0) >= learning_steps:
-                break
-            kept += len(line)
-        file = self.path.open("r+b")
-        file.truncate(kept)
-        file.seek(kept)
-        return file
+        return row
 
 
 def read_metrics(path: str | Path) -> list[Row]:
@@ -114,7 +178,7 @@ def _json_flag(value: bool | None) -> bool | None:
     return None if value is None else bool(value)  # converts NumPy's bool, too
 
 
-class CsvTracker:
+class CsvTracker(FileTracker):
     """One line per log. A new column is added on the right and stays empty in earlier lines.
 
     >>> import tempfile
@@ -130,34 +194,33 @@ class CsvTracker:
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        super().__init__(path)
         self.columns: list[str] = []
-        self._file: IO[str] | None = None
 
-    def write(self, log: Log) -> None:
-        row = log.flat()
+    def _row(self, log: Log) -> Row:
+        return {name: value.item() if hasattr(value, "item") else value for name, value in log.flat().items()}
+
+    def _open_for(self, rows: list[Row]) -> bytes:
         fresh = self._file is None
-        if fresh:
-            lines = self._lines_before(log.learning_steps)
-            self.columns = lines[0] if lines else list(row)
-        new = [name for name in row if name not in self.columns]
+        lines = self._lines_before(rows[0]["learning_steps"]) if fresh else []
+        columns = self.columns if not fresh else lines[0] if lines else []
+        new = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in columns]
         if fresh or new:
-            lines = lines if fresh else self._read()
-            self.columns = [*self.columns, *new]
-            self._rewrite([[*line, *[""] * (len(self.columns) - len(line))] for line in lines[1:]])
-        assert self._file is not None
-        values = (row.get(name, "") for name in self.columns)
-        self._file.write(_csv_line([value.item() if hasattr(value, "item") else value for value in values]))
-        self._file.flush()
+            self._rewrite([*columns, *new], lines[1:] if fresh else self._read()[1:])
+        return "".join(_csv_line([row.get(name, "") for name in self.columns]) for row in rows).encode()
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def _rewrite(self, columns: list[str], lines: list[list[str]]) -> None:
+        """Replace the whole file atomically: a kill leaves either the old file or the new one."""
+        padded = [[*line, *[""] * (len(columns) - len(line))] for line in lines]
+        content = "".join(_csv_line(line) for line in [columns, *padded]).encode()
+        write_atomically(self.path, content)
+        self._drop_file()
+        self._continue(len(content))
+        self.columns = columns
 
     def _read(self) -> list[list[str]]:
         """Header and rows, without an incomplete last line."""
-        text = self.path.read_bytes().decode(errors="replace")
+        text = self.content().decode(errors="replace")
         return list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
 
     def _lines_before(self, learning_steps: int) -> list[list[str]]:
@@ -171,12 +234,6 @@ class CsvTracker:
             raise UnusableFile(
                 f"{self.path} exists but was not written by drl ({error}); move it away or give another path"
             ) from error
-
-    def _rewrite(self, rows: list[list[str]]) -> None:
-        """Replace the whole file atomically: a kill leaves either the old file or the new one."""
-        self.close()
-        write_atomically(self.path, "".join(_csv_line(line) for line in [self.columns, *rows]).encode())
-        self._file = self.path.open("a", encoding="utf-8", newline="")
 
 
 def _csv_line(values: Sequence[object]) -> str:

@@ -194,7 +194,7 @@ def test_signals_save_and_say_so(tmp_path, sent, code, status):
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_the_final_save_loses_nothing(tmp_path, sent):
-    """The signal arrives while the agent is being written."""
+    """The signals arrive while the agent is being written: it is whole, and only the final evaluation is left."""
     code = f"""
 import os, signal, sys
 from drl.core import agent_files
@@ -203,18 +203,22 @@ write = agent_files.write_agent
 def signalled(folder, card, arrays):
     if folder.name == "agent":
         print("signal", flush=True)
-        os.kill(os.getpid(), {int(sent)})
+        for _ in range(3):
+            os.kill(os.getpid(), {int(sent)})
     write(folder, card, arrays)
 agent_files.write_agent = signalled
 sys.exit(main(["train", "ppo", {", ".join(map(repr, [*TINY, *LEAN, "--checkpoint-every", "0"]))}]))
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=120)
     assert ended.stdout.count(b"signal\n") == 1
-    assert ended.returncode == 0
-    record = json.loads(next(tmp_path.rglob("run.json")).read_text())
-    assert record["status"] == "finished"
+    assert ended.returncode == 128 + sent
+    (record,) = tmp_path.rglob("run.json")
+    assert json.loads(record.read_text())["status"] == ("interrupted" if sent == signal.SIGINT else "terminated")
     assert list(tmp_path.rglob("agent/card.json"))
     assert not list(tmp_path.rglob("*.part"))
+    drl("resume", record.parent, cwd=tmp_path)
+    assert json.loads(record.read_text())["status"] == "finished"
+    assert "final_evaluation" in json.loads(record.read_text())
 
 
 @pytest.mark.parametrize(

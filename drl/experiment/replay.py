@@ -1,0 +1,67 @@
+"""A recorded episode played again: same seed, same actions, so the same episode."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from drl.core.errors import BadInput, EnvFailed
+from drl.core.specs import Array
+from drl.envs.make_vec_env import make_env
+from drl.experiment.config import RunConfig
+from drl.tracking.recorded_episodes import RecordedEpisode
+from drl.tracking.video import write_video
+
+Env = gym.Env[object, object]
+
+
+class Again(NamedTuple):
+    """One step of an episode that is played again."""
+
+    obs: object  # before the action
+    action: Array
+    reward: float
+
+
+def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
+    """The steps of a recorded episode. Raises if the environment fails, or does not repeat itself."""
+    actions, total = recorded.played.actions, 0.0
+    try:
+        obs, _ = env.reset(seed=recorded.played.seed)
+        for count, action in enumerate(actions.tolist() if actions.ndim == 1 else actions, start=1):
+            following, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            yield Again(obs, np.asarray(action), float(reward))
+            obs = following
+            if (terminated or truncated) and count < len(actions):
+                raise EnvFailed(f"the episode ends after {count} steps; recorded were {len(actions)}: {UNREPEATABLE}")
+    except EnvFailed:
+        raise
+    except Exception as error:
+        raise EnvFailed(f"the environment fails again: {type(error).__name__}: {error}") from error
+    if recorded.number and not np.isclose(total, recorded.episode_return, rtol=1e-9, equal_nan=True):
+        raise EnvFailed(f"the return is {total:g}; recorded was {recorded.episode_return:g}: {UNREPEATABLE}")
+
+
+UNREPEATABLE = "this environment does not repeat itself, or its version is another"
+
+
+def open_again(run: RunConfig, mode: str | None) -> Env:
+    """An environment of a run, to play an episode again; `mode` is how it is rendered."""
+    if mode == "rgb_array":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    env = make_env(run.env, render_mode=mode, env_kwargs=run.env_arguments)
+    if mode is not None and env.render_mode != mode:
+        raise BadInput(f"{run.env} cannot be drawn: it has no render mode {mode!r}")
+    return env
+
+
+def film_again(run: RunConfig, recorded: RecordedEpisode, path: Path) -> Path:
+    """Write a recorded episode as an mp4."""
+    with open_again(run, "rgb_array") as env:
+        frames = (np.asarray(env.render()) for _ in play_again(env, recorded))
+        return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))

@@ -1,0 +1,166 @@
+"""Writing into a run's folder, whatever happens to it: a full disk, a folder that was moved or deleted.
+
+Training never stops for it. What cannot be written there is written into another folder, `fallback_dir` or one in
+memory; as soon as the run's own folder can be written again, everything is brought back.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from drl.core.errors import SaveFailed
+from drl.core.log import Log
+from drl.core.safe_files import write_atomically
+from drl.experiment.run_folder import Run
+from drl.tracking.files import FileTracker
+
+RETRY = 30.0  # seconds between two attempts to go back
+LAST_TRIES = (0.0, 1.0, 2.0)  # seconds before each of the attempts at the end of a run
+MEMORY = Path("/dev/shm")  # a folder in memory, where the system has one
+TAKEN_ALONG = ("models", "agent", "tensorboard", "plots", "videos")
+
+
+class SavingFailed(UserWarning):
+    """A run's folder cannot be written; training goes on."""
+
+
+class RunWriter:
+    """Calls what writes into `run.folder`. If that raises `OSError`, the run moves to another folder."""
+
+    def __init__(self, run: Run, trackers: Iterable[object], fallback_dir: str | None = None):
+        self.run, self.home = run, run.folder
+        self.fallback_dir = fallback_dir
+        self.files = [each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder]
+        self.error: OSError | None = None  # of the last attempt, if it failed
+        self._tried = 0.0  # when going back was last tried
+        self._warned = False
+
+    @property
+    def away(self) -> bool:
+        return self.run.folder != self.home
+
+    def __call__(self, write: Callable[[], object], again: Callable[[], object] | None = None) -> bool:
+        """Whether `write` succeeded: here, or elsewhere in a second attempt (`again`, if that differs)."""
+        try:
+            self._stay_with_folder()
+            write()
+        except OSError as error:
+            self.error = error
+            if not self._leave(error):
+                return False
+            try:
+                (again or write)()
+            except OSError as later:
+                self.error = later
+                return False
+        self.error = None
+        return True
+
+    def finish(self) -> None:
+        """The end of a run. Raises if what it has is not on disk."""
+        for pause in LAST_TRIES:
+            if self.error is None and not self.away:
+                return
+            time.sleep(pause)
+            self._go_back()
+        if self.error is not None:
+            raise SaveFailed(f"training ended, but saving into {self.run.folder} failed: {self.error}")
+        if self.fallback_dir is None:
+            raise SaveFailed(
+                f"training ended, but {self.home} cannot be written; everything is in {self.run.folder}, which is in "
+                "memory: copy it before the machine restarts, and use --fallback-dir next time"
+            )
+
+    def _stay_with_folder(self) -> None:
+        """See whether the folder is still there."""
+        if self.away and time.monotonic() - self._tried > RETRY:
+            self._go_back()
+        if not self.run.is_there():
+            moved = self.run.moved_to()
+            if moved is not None:
+                self._warn(f"{self.run.folder} was moved to {moved}; the run goes on there")
+                if not self.away:
+                    self.home = moved
+                self._follow(moved)
+            else:
+                self._warn(f"{self.run.folder} was deleted; it is written again")
+                self._move(self.run.folder)
+
+    def _leave(self, error: OSError) -> bool:
+        """Move to the fallback folder; False if that fails, too."""
+        if self.away:
+            return False
+        what = f"saving into {self.home} failed ({error.strerror or error}); training goes on"
+        try:
+            if self.fallback_dir is not None:
+                refuge = Path(self.fallback_dir) / self.home.parent.name / self.home.name
+            else:
+                refuge = Path(tempfile.mkdtemp(prefix="drl-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+                refuge = refuge / self.home.parent.name / self.home.name
+            self._move(refuge)
+        except OSError as other:
+            self._warn(f"{what}, and saving is tried again. The fallback failed, too: {other}")
+            return False
+        self._warn(f"{what}. The run is in {self.run.folder} until there is room")
+        self._tried = time.monotonic()
+        return True
+
+    def _go_back(self) -> None:
+        self._tried = time.monotonic()
+        if not self.away:
+            return
+        with contextlib.suppress(OSError):
+            self._move(self.home)
+            self.error = None
+
+    def _move(self, folder: Path) -> None:
+        """Continue in another folder with everything that can be taken along. Nothing changes if that fails."""
+        self.run.write_into(folder)
+        for part in TAKEN_ALONG:
+            (folder / part).mkdir(exist_ok=True)
+            if folder != self.run.folder:
+                _copy(self.run.folder / part, folder / part)
+        for file in self.files:
+            write_atomically(folder / file.path.name, file.content())
+        self._follow(folder)
+
+    def _follow(self, folder: Path) -> None:
+        for file in self.files:
+            file.move(folder)
+        self.run.move(folder)
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, SavingFailed, stacklevel=3)
+
+
+class KeptTracker:
+    """A file tracker whose rows are never lost: they wait in memory, or go where the run goes."""
+
+    def __init__(self, tracker: FileTracker, writer: RunWriter):
+        self.tracker, self.writer = tracker, writer
+
+    def write(self, log: Log) -> None:
+        self.writer(lambda: self.tracker.write(log), again=self.tracker.flush)
+
+    def flush(self) -> None:
+        self.writer(self.tracker.flush)
+
+    def close(self) -> None:
+        self.writer(self.tracker.close)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the files that can be read; cards of agents last, after the weights that they name."""
+    files = [path for path in sorted(source.rglob("*")) if path.is_file() and not path.is_symlink()]
+    for path in sorted(files, key=lambda path: path.name == "card.json"):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        write_atomically(target / path.relative_to(source), content)
