@@ -1,14 +1,14 @@
 """Bugs put back in on purpose (`make mutants`): each must fail the default tests that `mutants.yaml` names for it.
 
-Works on copies of the tree in a temporary folder, one per job. A mutant is killed if pytest ends with exit code 1: tests
-ran and failed. Any other exit code but 0 (a test that cannot be collected, does not exist or is slow) is an error.
+Works on copies of the tree in a temporary folder, one per job. A mutant is killed if pytest ends with exit code 1:
+tests ran and failed. Any other code but 0 (a test that cannot be collected, does not exist or is slow) is an error.
 """
 
 import argparse
-import itertools
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +22,7 @@ import yaml
 TREE = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("mutants.yaml")
 JOBS = 2
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 MOST_SECONDS = 300  # per mutant; a default test that hangs must say so itself
 
 
@@ -58,30 +59,19 @@ def copy_tree(to: Path) -> None:
             shutil.copy2(TREE / name, to / name)
 
 
-def python(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def python(copy: Path, *words: str, seconds: float = MOST_SECONDS) -> subprocess.CompletedProcess[str]:
     """Run Python in a copy of the tree, whose package comes before the installed one."""
     # Compiled files are never written: two versions of a source within one second would look alike.
     own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
     command = [sys.executable, *words]
-    with subprocess.Popen(
-        command,
-        cwd=copy,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    env, pipes = os.environ | {"OMP_NUM_THREADS": "1"} | own, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=copy, env=env, text=True, start_new_session=True, **pipes) as process:
         try:
-            output, _ = process.communicate(timeout=MOST_SECONDS)
+            output, _ = process.communicate(timeout=seconds)
         except BaseException:  # the time is up, or Ctrl-C: end the tests and all that they started
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, process.returncode, output)
-
-
-def run_tests(copy: Path, tests: tuple[str, ...] | list[str]) -> subprocess.CompletedProcess[str]:
-    return python(copy, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests)
 
 
 def check_copy(copy: Path, tests: list[str]) -> str | None:
@@ -89,7 +79,7 @@ def check_copy(copy: Path, tests: list[str]) -> str | None:
     found = python(copy, "-c", "import drl; print(drl.__file__)").stdout.strip()
     if found != str(copy / "drl" / "__init__.py"):
         return f"Python imports {found}, not the copy in {copy}"
-    ended = run_tests(copy, tests)
+    ended = python(copy, *PYTEST, *tests, seconds=10 * MOST_SECONDS)
     return None if ended.returncode == 0 else f"the tests fail without any mutant:\n{ended.stdout[-3000:]}"
 
 
@@ -99,7 +89,7 @@ def verdict(mutant: Mutant, copy: Path) -> str:
     source = file.read_text()
     try:
         file.write_text(mutant.applied(source))
-        code = run_tests(copy, mutant.tests).returncode
+        code = python(copy, *PYTEST, *mutant.tests).returncode
     except subprocess.TimeoutExpired:
         return f"ERROR: no end within {MOST_SECONDS} s"
     finally:
@@ -137,6 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="the mutants with this text in their name or file")
     only = parser.parse_args().only
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no folder behind
     mutants = [mutant for mutant in read_mutants() if only in mutant.name or only in mutant.file]
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     with tempfile.TemporaryDirectory(prefix="drl-mutants-") as folder:
@@ -149,11 +140,11 @@ def main() -> int:
                 sys.exit(wrong)
         print(f"{len(tests)} tests pass without a mutant; {len(mutants)} mutants follow", flush=True)
         verdicts = judge(mutants, copies) if copies else {}
-    killed = sum(word == "killed" for word in verdicts.values())
-    for mutant, word in itertools.filterfalse(lambda item: item[1] == "killed", verdicts.items()):
+    alive = {mutant: word for mutant, word in verdicts.items() if word != "killed"}
+    for mutant, word in alive.items():
         print(f"\n{word}: {mutant.name}\n  {mutant.file}: {mutant.old!r} → {mutant.new!r}\n  {' '.join(mutant.tests)}")
-    print(f"{killed} passed, {len(verdicts) - killed} failed")
-    return int(killed < len(verdicts) or not verdicts)
+    print(f"{len(verdicts) - len(alive)} passed, {len(alive)} failed")
+    return int(bool(alive) or not verdicts)
 
 
 if __name__ == "__main__":
