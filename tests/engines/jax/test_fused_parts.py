@@ -18,7 +18,7 @@ from drl.engines.jax.algorithms.dqn import PureDQN
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
-from drl.engines.jax.fused.counters import Budget, value_at
+from drl.engines.jax.fused.counters import Budget, Counters, value_at
 from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.engines.jax.layers import transposed, untransposed
@@ -89,6 +89,13 @@ def test_moments_and_scaler_agree_with_numpy():
 @pytest.mark.parametrize("schedule", [Constant(0.2), Linear(1.0, 0.1, 1.5), Exponential(0.9, 0.05, 0.7)])
 def test_schedules_agree_with_core(schedule, time):
     assert float(value_at(schedule, jnp.float32(time))) == pytest.approx(schedule(time), rel=1e-5)
+
+
+@pytest.mark.parametrize("budget", [Budget(total_timesteps=10), Budget(num_episodes=10)])
+def test_a_budget_is_used_up_exactly_at_its_end(budget):
+    assert [bool(budget.used(Counters(count, count))) for count in (0, 9, 10, 11)] == [False, False, True, True]
+    assert [float(budget.progress(Counters(count, count))) for count in (0, 5, 10, 11)] == [0.0, 0.5, 1.0, 1.0]
+    assert not Budget().used(Counters(10, 10))
 
 
 def test_actions_follow_the_policy():
