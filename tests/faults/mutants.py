@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 import yaml
 
@@ -64,8 +65,8 @@ def python(copy: Path, *words: str, seconds: float = MOST_SECONDS) -> subprocess
     # Compiled files are never written: two versions of a source within one second would look alike.
     own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
     command = [sys.executable, *words]
-    env, pipes = os.environ | {"OMP_NUM_THREADS": "1"} | own, {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, cwd=copy, env=env, text=True, start_new_session=True, **pipes) as process:
+    env = os.environ | {"OMP_NUM_THREADS": "1"} | own
+    with Popen(command, cwd=copy, env=env, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True) as process:
         try:
             output, _ = process.communicate(timeout=seconds)
         except BaseException:  # the time is up, or Ctrl-C: end the tests and all that they started
