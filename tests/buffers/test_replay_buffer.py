@@ -101,6 +101,17 @@ def test_every_row_is_true(n_step, num_envs, prioritized):
             assert (bool(batch.terminated[i]), float(batch.discount[i])) == (terminated, pytest.approx(discount))
 
 
+def test_the_ring_holds_exactly_the_last_transitions():
+    buffer = ReplayBuffer(config(capacity=100, batch_size=50), GAMMA, 1, VECTOR, ACTION)
+    play, seen = Play(1, invalid=0.0), []
+    for _ in range(250):
+        seen.append((row := play.step())[0][0].tolist())
+        buffer.add(*row)
+    assert buffer.size == 100
+    drawn = {tuple(obs) for _ in range(40) for obs in buffer.take().obs.tolist()}
+    assert drawn == set(map(tuple, seen[-100:]))
+
+
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("capacity", [100, 4096])
 def test_stacks_come_back_as_they_were(n_step, capacity):
@@ -133,7 +144,7 @@ def test_updates_are_due_per_environment_step_whatever_the_number_of_envs():
     for num_envs in (1, 4):
         buffer = ReplayBuffer(config(train_every=4, warmup=100, gradient_steps=2), GAMMA, num_envs, VECTOR, ACTION)
         play, updates = Play(num_envs, invalid=0.0), 0
-        while buffer.env_steps < 500:
+        for _ in range(500 // num_envs):
             buffer.add(*play.step())
             while buffer.ready:
                 buffer.take()
@@ -157,17 +168,17 @@ def test_no_update_is_owed_for_the_time_without_a_batch(num_envs, n_step, train_
 
 
 def test_priorities_and_weights():
-    settings = {"priority_alpha": 0.7, "priority_beta": 0.5, "priority_beta_step": 0.1, "priority_eps": 0.05}
+    settings = {"priority_alpha": 0.7, "priority_beta": 0.3, "priority_beta_step": 0.1, "priority_eps": 0.05}
     buffer = ReplayBuffer(config(prioritized=True, capacity=128, **settings), GAMMA, 1, VECTOR, ACTION)
     play = Play(1, invalid=0.0)
     for _ in range(128):
         buffer.add(*play.step())
     errors = np.random.default_rng(3).random(128) * 4
     buffer.update_priorities(np.arange(128), errors)
-    probabilities, weights = oracles.prioritized_sampling(errors, 0.7, 0.5, 0.05)
+    probabilities, weights = oracles.prioritized_sampling(errors, 0.7, 0.3, 0.05)
     batch = buffer.take()
     np.testing.assert_allclose(batch.weight, weights[batch.index] / weights[batch.index].max(), rtol=1e-5)
-    assert buffer.beta == pytest.approx(0.6)
+    assert buffer.beta == pytest.approx(0.4)
     counts = np.bincount(np.concatenate([buffer.take().index for _ in range(800)]), minlength=128)
     np.testing.assert_allclose(counts / counts.sum(), probabilities, atol=0.003)
     for _ in range(20):

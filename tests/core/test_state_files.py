@@ -1,8 +1,11 @@
+import os
+
 import numpy as np
 import pytest
 
 from drl.core.agent_files import find_agent, read_agent, write_agent
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.safe_files import write_atomically
 from drl.core.seeding import Seeds, generator_state
 from drl.core.state_files import read_state, write_state
 
@@ -42,6 +45,20 @@ def test_a_half_written_state_is_refused(tmp_path):
     (tmp_path / "state.json").write_text('{"format": 1, "che')
     with pytest.raises(UnusableFile, match="not valid JSON"):
         read_state(tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    write_atomically(file, b"old")
+
+    def full(*_):
+        assert file.read_bytes() == b"old"  # a reader in the middle of it
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(file, b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
 def test_an_agent_is_replaced_in_one_piece(tmp_path):

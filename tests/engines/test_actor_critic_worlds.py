@@ -145,6 +145,19 @@ def test_a_saturated_policy_reaches_both_bounds_exactly(algorithm, engine, tmp_p
             np.testing.assert_array_equal(action, np.tile(np.float32(expected), (5, 1)))
 
 
+@pytest.mark.parametrize("engine", ["torch", "jax", "numpy"])
+def test_a_deterministic_policy_is_evaluated_without_its_noise(engine, tmp_path):
+    agent, _ = build("td3", "jax" if engine == "jax" else "torch")
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    expected = agent.act(obs)
+    if engine == "numpy":
+        agent.save(tmp_path)
+        agent = load_agent(tmp_path, engine="numpy")
+    agent.exploration = make_exploration(ActionNoiseConfig(noise_sigma=0.5, random_steps=0), agent.action_spec)
+    assert np.abs(agent.act(obs, explore=True) - expected).max() > 0.01
+    np.testing.assert_allclose(agent.act(obs), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])
 @pytest.mark.parametrize("noise", ["gaussian", "ornstein_uhlenbeck"])
 def test_replay_holds_the_policys_units_and_the_world_gets_its_own(algorithm, noise):

@@ -164,6 +164,17 @@ def test_a_seed_decides_everything(vectorization):
     assert run(1, "evaluation") != first
 
 
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_every_episode_has_a_seed_of_its_own(vectorization):
+    short = {"max_episode_steps": 2}
+    with make_vec_env("CartPole-v1", 3, 1, vectorization=vectorization, env_kwargs=short) as envs:
+        first = envs.reset().tolist()
+        for _ in range(10):
+            step = envs.step(np.zeros(3, np.int64))
+            first += step.obs[step.over].tolist()
+    assert len(first) == len(set(map(tuple, first))) == 3 * 6
+
+
 def test_envs_do_not_depend_on_how_many_there_are():
     def run(count):
         with make_vec_env("CartPole-v1", count, 4, vectorization="sync") as envs:

@@ -157,6 +157,21 @@ def test_a_session_remembers_the_best_model_and_its_time(tmp_path):
     assert state["seconds"] > 0
 
 
+def test_a_checkpoint_comes_after_the_row_of_its_learning_step(tmp_path, monkeypatch):
+    """A kill between the two must not leave a gap: a row that is written twice is dropped, a missing one is lost."""
+    settings = CASES["ppo"].to_flat() | {"results_dir": str(tmp_path), "total_timesteps": 400, "checkpoint_every": 100}
+    saved, save = [], Checkpoints.save
+
+    def noted(self, env_steps, state, *rest):
+        saved.append((len(rows(self.folder.parent)), state["trainer"]["stats"]["counters"][1]))
+        save(self, env_steps, state, *rest)
+
+    monkeypatch.setattr(Checkpoints, "save", noted)
+    train(Experiment.from_flat(settings, "test"), console=False)
+    assert len(saved) >= 4
+    assert all(written == learned for written, learned in saved)
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -352,7 +367,7 @@ def test_a_damaged_row_file_is_detected(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(bytes(content))
-    with pytest.raises(UnusableFile, match="damaged"):
+    with pytest.raises(UnusableFile, match="its checksum differs"):  # not "damaged", which is in the path as well
         files.read(chunks, 0)
     path.unlink()
     with pytest.raises(UnusableFile, match="does not exist"):

@@ -3,9 +3,11 @@ import itertools
 import numpy as np
 import pytest
 
+from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig
+from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
 from drl.core.contracts import Learned
 from drl.core.errors import NonFinite
 from drl.core.normalize import RewardScaler
@@ -87,3 +89,88 @@ def test_a_number_that_is_not_finite_stops_with_a_hint():
         trainer.algorithm.learn = lambda batch, progress: Learned({"policy_loss": float("nan")})
         with pytest.raises(NonFinite, match=r"policy_loss.*learning rate"):
             trainer.step()
+
+
+class Recorder:
+    """An exploration that changes nothing and remembers what it is told."""
+
+    carries = True
+
+    def __init__(self):
+        self.now, self.times, self.begins = None, [], []
+
+    def at(self, env_steps):
+        self.now = env_steps
+        return {}
+
+    def begin(self, envs=None):
+        self.begins.append(None if envs is None else envs.tolist())
+
+    def __call__(self, action, rng, action_mask=None):
+        self.times.append(self.now)
+        return action
+
+
+def make_replay_trainer(envs, **changes):
+    specs = (envs.obs_spec, envs.action_spec)
+    settings = (QModelConfig(hidden_sizes=(8,)), DQNConfig())
+    agent, learner = build_learner("dqn", specs, settings, Seeds(1))
+    buffer = ReplayBuffer(ReplayConfig(batch_size=8, warmup=8, train_every=4, **changes), 0.99, envs.num_envs, *specs)
+    return Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=5))
+
+
+def test_exploration_is_told_environment_steps_and_where_episodes_begin():
+    """ε of 4 environments falls as fast as that of one: per step of an environment, not per call."""
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_replay_trainer(envs)
+        trainer.agent.exploration = told = Recorder()
+        over, step = [], envs.step
+        envs.step = lambda action: over.append((result := step(action)).over.tolist()) or result
+        trainer.step()
+        trainer.step()
+    assert told.times == list(range(0, 4 * len(over), 4))
+    assert told.begins == [None, *over]
+    assert any(map(any, over))
+
+
+def test_the_errors_of_an_update_become_the_priorities_of_its_rows():
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_replay_trainer(envs, prioritized=True)
+        learned, given = [], []
+
+        def learn(batch, progress):
+            learned.append((batch.index.tolist(), [len(learned) + row / 8 for row in range(8)]))
+            return Learned({}, np.array(learned[-1][1]))
+
+        trainer.algorithm.learn = learn
+        trainer.buffer.update_priorities = lambda index, error: given.append((index.tolist(), error.tolist()))
+        trainer.step()
+    assert given == learned
+    assert len(given) == 5
+
+
+def test_a_log_has_means_over_the_updates_that_report_a_number():
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_replay_trainer(envs)
+        reports = iter([{"loss": 1.0}, {"loss": 2.0, "actor_loss": 5.0}, {"loss": 3.0}, {"loss": 4.0}, {"loss": 10.0}])
+        trainer.algorithm.learn = lambda batch, progress: Learned(next(reports))
+        assert trainer.step().learn == {"loss": 4.0, "actor_loss": 5.0}
+
+
+def test_rewards_and_steps_of_a_log_are_its_own_and_leave_out_reset_rows():
+    """The native CartPole resets in a row of its own, which pays nothing and is no step."""
+    with make_vec_env("CartPole-v1", 4, seed=1, vectorization="native") as envs:
+        logs = list(itertools.islice(make_trainer(envs)(), 4))
+        assert logs[-1].env_steps == envs.stats.env_steps < 4 * 4 * CONFIG.rollout_length
+    assert [log.rollout["mean_reward"] for log in logs] == [1.0] * 4
+    assert sum(log.rollout["rollout_len"] for log in logs) == logs[-1].env_steps
+
+
+def test_a_rollout_is_learned_with_the_statistics_that_it_was_played_with():
+    with make_vec_env("CartPole-v1", 4, seed=1) as envs:
+        trainer = make_trainer(envs, normalize=True)
+        counts, learn = [], trainer.algorithm.learn
+        trainer.algorithm.learn = lambda *given: counts.append(trainer.agent.normalizer.count) or learn(*given)
+        for _ in range(3):
+            trainer.step()
+    assert counts == [0, 128, 256]

@@ -1,19 +1,25 @@
 """The pieces of a fused program, each against its NumPy twin or a brute-force loop."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine_twins import QUICK
 
+from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Exponential, Linear
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.engines.jax.algorithms.dqn import PureDQN
+from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
-from drl.engines.jax.fused.counters import value_at
+from drl.engines.jax.fused.counters import Budget, Counters, value_at
+from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.engines.jax.layers import transposed, untransposed
 from drl.engines.jax.models import make_q_value_model
@@ -83,6 +89,13 @@ def test_moments_and_scaler_agree_with_numpy():
 @pytest.mark.parametrize("schedule", [Constant(0.2), Linear(1.0, 0.1, 1.5), Exponential(0.9, 0.05, 0.7)])
 def test_schedules_agree_with_core(schedule, time):
     assert float(value_at(schedule, jnp.float32(time))) == pytest.approx(schedule(time), rel=1e-5)
+
+
+@pytest.mark.parametrize("budget", [Budget(total_timesteps=10), Budget(num_episodes=10)])
+def test_a_budget_is_used_up_exactly_at_its_end(budget):
+    assert [bool(budget.used(Counters(count, count))) for count in (0, 9, 10, 11)] == [False, False, True, True]
+    assert [float(budget.progress(Counters(count, count))) for count in (0, 5, 10, 11)] == [0.0, 0.5, 1.0, 1.0]
+    assert not Budget().used(Counters(10, 10))
 
 
 def test_actions_follow_the_policy():
@@ -166,3 +179,28 @@ def test_priorities_rule_the_draw():
         np.testing.assert_allclose(batch.weight, expected / expected.max(), rtol=1e-4)
     assert float(after.beta) == pytest.approx(0.5)
     np.testing.assert_allclose(counts / counts.sum(), probability, atol=0.01)
+
+
+def test_exploration_is_told_environment_steps(monkeypatch):
+    """Not calls: ε of two environments falls as fast as that of one."""
+
+    class TellsTheTime:
+        def begin(self, num_envs):
+            return jnp.zeros((num_envs, 0))
+
+        def act(self, params, now, draws, key):
+            return jnp.broadcast_to(now.env_steps, (2,)), now.noise
+
+    monkeypatch.setattr(FusedOffPolicy, "acting", TellsTheTime())
+    env = make_jax_env("CartPole-v1")
+    model = make_q_value_model(env.obs_spec, env.action_spec, QModelConfig(hidden_sizes=(4,)))
+    config = ReplayConfig(capacity=20, batch_size=4)
+    program = FusedOffPolicy(env, PureDQN(model, DQNConfig()), 2, Budget(100), config)
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def three_steps(params, key):
+        carry = program.begin(params, key)
+        return jax.lax.scan(lambda carry, noise: program._act(carry, (noise, None, key)), carry, env.draw(key, (3, 2)))
+
+    carry, _ = three_steps(model.init(np.random.default_rng(0)), jax.random.key(0))
+    assert carry.buffer.steps.action[:3].tolist() == [[0, 0], [2, 2], [4, 4]]

@@ -4,7 +4,7 @@ Configurations are drawn from a seed over all fields, so every switch meets ever
 """
 
 from functools import partial
-from itertools import cycle
+from itertools import combinations, cycle
 
 import engine_twins as twins
 import jax
@@ -250,3 +250,21 @@ def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
     names = {f"{layer}.noise_{end}" for layer in ("backbone.2", "head.advantage") for end in ("in", "out")}
     assert online.keys() == target.keys() == names
     assert not any(np.allclose(online[name], target[name]) for name in online)
+
+
+def test_an_update_gives_online_and_target_network_their_own_noise(monkeypatch):
+    spec = twins.ACTIONS["categorical"]
+    _, model_state = twins.make_twins("q_value", twins.VECTOR, spec, QModelConfig(hidden_sizes=(5,), noisy=True))
+    learner, seen = jax_dqn.DQN(model_state, spec), []
+
+    def update(pure, state, rows, noise, rate):
+        seen.extend(noise)
+        return state, {}, np.zeros(4)
+
+    monkeypatch.setattr(jax_dqn, "_update", update)
+    monkeypatch.setattr(jax_dqn, "replay_rows", lambda batch: None)
+    learner.learn(None)
+    learner.learn(None)
+    for one, two in combinations(seen, 2):
+        assert one.keys() == two.keys() != set()
+        assert not any(np.allclose(one[name], two[name]) for name in one)

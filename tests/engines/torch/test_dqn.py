@@ -207,12 +207,48 @@ def test_noise_changes_at_every_step_of_exploring():
     assert len({int(agent.decide(obs)[0]) for _ in range(20)}) == 1
 
 
+def noise_of_all(layers):
+    return [noise.clone() for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+
+
+def test_both_networks_get_their_own_new_noise_in_every_update():
+    model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True, dueling=True), torch.Generator().manual_seed(0))
+    learner = DQN(model, ACTION, DQNConfig())
+    drawn = []
+    for seed in range(3):
+        learner.learn(replayed(seed))
+        drawn.append([noise_of_all(noisy_layers(net)) for net in (model, learner.target)])
+        assert all(noise.count_nonzero() == noise.numel() for noises in drawn[-1] for noise in noises)
+    draws = [noises for pair in drawn for noises in pair]  # of two networks in three updates
+    for one, two in itertools.combinations(draws, 2):
+        assert not any(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_a_noisy_network_without_a_numpy_form_is_evaluated_with_its_means():
+    images = ObsSpec("box", (1, 36, 36), "uint8")
+    model = make_q_value_model(images, ACTION, QModelConfig(noisy=True), torch.Generator().manual_seed(0))
+    agent, learner = QAgent(model, images, ACTION), DQN(model, ACTION, DQNConfig())
+    obs = np.random.default_rng(0).integers(256, size=(6, 1, 36, 36), dtype=np.uint8)
+    assert not np.allclose(agent.q_values(obs, noisy=True), agent.q_values(obs, noisy=True))
+    seen = [agent.q_values(obs), learner.predict(obs)]
+    learner._resample()
+    seen += [agent.q_values(obs), learner.predict(obs)]
+    for layer in noisy_layers(model):
+        layer.noise_in.zero_()
+        layer.noise_out.zero_()
+    with torch.no_grad():
+        expected = model(torch.from_numpy(obs)).numpy()
+    for values in seen:
+        np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
 def test_epsilon_is_a_coin_per_env():
     agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), OBS, ACTION, rng=np.random.default_rng(0))
     agent.exploration = EpsilonGreedy(Constant(0.4), ACTION)
     agent.exploration.at(0)
     obs = np.tile(np.ones(3, np.float32), (40_000, 1))
-    best = agent.decide(obs[:1])[0]
+    best, *others = np.unique(agent.decide(obs))
+    assert not others  # evaluation throws no coin
     share = np.bincount(agent.decide(obs, explore=True), minlength=4) / 40_000
     np.testing.assert_allclose(share[best], 0.6 + 0.1, atol=0.01)
     np.testing.assert_allclose(np.delete(share, best), 0.1, atol=0.01)

@@ -1,0 +1,41 @@
+from types import SimpleNamespace
+
+import numpy as np
+
+from drl.envs.sync_vec_env import SyncVecEnv
+from drl.experiment.evaluation import own_stream, run_episodes
+from drl.games.probes import CountingEnv
+
+
+class Constant:
+    """An agent that always takes action 0 in the first environment and 3 in the second."""
+
+    recurrent = False
+
+    def __init__(self, action_spec):
+        self.action_spec = action_spec
+
+    def begin(self, envs=None):
+        pass
+
+    def decide(self, obs, explore, action_mask):
+        return 3 * np.arange(len(obs))
+
+
+def test_every_environment_plays_its_share_however_long_its_episodes_are():
+    """Episode e lasts 1 + (2 e + first action) mod 5 steps: 1, 3, 5 with action 0 and 4, 1, 3 with action 3."""
+    with SyncVecEnv([CountingEnv] * 2, seed=0) as envs:
+        episodes = run_episodes(Constant(envs.action_spec), envs, 5).episodes
+    assert [(episode.env_index, episode.length) for episode in episodes] == [(0, 1), (0, 3), (0, 5), (1, 4), (1, 1)]
+
+
+def test_evaluation_leaves_the_stream_and_the_memory_of_training_alone():
+    agent = SimpleNamespace(rng=np.random.default_rng(3), rnn_state="what it remembers")
+    drawn = []
+    for _ in range(2):
+        with own_stream(agent, seed=7):
+            assert agent.rnn_state is None
+            drawn.append(agent.rng.random())
+    assert drawn[0] == drawn[1]  # the same evaluation again
+    assert agent.rng.random() == np.random.default_rng(3).random()
+    assert agent.rnn_state == "what it remembers"
