@@ -249,8 +249,9 @@ def test_seeds_of_one_program_continue_together(tmp_path):
         checkpoints = Checkpoints(folder / "checkpoints")
         for newer in checkpoints.stored()[-1:]:
             newer.rename(newer.with_name(f".{newer.name}"))
-        record = json.loads((folder / "run.json").read_text()) | {"status": "unfinished"}
-        (folder / "run.json").write_text(json.dumps(record))
+        run = Run.reopen(folder)
+        run.note(status="unfinished")
+        run.close()
     assert resume(folders[1], console=False).folder == folders[1]
     for folder, finished in zip(folders, whole, strict=True):
         assert rows(folder) == rows(finished.folder)
