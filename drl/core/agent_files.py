@@ -1,7 +1,7 @@
 """The deployable agent on disk: a JSON card that describes it, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer, checksums
+agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer
 agent/weights-<checksum>.safetensors
 ```
 The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the

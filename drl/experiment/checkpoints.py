@@ -57,8 +57,8 @@ class Checkpoints:
         self.row_files.delete_others(needed)
 
     def load_newest(self) -> StateDict | None:
-        """The state of the newest checkpoint that can be read; None if there is no checkpoint. Damaged ones are set aside
-        if there is an older one."""
+        """The state of the newest checkpoint that can be read; None if there is no checkpoint. Damaged ones are set
+        aside if there is an older one."""
         damaged: dict[Path, UnusableFile] = {}
         for path in reversed(self.stored()):
             try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.network_parts import import_plugins
@@ -200,6 +201,7 @@ def _experiment_of(folder: Path, trust: bool) -> Experiment:
 
 def _load(trainer: AnyTrainer, origin: Origin) -> None:
     try:
+        check_finite(origin.state["trainer"]["agent"]["model"], f"the checkpoint of {origin.folder}")
         stages.BestModel().load_state_dict(origin.state["best"])
         trainer.load_state_dict(origin.state["trainer"])
     except DOES_NOT_FIT as error:
@@ -214,6 +216,7 @@ def _continue(session: Session) -> None:
     state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
     if state is not None:
         try:
+            check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
             session.load_state_dict(state)
         except DOES_NOT_FIT as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())[:160]

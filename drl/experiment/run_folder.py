@@ -1,6 +1,5 @@
 """A run's folder: created once, never overwritten, complete whenever training stops."""
 
-import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -20,6 +19,7 @@ from drl.core.safe_files import check_folder, is_inside, read_inside, remove_dra
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
+from drl.tracking.files import MOST_METRICS, read_metrics
 
 RUN_FORMAT = 2  # of run.json; earlier ones have neither a format nor a checksum
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
@@ -57,6 +57,10 @@ class Run:
     def reopen(cls, folder: Path) -> "Run":
         """To continue a run."""
         check_folder(folder, foreign="wandb")
+        if os.path.lexists(folder / "metrics.jsonl"):
+            read_metrics(folder / "metrics.jsonl")  # a tracker that cannot continue its file would be switched off
+        if os.path.lexists(folder / "progress.csv"):
+            read_inside(folder, folder / "progress.csv", MOST_METRICS)
         run = cls(folder, read_record(folder))
         for part in ("models", "plots", "videos"):
             (folder / part).mkdir(exist_ok=True)
@@ -80,6 +84,7 @@ class Run:
         return self.folder / "models"
 
 
+LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
 
 
@@ -118,7 +123,10 @@ def _now() -> str:
 def _lock(folder: Path) -> int:
     """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
     do not inherit it."""
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        file = os.open(folder / ".lock", LOCK_FLAGS | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UnusableFile(f"{folder}/.lock cannot be opened: {error.strerror}") from None
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -131,11 +139,18 @@ def _lock(folder: Path) -> int:
 
 def is_in_use(folder: Path) -> bool:
     """Whether another process trains this run."""
-    with contextlib.suppress(OSError), (folder / ".lock").open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return True
+    try:
+        file = os.open(folder / ".lock", LOCK_FLAGS)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        pass  # a file system without locks
+    finally:
+        os.close(file)
     return False
 
 
