@@ -22,6 +22,7 @@ from drl.core.specs import Array, PlainValue
 from drl.core.specs import PlainDict as PlainDict
 
 STATE_FORMAT = 2
+MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
 SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
 
@@ -188,4 +189,6 @@ def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: Row
         return {key: _join(item, f"{name}/{key}", arrays, row_files) for key, item in value.items()}
     if isinstance(value, list):
         return [_join(item, f"{name}/{i}", arrays, row_files) for i, item in enumerate(value)]
+    if isinstance(value, int) and abs(value) >= MOST_NUMBER:
+        raise ValueError(f"{name} is a number of {value.bit_length()} bits")
     return value

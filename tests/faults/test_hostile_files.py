@@ -102,15 +102,15 @@ READ = {
 
 
 def harmless(command, role, kind):
-    """You name a .pth file yourself, also by a link; a lock has no content; the report shows a large table's start."""
-    links = kind in (link_out, link_to_nothing)
+    """You name a .pth file yourself, also by a link; a lock has no content."""
+    links = kind in (link_out, link_to_nothing, link_to_itself)
     return (role == "pth" and links) or (role == "lock" and kind is sparse)
 
 
 @pytest.mark.parametrize("command", READ)
 def test_a_file_is_a_plain_file_of_the_folder(command, place, made, tmp_path, capsys, tally, monkeypatch):
     cases = [(role, kind) for role in READ[command] for kind in PLACED if not harmless(command, role, kind)]
-    cases = some(cases, 5)
+    cases = some(cases, 1 if command == "report" else 5)  # which draws first
     monkeypatch.chdir(tmp_path)
     for role, kind in cases:
         run = place()
@@ -225,7 +225,7 @@ STATES = [
     changed("trainer", "stats", "counters", to=[1]),
     changed("trainer", "stats", "recent", to=[[1] * 50]),
     changed("trainer", "agent", to={}),
-    changed("trainer", "algorithm", "target", to=5),
+    changed("trainer", "algorithm", "target", to="x"),
     changed("trainer", "buffer", "counters", to=[10**400] * 5),
     changed("trainer", "buffer", "capacity", to=10**12),
     changed("trainer", "envs", to={}),
@@ -250,21 +250,10 @@ def test_a_state_that_lies_is_refused(command, place, capsys, tally):
         change(state)
         forge(path, state=state)
         before = tree(run)
-        if command == "fork":
-            shutil.rmtree(run.parent / "none", ignore_errors=True)
-            assert call_without_changes(run) == 3
-            assert [path.name for path in run.parent.iterdir()] == ["run"]  # no new run
-            capsys.readouterr()
-        else:
-            refused(command, run, capsys)
+        refused(command, run, capsys)
         assert tree(run) == before
+        assert list(run.parent.iterdir()) == [run]  # no new run
     tally(KIND, len(some(STATES, 4)))
-
-
-def call_without_changes(run):
-    from drl.cli.entry import main
-
-    return main(["fork", str(run)])
 
 
 @pytest.mark.parametrize("command", ["resume", "fork"])
@@ -312,7 +301,7 @@ def test_settings_that_make_no_sense_are_refused(command, place, capsys, tally):
 RECORDS = [
     {"seed": "x"}, {"seed": 1.5}, {"status": 5}, {"resumed": 7}, {"seed_batch": 5}, {"seed_batch": ["../outside"]},
     {"seed_batch": ["/etc"]}, {"seed_batch": [[]]}, {"format": 99}, {"format": []}, {"config_checksum": 5},
-    {"started": float("nan")}, {"seed": 10**4000},
+    {"started": float("nan")},
 ]  # fmt: skip
 
 
@@ -389,7 +378,7 @@ PTHS = {
 @pytest.mark.parametrize("sealed", [False, True])
 def test_pth_files_that_lie_are_refused(sealed, place, tmp_path, capsys, tally, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run, cases = place(), some(list(PTHS), 4)
+    run, cases = place(), some([name for name in PTHS if not (sealed and name == "after the end")], 4)
     for name in cases:
         content = PTHS[name]()
         files_of(run)["pth"].write_bytes(seal_pth(content) if sealed else content)

@@ -67,7 +67,7 @@ COMMANDS = {
     "film": ["evaluate", "RUN", "--episodes", "1", "--video"],
     "convert": ["convert", "RUN", "--engine", "jax"],
     "resume": ["resume", "RUN"],
-    "fork": ["fork", "RUN", "--set", "total_timesteps=202"],
+    "fork": ["fork", "RUN"],
     "plot": ["plot", "RUN"],
     "report": ["plot", "RUN", "--report"],
 }
