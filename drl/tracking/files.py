@@ -64,8 +64,12 @@ class JsonlTracker:
                 break
             kept += len(line)
         file = self.path.open("r+b")
-        file.truncate(kept)
-        file.seek(kept)
+        try:
+            file.truncate(kept)
+            file.seek(kept)
+        except BaseException:
+            file.close()
+            raise
         return file
 
 
