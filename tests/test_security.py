@@ -15,7 +15,7 @@ import drl
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically
-from drl.core.state_files import write_arrays
+from drl.core.state_files import SEAL, _checksum, write_arrays
 from drl.envs.trust import check_trusted
 from drl.experiment.config import Experiment
 from drl.experiment.q_model_files import load_q_agent
@@ -60,10 +60,10 @@ def downloaded(made, tmp_path):
 
 
 def change_card(run, **changes):
+    """A card with other words, and the checksum that belongs to them."""
     path = run / "agent" / "card.json"
-    card = json.loads(path.read_text())
-    card |= changes
-    path.write_text(json.dumps(card))
+    card = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(card | {SEAL: _checksum(card)}, indent=2) + "\n")
 
 
 @pytest.mark.parametrize("module", ["evil_module", "miniworld"])  # the second has the name of a well-known package

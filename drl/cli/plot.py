@@ -1,5 +1,6 @@
 """`drl plot RUN…`: plot one run again, or several runs together."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +50,6 @@ def main(arguments: list[str]) -> int:
 def _runs_of(given: str) -> list[Path]:
     """One run, or every run of an experiment folder."""
     folder = Path(given)
-    if not (folder / "run.json").is_file() and (runs := runs_in(folder)):
+    if not os.path.lexists(folder / "run.json") and (runs := runs_in(folder)):
         return runs
     return [find_run(folder)]

@@ -1,10 +1,11 @@
 """`drl resume RUN…`: continue runs exactly where they stopped."""
 
 import argparse
+import os
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, UnusableFile
 from drl.experiment.run_folder import runs_in
 
 USAGE = """Continue runs from their newest checkpoint, exactly: metrics and weights are those of a run that was never
@@ -24,21 +25,26 @@ def main(arguments: list[str]) -> int:
     from drl.experiment.launch import is_unfinished, resume
     from drl.experiment.session import say
 
-    code = 0
+    unusable: list[UnusableFile] = []
     for folder in folders:
-        if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
-            say(f"{folder} is finished, or another process trains it; there is nothing to resume")
+        try:
+            if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
+                say(f"{folder} is finished, or another process trains it; there is nothing to resume")
+                continue
+            finished = resume(folder, trust=options.trust)
+        except UnusableFile as error:  # the other runs are continued first
+            unusable.append(error)
             continue
-        finished = resume(folder, trust=options.trust)
         say(report(finished))
-        code = EXIT_CODES[finished.status]
-        if code:
-            break
-    return code
+        if code := EXIT_CODES[finished.status]:
+            return code
+    if unusable:
+        raise unusable[0]
+    return 0
 
 
 def _runs(given: Path) -> list[Path]:
-    if (given / "run.json").is_file():
+    if os.path.lexists(given / "run.json"):
         return [given]
     if found := runs_in(given):
         return found

@@ -1,13 +1,16 @@
 """The deployable agent on disk: a JSON card that describes it, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer, checksum
+agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer
 agent/weights-<checksum>.safetensors
 ```
-The card is replaced last and atomically, so the weights that a card names always exist.
+The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the
+weights and one of its own content; cards of format 2 have only the former.
 """
 
+import hashlib
 import math
+import os
 import typing
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +21,12 @@ import numpy as np
 from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
-from drl.core.safe_files import is_inside
+from drl.core.safe_files import is_inside, remove_drafts, sync_folder, write_atomically
 from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
-from drl.core.state_files import PlainDict, StateDict, read_arrays, read_json, write_arrays, write_json
+from drl.core.state_files import PlainDict, StateDict, arrays_as_bytes, read_arrays, read_sealed, write_sealed
 from drl.core.variants import ModelVariant, find_variant
 
-AGENT_FORMAT = 2
+AGENT_FORMAT = 3
 REQUIRED = (
     "engine",
     "variant",
@@ -39,11 +42,13 @@ REQUIRED = (
 
 
 def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    checksum = write_arrays(folder / "weights.new", arrays)
+    remove_drafts(folder)
+    content = arrays_as_bytes(arrays)
+    checksum = hashlib.sha256(content).hexdigest()
     weights = f"weights-{checksum[:12]}.safetensors"
-    (folder / "weights.new").replace(folder / weights)
-    write_json(folder / "card.json", {"format": AGENT_FORMAT} | card | {"weights": weights, "checksum": checksum})
+    write_atomically(folder / weights, content)
+    write_sealed(folder / "card.json", {"format": AGENT_FORMAT} | card | {"weights": weights, "checksum": checksum})
+    sync_folder(folder)
     for old in folder.glob("weights-*.safetensors"):
         if old.name != weights:
             old.unlink()
@@ -55,7 +60,7 @@ def find_agent(path: str | Path) -> Path:
     if not given.exists():
         raise BadInput(f"{given} does not exist; give a run folder or an agent folder")
     for folder in (given, given / "agent", given.parent):
-        if (folder / "card.json").is_file():
+        if os.path.lexists(folder / "card.json"):
             if folder == given / "agent" and not is_inside(given, folder):
                 raise UnusableFile(f"{folder} is a link that leads out of {given}; name the agent's own folder")
             return folder
@@ -65,13 +70,7 @@ def find_agent(path: str | Path) -> Path:
 def read_agent(path: str | Path) -> tuple[PlainDict, dict[str, Array]]:
     """The card and the arrays, after verification."""
     folder = find_agent(path)
-    card = read_json(folder / "card.json")
-    if not isinstance(card, dict) or "format" not in card:
-        raise UnusableFile(f"{folder}/card.json is not the card of a drl agent")
-    if card["format"] != AGENT_FORMAT:
-        raise UnusableFile(
-            f"{folder} is an agent of format {card['format']}, this drl reads format {AGENT_FORMAT}; upgrade drl"
-        )
+    card = read_sealed(folder / "card.json", (2, AGENT_FORMAT), unsealed=2)
     missing = [key for key in REQUIRED if key not in card]
     if missing:
         raise UnusableFile(f"{folder}/card.json lacks {', '.join(missing)}; restore it from a copy")

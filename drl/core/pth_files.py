@@ -2,8 +2,11 @@
 
 Such a file is a zip of raw arrays and one small pickle that describes them. The pickle is assembled here, opcode by
 opcode; nothing is ever unpickled.
+
+A file of ours ends with its own checksum, as the comment of the zip, which PyTorch ignores. `check_pth` verifies it.
 """
 
+import hashlib
 import io
 import struct
 import zipfile
@@ -11,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
 from drl.core.specs import Array
 
 STORAGES = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage", "int32": "IntStorage"}
+MARK = b"sha256 "  # comes before the checksum
+END, END_SIZE = b"PK\5\6", 22  # of a zip without a comment
 
 
 def write_pth(path: str | Path, arrays: dict[str, Array]) -> None:
@@ -31,7 +37,33 @@ def write_pth(path: str | Path, arrays: dict[str, Array]) -> None:
         for number, array in enumerate(kept.values()):
             put(f"data/{number}", array.astype(array.dtype.newbyteorder("<")).tobytes())
         put("version", b"3\n")
-    write_atomically(Path(path), buffer.getvalue())
+    write_atomically(Path(path), seal_pth(buffer.getvalue()))
+
+
+def seal_pth(content: bytes) -> bytes:
+    """A `.pth` file with its checksum at the end."""
+    sealed = content[:-2] + struct.pack("<H", len(MARK) + 64) + MARK  # the length of the comment, then the comment
+    return sealed + hashlib.sha256(sealed).hexdigest().encode()
+
+
+def check_pth(content: bytes, source: str | Path) -> None:
+    """Raise if a `.pth` file is damaged, or larger unpacked than packed. A file that `torch.save` wrote has no checksum
+    of the whole, only one of each entry."""
+    sealed, checksum = content[:-64], content[-64:]
+    if sealed.endswith(MARK):
+        whole = hashlib.sha256(sealed).hexdigest().encode() == checksum
+    else:
+        whole = content[-END_SIZE:].startswith(END) and content.endswith(b"\0\0")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = archive.infolist()
+            plain = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+            plain = plain and sum(entry.file_size for entry in entries) <= len(content)
+            whole = whole and plain and archive.testzip() is None
+    except Exception:  # zipfile raises many kinds of errors for damaged files
+        whole = False
+    if not whole:
+        raise UnusableFile(f"{source} is damaged, or not a file that torch.save wrote; use another copy")
 
 
 def _pickled(arrays: dict[str, Array]) -> bytes:

@@ -6,6 +6,7 @@ then replaces the target atomically. A file that is read must be a plain file in
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from drl.core.errors import UnusableFile
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
 MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
+DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.\w+")  # names that `draft_of` gives
 
 
 @contextlib.contextmanager
@@ -29,8 +31,17 @@ def draft_of(path: Path, suffix: str = ".part") -> Iterator[Path]:
     try:
         yield draft
         os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def remove_drafts(folder: Path) -> None:
+    """Delete the drafts of processes that were killed. Only for a folder that nobody else writes into."""
+    for file in folder.glob(".*"):
+        if DRAFT.fullmatch(file.name) and not file.is_dir():
+            file.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -39,6 +50,31 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def check_folder(folder: Path, foreign: str) -> None:
+    """Raise if a folder holds a link that leads out of it, a pipe or a device. The subfolder `foreign` is left out."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # another process trains this run
+                continue
+            if stat.S_ISLNK(mode) and not is_inside(folder, path):
+                raise UnusableFile(f"{path} is a link that leads out of {folder}; remove it")
+            if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UnusableFile(f"{path} is neither a plain file nor a folder; remove it")
+        folders[:] = [name for name in folders if Path(parent, name) != folder / foreign]
 
 
 def stay_inside(folder: Path, path: Path) -> Path:

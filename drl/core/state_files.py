@@ -2,7 +2,8 @@
 
 A nested state dict becomes a folder with `arrays.safetensors` and `state.json`. The JSON is written last and holds
 the checksum of the arrays and one of its own content, so an incomplete or damaged folder is always detected. Rings of
-rows (`RowLog`) can be kept apart, in files that several states share.
+rows (`RowLog`) can be kept apart, in files that several states share. An agent's card and a run's record are sealed in
+the same way.
 """
 
 import hashlib
@@ -21,6 +22,8 @@ from drl.core.specs import Array, PlainValue
 from drl.core.specs import PlainDict as PlainDict
 
 STATE_FORMAT = 2
+MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
+SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
 StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
 
 
@@ -29,22 +32,51 @@ class OtherFormat(UnusableFile):
 
 
 def write_json(path: Path, content: PlainValue) -> None:
-    write_atomically(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    write_atomically(path, _rendered(content))
 
 
 def read_json(path: Path) -> PlainValue:
+    return _parsed(read_inside(path.parent, path), path)
+
+
+def write_sealed(path: Path, content: PlainDict) -> None:
+    """Write a JSON object with its `format` and a checksum of the rest."""
+    write_json(path, content | {SEAL: _checksum(content)})
+
+
+def read_sealed(path: Path, formats: tuple[int | None, ...], unsealed: int | None = 0) -> PlainDict:
+    """What `write_sealed` wrote, or an error if any byte has changed. Only files of the format `unsealed` have no
+    checksum."""
     content = read_inside(path.parent, path)
+    document = _parsed(content, path)
+    if not isinstance(document, dict):
+        raise UnusableFile(f"{path} does not hold a JSON object")
+    found = document.get("format")
+    if found not in formats:
+        known = " or ".join(str(each) for each in formats if each is not None)
+        raise OtherFormat(
+            f"{path} has format {found!r:.20}, this drl reads format {known}; another version of drl wrote it"
+        )
+    if found == unsealed and SEAL not in document:
+        return document
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UnusableFile(f"{path} is not valid JSON ({error}); restore it from a copy") from None
+        if document.get(SEAL) == _checksum(document) and found != unsealed and content == _rendered(document):
+            return document
+    except (ValueError, RecursionError):  # NaN, deep nesting
+        pass
+    raise UnusableFile(f"{path} is damaged: its checksum differs from the recorded one; use another copy")
 
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
     """Write a safetensors file and return its checksum."""
-    content = safetensors_numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    content = arrays_as_bytes(arrays)
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def arrays_as_bytes(arrays: dict[str, Array]) -> bytes:
+    """The content of a safetensors file."""
+    return safetensors_numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def read_arrays(path: Path, checksum: str) -> dict[str, Array]:
@@ -64,26 +96,21 @@ def write_state(folder: Path, state: StateDict, row_files: RowFiles | None = Non
     needed: set[str] = set()
     plain = _split(state, "", arrays, row_files, needed)
     checksum = write_arrays(folder / "arrays.safetensors", arrays)
-    content = {"checksum": checksum, "state": plain}
-    write_json(folder / "state.json", {"format": STATE_FORMAT, "content_checksum": _checksum(content)} | content)
+    write_sealed(folder / "state.json", {"format": STATE_FORMAT, "checksum": checksum, "state": plain})
     return needed
 
 
 def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
     """The inverse of `write_state`. `row_files` then knows the chunks of this state."""
-    document = read_json(folder / "state.json")
-    if not isinstance(document, dict) or "format" not in document:
-        raise UnusableFile(f"{folder}/state.json is not the state of a run")
-    if document["format"] != STATE_FORMAT:
-        raise OtherFormat(
-            f"{folder} has format {document['format']!r:.20}, this drl reads format {STATE_FORMAT}; "
-            "it was written by another version of drl, which can continue it"
-        )
-    content = {name: document.get(name) for name in ("checksum", "state")}
-    if document.get("content_checksum") != _checksum(content):
-        raise UnusableFile(f"{folder}/state.json is damaged: its checksum differs from the recorded one")
-    arrays = read_arrays(folder / "arrays.safetensors", document["checksum"])
-    return _join(document["state"], "", arrays, row_files)  # type: ignore[no-any-return]
+    document = read_sealed(folder / "state.json", (STATE_FORMAT,))
+    arrays = read_arrays(folder / "arrays.safetensors", document.get("checksum", ""))
+    try:
+        return _join(document["state"], "", arrays, row_files)  # type: ignore[no-any-return]
+    except UnusableFile:
+        raise
+    except Exception as error:  # the file is untrusted: reading it can raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UnusableFile(f"{folder}/state.json does not describe a state ({said})") from None
 
 
 def chunks_of(folder: Path) -> set[str]:
@@ -104,7 +131,19 @@ def chunks_of(folder: Path) -> set[str]:
     return found
 
 
-def _checksum(content: PlainDict) -> str:
+def _rendered(content: PlainValue) -> bytes:
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _parsed(content: bytes, path: Path) -> PlainValue:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UnusableFile(f"{path} is not valid JSON ({error}); restore it from a copy") from None
+
+
+def _checksum(document: PlainDict) -> str:
+    content = {name: value for name, value in document.items() if name not in ("format", SEAL)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -150,4 +189,6 @@ def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: Row
         return {key: _join(item, f"{name}/{key}", arrays, row_files) for key, item in value.items()}
     if isinstance(value, list):
         return [_join(item, f"{name}/{i}", arrays, row_files) for i, item in enumerate(value)]
+    if isinstance(value, int) and abs(value) >= MOST_NUMBER:
+        raise ValueError(f"{name} is a number of {value.bit_length()} bits")
     return value

@@ -5,21 +5,22 @@ checkpoints/step_000000010000/    state.json, arrays.safetensors
 checkpoints/rows/                 the rows of a replay, which checkpoints share
 ```
 A checkpoint is written under another name and renamed when it is whole; before it is deleted it is renamed back. So a
-folder with a valid name is a whole checkpoint, whenever the process is killed.
+folder with a valid name is a whole checkpoint, whenever the process is killed. The next save removes what a killed
+process has left.
 """
 
 import contextlib
-import os
+import re
 import shutil
 import warnings
 from pathlib import Path
 
 from drl.core.errors import UnusableFile
 from drl.core.row_log import RowFiles
-from drl.core.safe_files import is_inside, stay_inside
+from drl.core.safe_files import is_inside, remove_drafts, stay_inside, sync_folder
 from drl.core.state_files import OtherFormat, StateDict, chunks_of, read_state, write_state
 
-NAME = "step_{:012d}"
+NAME, PATTERN = "step_{:012d}", re.compile(r"step_(\d{12,})")
 
 
 class DamagedCheckpoint(UserWarning):
@@ -33,7 +34,8 @@ class Checkpoints:
 
     def stored(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
-        return [path for path in sorted(self.folder.glob("step_*")) if path.is_dir() and is_inside(self.folder, path)]
+        found = [path for path in self.folder.glob("step_*") if PATTERN.fullmatch(path.name)]
+        return [path for path in sorted(found) if path.is_dir() and is_inside(self.folder, path)]
 
     def save(self, env_steps: int, state: StateDict, keep: int) -> None:
         """Save one, then delete all but the newest `keep`."""
@@ -41,9 +43,12 @@ class Checkpoints:
         stay_inside(self.folder.parent, whole)
         if whole.exists():  # the final one may be at the same step as a periodic one
             return
+        self._remove_leftovers()
         write_state(draft, state, self.row_files)
+        sync_folder(self.row_files.folder)
+        sync_folder(draft)
         draft.replace(whole)
-        _sync(self.folder)
+        sync_folder(self.folder)
         for old in self.stored()[:-keep]:
             _delete(old)
         needed: set[str] = set()
@@ -52,17 +57,26 @@ class Checkpoints:
         self.row_files.delete_others(needed)
 
     def load_newest(self) -> StateDict | None:
-        """The state of the newest checkpoint that can be read; None if there is none. Damaged ones are set aside."""
+        """The state of the newest checkpoint that can be read; None if there is no checkpoint. Damaged ones are set
+        aside if there is an older one."""
+        damaged: dict[Path, UnusableFile] = {}
         for path in reversed(self.stored()):
             try:
-                return read_state(path, self.row_files)
+                state = read_state(path, self.row_files)
             except OtherFormat:
                 raise
             except UnusableFile as error:
-                aside = path.with_name(f"damaged_{path.name}")
-                warnings.warn(f"{error}; it is set aside as {aside.name}", DamagedCheckpoint, stacklevel=2)
+                damaged[path] = error
+                continue
+            for other, reason in damaged.items():
+                aside = other.with_name(f"damaged_{other.name}")
+                warnings.warn(f"{reason}; it is set aside as {aside.name}", DamagedCheckpoint, stacklevel=2)
                 with contextlib.suppress(OSError):
-                    path.replace(aside)
+                    shutil.rmtree(aside, ignore_errors=True)
+                    other.replace(aside)
+            return state
+        if damaged:
+            raise UnusableFile(f"no checkpoint can be read: {next(iter(damaged.values()))}")
         return None
 
     def load(self, env_steps: int) -> StateDict:
@@ -73,6 +87,11 @@ class Checkpoints:
             raise UnusableFile(f"{self.folder} has no checkpoint at step {env_steps}; it has {offered}")
         return read_state(path, self.row_files)
 
+    def _remove_leftovers(self) -> None:
+        for stale in (*self.folder.glob(".step_*"), *self.folder.glob(".deleted_step_*")):
+            shutil.rmtree(stale, ignore_errors=True)
+        remove_drafts(self.row_files.folder)
+
 
 def _delete(path: Path) -> None:
     """Rename first: a folder that is only half deleted must not look like a checkpoint."""
@@ -80,13 +99,3 @@ def _delete(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
     path.replace(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
-from drl.core.state_files import StateDict, read_json
+from drl.core.state_files import StateDict
 from drl.envs.trust import check_trusted
+from drl.experiment import stages
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment, read_yaml
-from drl.experiment.run_folder import Run, find_run, is_in_use
+from drl.experiment.config import Experiment
+from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
 from drl.experiment.session import Finished, Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
@@ -28,6 +30,7 @@ from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
 MakeTrackers = Callable[[Run], list[Tracker]]
+DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
 KEPT_BY_FORKS = ("algorithm", "env", "env_kwargs", "num_envs", "frame_stack", "engine", "seed", "num_seeds", "her")
 
@@ -91,10 +94,7 @@ def fork(
 
 def is_unfinished(folder: Path) -> bool:
     """Whether a run can be continued: it has not used up its budget, and no process trains it."""
-    with contextlib.suppress(DrlError):
-        record = read_json(folder / "run.json")
-        return isinstance(record, dict) and record.get("status") != "finished" and not is_in_use(folder)
-    return False
+    return read_record(folder).get("status") != "finished" and not is_in_use(folder)
 
 
 def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
@@ -174,10 +174,11 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
 
 def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[Finished]:
     """Continue all seeds of the program that this run belongs to."""
-    names = read_json(folder / "run.json")["seed_batch"]
+    names = read_record(folder)["seed_batch"]
     if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UnusableFile(f"{folder}/run.json has seed_batch {names!r:.80}; expected the names of runs beside it")
-    if missing := [name for name in names if not (folder.parent / name / "run.json").is_file()]:
+    beside = [run.name for run in runs_in(folder.parent)]
+    if missing := [name for name in names if name not in beside]:
         raise BadInput(f"{folder} was trained in one program with {', '.join(missing)}, which is not there any more")
     runs = [Run.reopen(folder.parent / name) for name in names]
     first = replace(experiment.run, seed=int(runs[0].record["seed"]), num_seeds=len(runs))
@@ -187,8 +188,10 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
 def experiment_of(folder: Path, trust: bool) -> Experiment:
     """The settings of a run. Modules that they name are imported only if they are known or trusted."""
     file = folder / "config.yaml"
-    settings, command = read_yaml(file), f"drl resume {folder} --trust"
-    plugins = [str(plugin) for plugin in settings.get("plugins") or []]
+    settings, command = read_settings(folder), f"drl resume {folder} --trust"
+    plugins = settings.get("plugins") or []
+    if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
+        raise UnusableFile(f"{file} has plugins {plugins!r:.80}; expected a list of modules")
     if not trust:
         if plugins:
             raise BadInput(
@@ -196,23 +199,34 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
             )
         check_trusted(str(settings.get("env")), str(file), f"drl resume {folder}")
     import_plugins(plugins)
-    return Experiment.from_flat(settings, str(file))
+    try:
+        return Experiment.from_flat(settings, str(file))
+    except BadInput as error:
+        raise UnusableFile(str(error)) from None
 
 
 def _load(trainer: AnyTrainer, origin: Origin) -> None:
     try:
+        check_finite(origin.state["trainer"]["agent"]["model"], f"the checkpoint of {origin.folder}")
+        stages.BestModel().load_state_dict(origin.state["best"])
         trainer.load_state_dict(origin.state["trainer"])
-    except (ValueError, KeyError, RuntimeError, TypeError, IndexError) as error:
+    except DOES_NOT_FIT as error:
         changed = ", ".join(f"{name}={value}" for name, value in origin.changes.items())
         said = " ".join(str(error).split())[:160]
-        raise BadInput(f"the checkpoint of {origin.folder} does not fit {changed}: {said}") from error
+        kind = BadInput if changed else UnusableFile
+        raise kind(f"the checkpoint of {origin.folder} does not fit {changed or 'its config.yaml'}: {said}") from error
 
 
 def _continue(session: Session) -> None:
     """Bring a session back to its newest checkpoint."""
     state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
     if state is not None:
-        session.load_state_dict(state)
+        try:
+            check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
+            session.load_state_dict(state)
+        except DOES_NOT_FIT as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raise UnusableFile(f"the checkpoint of {run.folder} does not fit its config.yaml: {said}") from error
     run.note_resumed(trainer.env_steps, trainer.inexact)
     if not session.experiment.run.quiet:
         say(f"{run.folder} continues at step {trainer.env_steps:,}")

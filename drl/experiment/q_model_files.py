@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from drl.core.agent_files import check_finite
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.pth_files import check_pth
 from drl.core.safe_files import MOST_WEIGHTS, read_plain
 from drl.core.specs import Array
 from drl.envs.make_vec_env import make_env
@@ -33,11 +34,12 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     from drl.engines.torch.agents import QAgent
     from drl.engines.torch.models import load_parameters, make_q_value_model
 
-    if not path.is_file():
+    if not path.exists():
         raise BadInput(f"{path} does not exist; training prints where the best model was saved")
-    content = io.BytesIO(read_plain(path, MOST_WEIGHTS))
+    content = _read(path)
+    check_pth(content, path)
     try:
-        state = torch.load(content, weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         arrays = {name: _array(name, tensor) for name, tensor in state.items()}
     except Exception as error:  # torch raises many kinds of errors for foreign files
         message = " ".join(str(error).split())[:200]
@@ -57,6 +59,13 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     model = make_q_value_model(*specs, config)
     load_parameters(model, arrays, str(path))
     return QAgent(model, *specs)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_plain(path, MOST_WEIGHTS)
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _array(name: object, tensor: "torch.Tensor") -> Array:

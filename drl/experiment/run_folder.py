@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import fcntl
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -15,10 +16,13 @@ import yaml
 import drl
 from drl.core.agent_files import find_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.safe_files import is_inside, write_atomically
-from drl.core.state_files import PlainDict, read_json, write_json
+from drl.core.safe_files import check_folder, is_inside, read_inside, remove_drafts, write_atomically
+from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
+from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
+from drl.tracking.files import MOST_METRICS, read_metrics
 
+RUN_FORMAT = 2  # of run.json; earlier ones have neither a format nor a checksum
 RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
 
 
@@ -39,8 +43,10 @@ class Run:
         folder = _new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
         for part in ("models", "plots", "videos"):
             (folder / part).mkdir()
-        write_atomically(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
+        settings = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
+        write_atomically(folder / "config.yaml", settings)
         record = {
+            "config_checksum": hashlib.sha256(settings).hexdigest(),
             "status": UNFINISHED,
             "seed": seed,
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -54,18 +60,26 @@ class Run:
     @classmethod
     def reopen(cls, folder: Path) -> "Run":
         """To continue a run."""
-        record = read_json(folder / "run.json")
-        if not isinstance(record, dict):
-            raise UnusableFile(f"{folder}/run.json is not the record of a run")
-        run = cls(folder, record)
+        check_folder(folder, foreign="wandb")
+        for file in ("metrics.jsonl", "episodes.jsonl"):
+            if os.path.lexists(folder / file):
+                read_metrics(folder / file)  # a tracker that cannot continue its file would be switched off
+        if os.path.lexists(folder / "progress.csv"):
+            read_inside(folder, folder / "progress.csv", MOST_METRICS)
+        run = cls(folder, read_record(folder))
         for part in ("models", "plots", "videos"):
             (folder / part).mkdir(exist_ok=True)
+        for part in (".", "models", "plots", "videos"):
+            remove_drafts(folder / part)
         return run
 
     def note(self, **entries: object) -> None:
         """Add entries to `run.json`."""
         self.record |= entries
-        write_json(self.folder / "run.json", self.record)
+        self._write_record(self.folder)
+
+    def _write_record(self, folder: Path) -> None:
+        write_sealed(folder / "run.json", {"format": RUN_FORMAT} | self.record)
 
     def note_resumed(self, env_steps: int, inexact: str | None) -> None:
         """Record that the run continues from `env_steps`, and how exactly."""
@@ -92,7 +106,7 @@ class Run:
         """Write the settings and the record of this run into another folder, too."""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", self.config)
-        write_json(folder / "run.json", self.record)
+        self._write_record(folder)
 
     def move(self, folder: Path) -> None:
         """Continue in another folder. The old one stays locked, so that nobody else continues it."""
@@ -106,7 +120,36 @@ class Run:
         return lock
 
 
+LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
+
+
+def read_record(folder: Path) -> PlainDict:
+    """The content of `run.json`, verified."""
+    record = read_sealed(folder / "run.json", (None, RUN_FORMAT), unsealed=None)
+    for name, kind in (("seed", int), ("status", str), ("resumed", list)):
+        if not isinstance(record.get(name, kind()), kind):
+            raise UnusableFile(f"{folder}/run.json has {name} {record[name]!r:.80}; expected a {kind.__name__}")
+    return {name: value for name, value in record.items() if name not in ("format", SEAL)}
+
+
+def read_settings(folder: Path) -> PlainDict:
+    """The content of `config.yaml`, which must be what the run was started with."""
+    check_folder(folder, foreign="wandb")
+    file, expected = folder / "config.yaml", read_record(folder).get("config_checksum")
+    content = read_inside(folder, file, MOST_SETTINGS)
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise UnusableFile(
+            f"{file} differs from what the run was started with; restore it, and use `drl fork {folder} --set "
+            "NAME=VALUE` to change settings"
+        )
+    try:
+        settings = parse_yaml(content)
+    except ValueError as error:
+        raise UnusableFile(f"{file} is not valid YAML: {error}") from None
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+        raise UnusableFile(f"{file} does not hold settings as NAME: VALUE, one per line")
+    return settings
 
 
 def _now() -> str:
@@ -123,7 +166,10 @@ def _same_file(descriptor: int, path: Path) -> bool:
 def _lock(folder: Path) -> int:
     """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
     do not inherit it."""
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        file = os.open(folder / ".lock", LOCK_FLAGS | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UnusableFile(f"{folder}/.lock cannot be opened: {error.strerror}") from None
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -136,11 +182,18 @@ def _lock(folder: Path) -> int:
 
 def is_in_use(folder: Path) -> bool:
     """Whether another process trains this run."""
-    with contextlib.suppress(OSError), (folder / ".lock").open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return True
+    try:
+        file = os.open(folder / ".lock", LOCK_FLAGS)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        pass  # a file system without locks
+    finally:
+        os.close(file)
     return False
 
 
@@ -178,7 +231,7 @@ def find_agent_folder(path: str | Path) -> Path:
     given = Path(path)
     if not given.is_dir() or (given / "card.json").exists() or (given / "agent").exists():
         return find_agent(given)
-    if not (given / "run.json").is_file() and not runs_in(given):
+    if not os.path.lexists(given / "run.json") and not runs_in(given):
         expected = f"expected {given}/card.json, {given}/agent/card.json or runs inside"
         raise BadInput(f"{given} is not a run folder and holds no agent: {expected}")
     run = find_run(given)
@@ -190,7 +243,7 @@ def find_agent_folder(path: str | Path) -> Path:
 def find_run(path: str | Path) -> Path:
     """The run folder at `path`, or the newest one inside an experiment folder."""
     given = Path(path)
-    if (given / "run.json").is_file():
+    if os.path.lexists(given / "run.json"):
         return given
     if runs := runs_in(given):
         return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)

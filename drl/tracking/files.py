@@ -85,10 +85,9 @@ class FileTracker(ABC):
 
     def _continue(self, size: int) -> None:
         """Open the file and cut it to its first `size` bytes."""
-        self._file = self.path.open("r+b" if self.path.exists() else "w+b", buffering=0)
+        self._file, self._size = self.path.open("r+b" if self.path.exists() else "w+b", buffering=0), size
         self._file.truncate(size)
         self._file.seek(size)
-        self._size = size
 
     @abstractmethod
     def _row(self, log: Log) -> Row | None: ...

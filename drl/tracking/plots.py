@@ -1,5 +1,6 @@
 """Plots of finished or running runs. They need only `metrics.jsonl`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -219,6 +220,6 @@ def _small_multiples(
 
 def _rows(run_dir: Path) -> list[Row]:
     path = run_dir / "metrics.jsonl"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
     return read_metrics(path)

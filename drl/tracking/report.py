@@ -5,6 +5,7 @@ It reads only the run folder and skips what is missing. Images are inlined; the 
 
 import base64
 import json
+import os
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -47,7 +48,7 @@ def write_report(run_dir: str | Path) -> Path:
     if not run_dir.is_dir():
         raise BadInput(f"{run_dir} is not a folder; expected a run folder such as results/<experiment>/<run-id>")
     metrics = run_dir / "metrics.jsonl"
-    rows = read_metrics(metrics) if metrics.is_file() else []
+    rows = read_metrics(metrics) if os.path.lexists(metrics) else []
     run = _parsed(run_dir / "run.json")
     name = f"{run_dir.resolve().parent.name} / {run_dir.resolve().name}"
     body = [
@@ -142,7 +143,7 @@ def _cells(tag: str, texts: list[str]) -> str:
 
 def _parsed(path: Path) -> object:
     """The content of a YAML or JSON file; the raw text if it cannot be parsed; None if there is no file."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     text = read_inside(path.parent, path, MOST_SETTINGS).decode(errors="replace")
     try:

@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from drl.core.agent_files import find_agent, read_agent, write_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.safe_files import write_atomically
+from drl.core.safe_files import remove_drafts, write_atomically
 from drl.core.seeding import Seeds, generator_state
 from drl.core.state_files import read_state, write_state
 
@@ -69,6 +70,34 @@ def test_an_agent_is_replaced_in_one_piece(tmp_path):
     assert len(list((tmp_path / "agent").iterdir())) == 2
     np.testing.assert_array_equal(read_agent(tmp_path)[1]["w"], np.ones(3))
     assert find_agent(tmp_path / "agent" / "card.json") == tmp_path / "agent"
+
+
+def test_a_card_has_a_checksum_of_its_own_since_format_3(tmp_path):
+    names = ("architecture", "distribution", "obs_spec", "action_spec", "normalizer", "notes")
+    card = {name: {} for name in names} | {"engine": "torch", "variant": "q_value"}
+    write_agent(tmp_path, card, {"w": np.zeros(3)})
+    path = tmp_path / "card.json"
+    written = json.loads(path.read_text())
+    for change in ({"engine": "jax"}, {"format": 2}, {"content_checksum": "0"}):
+        path.write_text(json.dumps(written | change, indent=2) + "\n")
+        with pytest.raises(UnusableFile, match="damaged"):
+            read_agent(tmp_path)
+    path.write_text(json.dumps(written))  # other spaces
+    with pytest.raises(UnusableFile, match="damaged"):
+        read_agent(tmp_path)
+    del written["content_checksum"]
+    path.write_text(json.dumps(written, indent=2) + "\n")
+    with pytest.raises(UnusableFile, match="damaged"):
+        read_agent(tmp_path)
+    path.write_text(json.dumps(written | {"format": 2}))  # as earlier versions wrote it
+    assert read_agent(tmp_path)[0]["engine"] == "torch"
+
+
+def test_a_killed_process_leaves_no_drafts_for_ever(tmp_path):
+    (tmp_path / ".card.json.0123456789abcdef.part").touch()
+    (tmp_path / ".keep").touch()
+    remove_drafts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".keep"]
 
 
 def test_what_is_not_an_agent_is_said_so(tmp_path):

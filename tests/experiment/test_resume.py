@@ -264,8 +264,9 @@ def test_seeds_of_one_program_continue_together(tmp_path):
         checkpoints = Checkpoints(folder / "checkpoints")
         for newer in checkpoints.stored()[-1:]:
             newer.rename(newer.with_name(f".{newer.name}"))
-        record = json.loads((folder / "run.json").read_text()) | {"status": "unfinished"}
-        (folder / "run.json").write_text(json.dumps(record))
+        run = Run.reopen(folder)
+        run.note(status="unfinished")
+        run.close()
     assert resume(folders[1], console=False).folder == folders[1]
     for folder, finished in zip(folders, whole, strict=True):
         assert rows(folder) == rows(finished.folder)
@@ -419,3 +420,35 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
         assert main(["fork", str(parent), *words]) in (2, 3)
         assert message in capsys.readouterr().err
     assert sorted(parent.parent.iterdir()) == before
+
+
+def test_settings_that_were_edited_are_not_resumed(tmp_path, capsys):
+    run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
+    run.close()
+    file = run.folder / "config.yaml"
+    file.write_text(file.read_text().replace("total_timesteps: 4000", "total_timesteps: 8000"))
+    assert main(["resume", str(run.folder)]) == 3
+    said = capsys.readouterr().err
+    assert "differs from what the run was started with" in said
+    assert "drl fork" in said
+
+
+def test_runs_of_earlier_versions_have_no_checksums(tmp_path):
+    settings = CASES["ppo"].to_flat() | {"total_timesteps": 64, "evaluation_episodes": 1, "results_dir": str(tmp_path)}
+    run = Run.create("x", settings, tmp_path)
+    run.close()
+    (run.folder / "run.json").write_text('{"status": "unfinished", "seed": 1}')
+    assert resume(run.folder, console=False).status == "finished"
+    assert json.loads((run.folder / "run.json").read_text())["format"] == 2
+    assert not is_unfinished(run.folder)
+
+
+def test_a_damaged_run_does_not_keep_the_others_from_going_on(tmp_path, capsys):
+    settings = CASES["ppo"].to_flat() | {"total_timesteps": 64, "evaluation_episodes": 1, "results_dir": str(tmp_path)}
+    runs = [Run.create("x", settings, tmp_path) for _ in range(2)]
+    for run in runs:
+        run.close()
+    (runs[0].folder / "run.json").write_text("")
+    assert main(["resume", str(tmp_path / "x")]) == 3
+    assert str(runs[0].folder) in capsys.readouterr().err
+    assert not is_unfinished(runs[1].folder)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from drl.core.agent_files import open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
+from drl.core.pth_files import seal_pth
 from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
@@ -286,7 +287,7 @@ def write_state_dict(module: nn.Module, path: str | Path) -> None:
     """A `.pth` file in one piece. Tensors own their memory: views would drag the whole flat tensor into the file."""
     buffer = io.BytesIO()
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}, buffer)
-    write_atomically(Path(path), buffer.getvalue())
+    write_atomically(Path(path), seal_pth(buffer.getvalue()))
 
 
 def _refuse_modes(model: nn.Module) -> None:
