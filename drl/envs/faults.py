@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.specs import NUMBERS, Array
 
+MOST_LETTERS = 500  # of an exception's text
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,17 +48,19 @@ def _single(value: object) -> float | None:
 
 def checked_rows(name: str, values: ArrayLike, num_envs: int) -> Array:
     """Rewards, or flags, of a vector environment as a new array `[N]` of float64, or bool."""
-    array = np.asarray(values)
-    flags = name != "reward"
-    expected = f"an array of {num_envs} {'flags' if flags else 'numbers'}"
-    if array.dtype.kind not in NUMBERS or array.shape != (num_envs,) or (flags and not np.isin(array, (0, 1)).all()):
-        raise BadInput(f"step gave {name} = {_shown(values)}; expected {expected}")
+    array, flags = np.asarray(values), name != "reward"
+    fits = array.shape == (num_envs,) and array.dtype.kind in NUMBERS
+    if fits and flags and array.dtype.kind != "b":
+        fits = bool(((array == 0) | (array == 1)).all())
+    if not fits:
+        kind = "flags (True or False)" if flags else "numbers"
+        raise BadInput(f"step gave {name} = {_shown(values)}; expected an array of {num_envs} {kind}")
     return array.astype(bool if flags else np.float64)
 
 
 def checked_info(info: object) -> None:
     if not isinstance(info, Mapping):
-        raise BadInput(f"reset gave {_shown(info)} as info; expected a dict")
+        raise BadInput(f"it gave {_shown(info)} as info; expected a dict")
 
 
 def _shown(value: object) -> str:
@@ -78,7 +81,10 @@ def reason(error: BaseException) -> str:
         raise error
     if isinstance(error, DrlError):
         return str(error)
-    said = " ".join(str(error).split())
+    try:
+        said = " ".join(str(error).split())[:MOST_LETTERS]
+    except Exception:
+        said = "an exception that cannot be shown"
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 

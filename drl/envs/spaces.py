@@ -111,10 +111,14 @@ def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
     return np.array(observations)
 
 
-def encode_fresh(spec: ObsSpec, batch: RawObs) -> Array:
-    """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers."""
+def encode_fresh(spec: ObsSpec, batch: RawObs, num_envs: int) -> Array:
+    """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers. Raises unless
+    it has `num_envs` rows."""
     # Only for a Box can `encode` return its argument itself.
-    return spec.encode(np.array(batch) if spec.kind == "box" else batch)
+    rows = spec.encode(np.array(batch) if spec.kind == "box" else batch)
+    if len(rows) != num_envs:
+        raise BadInput(f"got {len(rows)} observations from {num_envs} environments")
+    return rows
 
 
 def _channels_last(shape: tuple[int, ...], dtype: str) -> bool:

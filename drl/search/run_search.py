@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 PRUNERS = ("median", "hyperband", "none")
 BUDGETS = {"total_timesteps", "num_episodes"}
-OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project"}
+OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project", "worker_timeout"}
 NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS
 
 
@@ -190,6 +190,7 @@ class _Plan:
             vectorization=run.vectorization,
             frame_stack=run.frame_stack,
             env_kwargs=run.env_arguments,
+            timeout=run.worker_timeout,
         ) as envs:
             self.images = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)
