@@ -133,7 +133,10 @@ class ObsSpec:
 
     def _numbers(self, obs: RawObs) -> Array:
         """A batch of a space without parts as an array; raises unless it has the space's shape."""
-        array = np.asarray(obs)
+        try:
+            array = np.asarray(obs)
+        except ValueError:
+            raise BadInput(f"observations have different shapes; their space says {self.box_shape}") from None
         if self.kind != "discrete" and array.shape[1:] != self.box_shape:
             raise BadInput(f"an observation has the shape {array.shape[1:]}, its space says {self.box_shape}")
         if array.dtype.kind not in NUMBERS:

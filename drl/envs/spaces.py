@@ -114,8 +114,8 @@ def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
 def encode_fresh(spec: ObsSpec, batch: RawObs, num_envs: int) -> Array:
     """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers. Raises unless
     it has `num_envs` rows."""
-    # Only for a Box can `encode` return its argument itself.
-    rows = spec.encode(np.array(batch) if spec.kind == "box" else batch)
+    encoded = spec.encode(batch)
+    rows = np.array(encoded) if spec.kind == "box" else encoded  # only for a Box can it be the argument itself
     if len(rows) != num_envs:
         raise BadInput(f"got {len(rows)} observations from {num_envs} environments")
     return rows

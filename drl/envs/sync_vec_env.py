@@ -31,7 +31,14 @@ class SyncVecEnv(VecEnv):
     vectorization = "sync"
 
     def __init__(self, env_fns: Sequence[Callable[[], GymEnv]], seed: int, env_id: str = "", stream: str = "world"):
-        self.envs = [make() for make in env_fns]
+        self.envs: list[GymEnv] = []
+        try:
+            for make in env_fns:
+                self.envs.append(make())
+        except BaseException:
+            for env in self.envs:
+                close_anyway(env.close, env_id)
+            raise
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
