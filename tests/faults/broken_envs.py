@@ -4,6 +4,7 @@ It has a form for each vectorization: a Gymnasium environment, a vector environm
 """
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -41,7 +42,11 @@ def spin():
 
 
 def die_of(number):
-    return lambda: os.kill(os.getpid(), number)
+    def die():
+        faulthandler.disable()  # pytest's
+        os.kill(os.getpid(), number)
+
+    return die
 
 
 def thrower(error):
@@ -133,7 +138,7 @@ class Fault:
 
     def __init__(self, how, at):
         self.place, _, self.name = how.partition(":")
-        self.at, self.steps, self.parent = at, 0, os.getpid()
+        self.at, self.steps = at, 0
 
     def deed(self, place):
         if self.place == place:
@@ -169,21 +174,23 @@ class Broken(gym.Env):
 
     def __init__(self, how="never", at=3, continuous=False, keys=False, pids=None, render_mode=None):
         self.fault, self.keys, self.render_mode = Fault(how, at), keys, render_mode
+        if pids:  # a folder: the name of a file in it is the number of a process
+            (Path(pids) / str(os.getpid())).touch()
         self.fault.deed("make")
-        if os.getpid() != FIRST_PROCESS:
-            self.fault.deed("worker")  # only in a worker process
+        self._deed_of_worker("worker")
         self.observation_space, self.action_space = spaces_of(continuous, keys)
         if how == "space:obs":
             self.observation_space = spaces.Graph(spaces.Discrete(2), None)
         if how == "space:action":
             self.action_space = spaces.Text(3)
-        self.pids = pids
+
+    def _deed_of_worker(self, place):
+        if os.getpid() != FIRST_PROCESS:
+            self.fault.deed(place)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.length = 0
-        if self.pids:  # a folder: the name of a file in it is the number of a process
-            (Path(self.pids) / str(os.getpid())).touch()
         return self.fault.first(self.keys)
 
     def step(self, action):
@@ -196,6 +203,7 @@ class Broken(gym.Env):
 
     def close(self):
         self.fault.deed("close")
+        self._deed_of_worker("worker_close")
 
 
 class BrokenVector(VectorEnv):
@@ -203,7 +211,7 @@ class BrokenVector(VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
-    def __init__(self, num_envs=2, how="never", at=3, continuous=False, keys=False, pids=None):
+    def __init__(self, num_envs=2, how="never", at=3, continuous=False, keys=False):
         self.num_envs, self.keys = num_envs, keys
         self.faults = [Fault("never", at) for _ in range(num_envs - 1)] + [Fault(how, at)]
         self.faults[-1].deed("make")
