@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, shown
 
 Array = NDArray[Any]
 AnyArray = Any  # an array of NumPy or JAX
@@ -140,7 +140,7 @@ class ObsSpec:
         if self.kind != "discrete" and array.shape[1:] != self.box_shape:
             raise BadInput(f"an observation has the shape {array.shape[1:]}, its space says {self.box_shape}")
         if array.dtype.kind not in NUMBERS:
-            raise BadInput(f"an observation is {repr(obs)[:80]}; expected numbers")
+            raise BadInput(f"an observation is {shown(obs)}; expected numbers")
         return array
 
     def _encode_leaves(self, obs: RawObs, path: str = "") -> dict[str, Array]:
@@ -159,7 +159,7 @@ class ObsSpec:
         children = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple | list) else None
         names = self.keys or range(len(self.parts))
         if children is None or (missing := [name for name in names if name not in children]):
-            lacks = f"an observation is {repr(obs)[:80]}" if children is None else f"an observation lacks {missing}"
+            lacks = f"an observation is {shown(obs)}" if children is None else f"an observation lacks {missing}"
             raise BadInput(f"{lacks}; expected a {self.kind} with {', '.join(map(repr, names))}")
         for name, part in zip(names, self.parts, strict=True):
             yield str(name), children[name], part

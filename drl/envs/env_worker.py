@@ -39,8 +39,8 @@ class Ready(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Answer to a step. The successor is in row `index` of `Rows.obs`; if the episode ended, it is in `Rows.final_obs` and
-    `Rows.obs` has the first observation of the next episode."""
+    """Answer to a step. The successor is in the environment's row of `Rows.obs`. If the episode ended, it is in
+    `Rows.final_obs`, and `Rows.obs` has the first observation of the next episode."""
 
     reward: float
     terminated: bool
@@ -53,12 +53,13 @@ class Moved(NamedTuple):
 class Rows(NamedTuple):
     """Memory shared with the parent, as bytes: encoded observations of all environments `[N, …]`."""
 
-    obs: ctypes.Array[ctypes.c_ubyte]
-    final_obs: ctypes.Array[ctypes.c_ubyte]
+    obs: "ctypes.Array[ctypes.c_ubyte]"
+    final_obs: "ctypes.Array[ctypes.c_ubyte]"
 
     def arrays(self, spec: ObsSpec, num_envs: int) -> tuple[Array, Array]:
         shape = (num_envs, *spec.shape)
-        return tuple(np.frombuffer(part, spec.dtype).reshape(shape) for part in self)  # type: ignore[return-value]
+        obs, final_obs = (np.frombuffer(memoryview(part), spec.dtype).reshape(shape) for part in self)
+        return obs, final_obs
 
 
 def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows, pipe: Connection) -> None:

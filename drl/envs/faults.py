@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from drl.core.errors import BadInput, DrlError, EnvFailed
+from drl.core.errors import BadInput, DrlError, EnvFailed, shown
 from drl.core.specs import NUMBERS, Array
 
 MOST_LETTERS = 500  # of an exception's text
@@ -26,17 +26,17 @@ def checked(reward: object, terminated: object, truncated: object, info: object)
     drl.core.errors.BadInput: step gave the reward 'high'; expected a number
     """
     if not isinstance(info, Mapping):
-        raise BadInput(f"step gave {_shown(info)} as info; expected a dict")
+        raise BadInput(f"step gave {shown(info)} as info; expected a dict")
     number = _single(reward)
     if number is None:
-        raise BadInput(f"step gave the reward {_shown(reward)}; expected a number")
+        raise BadInput(f"step gave the reward {shown(reward)}; expected a number")
     return float(number), _flag("terminated", terminated), _flag("truncated", truncated)
 
 
 def _flag(name: str, value: object) -> bool:
     number = _single(value)
     if number is None or number not in (0, 1):
-        raise BadInput(f"step gave {name} = {_shown(value)}; expected True or False")
+        raise BadInput(f"step gave {name} = {shown(value)}; expected True or False")
     return bool(number)
 
 
@@ -48,31 +48,28 @@ def _single(value: object) -> float | None:
 
 def checked_rows(name: str, values: ArrayLike, num_envs: int) -> Array:
     """Rewards, or flags, of a vector environment as a new array `[N]` of float64, or bool."""
-    array, flags = np.asarray(values), name != "reward"
+    flags = name != "reward"
+    try:
+        array = np.asarray(values)
+    except ValueError:  # its entries have different shapes
+        array = np.zeros(0)
     fits = array.shape == (num_envs,) and array.dtype.kind in NUMBERS
     if fits and flags and array.dtype.kind != "b":
         fits = bool(((array == 0) | (array == 1)).all())
     if not fits:
         kind = "flags (True or False)" if flags else "numbers"
-        raise BadInput(f"step gave {name} = {_shown(values)}; expected an array of {num_envs} {kind}")
+        raise BadInput(f"step gave {name} = {shown(values)}; expected an array of {num_envs} {kind}")
     return array.astype(bool if flags else np.float64)
 
 
 def checked_info(info: object) -> None:
     if not isinstance(info, Mapping):
-        raise BadInput(f"it gave {_shown(info)} as info; expected a dict")
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:80]
-    except Exception:
-        return f"an object of {type(value)}"
+        raise BadInput(f"it gave {shown(info)} as info; expected a dict")
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line, as an environment's failure. An exception that a signal's handler raised (Ctrl-C) is not
-    the environment's: it is raised again.
+    """An exception in one line, as the reason of a failure. One that a signal's handler raised (Ctrl-C) is not the
+    environment's: it is raised again.
 
     >>> reason(SystemExit(3))
     'SystemExit: 3'
@@ -89,8 +86,8 @@ def reason(error: BaseException) -> str:
 
 
 def _from_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised it. Python's own handler of Ctrl-C leaves no trace: where it is installed, every
-    KeyboardInterrupt counts as one. While a run trains, `StopSignals` is installed."""
+    """Whether a signal's handler raised it. Python's own handler of Ctrl-C leaves no trace: where it is installed,
+    every KeyboardInterrupt counts as Ctrl-C. While a run trains, `StopSignals` is installed."""
     if isinstance(error, Exception):
         return False
     handlers = [signal.getsignal(number) for number in SIGNALS]

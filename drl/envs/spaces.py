@@ -112,8 +112,8 @@ def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
 
 
 def encode_fresh(spec: ObsSpec, batch: RawObs, num_envs: int) -> Array:
-    """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers. Raises unless
-    it has `num_envs` rows."""
+    """Encode a batch of `num_envs` rows into an array that shares no memory with it: vector environments reuse their
+    buffers."""
     encoded = spec.encode(batch)
     rows = np.array(encoded) if spec.kind == "box" else encoded  # only for a Box can it be the argument itself
     if len(rows) != num_envs:

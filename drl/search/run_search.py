@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 PRUNERS = ("median", "hyperband", "none")
 BUDGETS = {"total_timesteps", "num_episodes"}
-OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project", "worker_timeout"}
-NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS
+OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project"}
+NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
 
 
 @dataclass(frozen=True, kw_only=True)
