@@ -226,9 +226,11 @@ def test_no_worker_survives_a_killed_command(tmp_path, tally, command, how):
     pids = tmp_path / "pids"
     pids.mkdir()
     config = tmp_path / "settings.yaml"
-    config.write_text(json.dumps({"env_kwargs": [f"how={how}", f"pids={pids}"], "num_envs": 2}))
+    settings = {"env_kwargs": [f"how={how}", f"pids={pids}"], "num_envs": 2}
+    settings["vectorization"] = "async" if command == "train" else "sync"
+    config.write_text(json.dumps(settings))
     common = ["dqn", "--env", ENV, "--config", str(config), "--results-dir", str(tmp_path / "results"), "--quiet"]
-    more = ["--vectorization", "async"] if command == "train" else ["--n-jobs", "2", "--num-timesteps-per-trial", "99"]
+    more = [] if command == "train" else ["--n-jobs", "2", "--num-timesteps-per-trial", "99"]
     # The command's own environment, and two workers.
     _kill_the_parent([sys.executable, "-m", "drl.cli.entry", command, *common, *more], pids, 3, 1.0)
     tally(KIND)
