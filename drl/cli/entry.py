@@ -5,6 +5,7 @@ Nothing heavy is imported here, so `drl --help` is fast.
 
 import importlib
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,28 +42,39 @@ usage: drl COMMAND …
 
 """ + "\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
 
-HELP += "\n\n`drl COMMAND --help` explains a command; `drl --version` prints the version."
+HELP += """
+
+`drl COMMAND --help` explains a command; `drl --version` prints the version.
+With --debug, anywhere on the line, an error is shown with its traceback."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code (listed in `drl.core.errors`)."""
     arguments = sys.argv[1:] if argv is None else argv
-    return report_errors(lambda: _dispatch(arguments), name="drl")
+    return report_errors(_dispatch, arguments, name="drl")
 
 
-def report_errors(run: Callable[[], int], name: str) -> int:
-    """The exit code of `run`; a `DrlError` becomes one message and its own code."""
+def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: str) -> int:
+    """The exit code of `run(arguments)`; an error becomes one message and its code. With `--debug` among the arguments,
+    which `run` does not see, it is shown with its traceback."""
     warnings.showwarning = _one_line_warning
     try:
-        return run()
-    except DrlError as error:
-        print(f"{name}: {_printable(str(error))}", file=sys.stderr)
-        return error.exit_code
+        return run([argument for argument in arguments if argument != "--debug"])
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
+    except Exception as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        elif isinstance(error, DrlError):
+            print(f"{name}: {_printable(str(error))}", file=sys.stderr)
+        else:
+            said = " ".join(str(error).split())
+            message = f"unexpected {type(error).__name__}: {said}; add --debug for the traceback"
+            print(f"{name}: {_printable(message)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, DrlError) else 1
 
 
 def _printable(text: str) -> str:
@@ -76,11 +88,11 @@ def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
 
     name = Path(sys.argv[0]).name
 
-    def run() -> int:
-        main(parse_flags(settings, sys.argv[1:], prog=name, description=sys.modules["__main__"].__doc__ or ""))
+    def run(arguments: list[str]) -> int:
+        main(parse_flags(settings, arguments, prog=name, description=sys.modules["__main__"].__doc__ or ""))
         return 0
 
-    sys.exit(report_errors(run, name))
+    sys.exit(report_errors(run, sys.argv[1:], name))
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -110,7 +110,7 @@ def make_parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    return report_errors(lambda: _run(arguments), name="main.py")
+    return report_errors(_run, arguments, name="main.py")
 
 
 def _run(arguments: list[str]) -> int:

@@ -52,6 +52,18 @@ class NonFinite(DrlError):
     exit_code = 6
 
 
+def shown(value: object) -> str:
+    """A value in one short line, for a message.
+
+    >>> shown([1, None])
+    '[1, None]'
+    """
+    try:
+        return " ".join(repr(value).split())[:80]
+    except Exception:  # the value is a user's
+        return f"an object of {type(value)}"
+
+
 def did_you_mean(given: str, options: Iterable[str]) -> str:
     """A sentence to append to an error: the closest options, or the whole list when it is short.
 

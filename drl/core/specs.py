@@ -5,14 +5,14 @@ units into the environment's. `Distribution` is the policy's distribution over a
 `to_json` and `from_json` write them into the agent's card and read them back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, shown
 
 Array = NDArray[Any]
 AnyArray = Any  # an array of NumPy or JAX
@@ -24,6 +24,7 @@ PlainDict = dict[str, PlainValue]
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
 ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
 LOG_STD_RANGE = (-20.0, 2.0)  # of log deviations that depend on the state
+NUMBERS = "fiub"  # kinds of NumPy's dtypes that are numbers
 MASK_KEY = "action_mask"  # key of a Dict observation or an info: which actions are legal
 
 
@@ -103,17 +104,17 @@ class ObsSpec:
     def encode(self, obs: RawObs) -> Array:
         """Encode a batch: arrays with a leading batch axis, in a dict or tuple where the space is one."""
         if self.kind == "box":
-            array = np.asarray(obs)
+            array = self._numbers(obs)
             if array.dtype != self.dtype:
                 array = array.astype(self.dtype)
             if self.channels_last:
                 return np.ascontiguousarray(np.moveaxis(array, 3, 1))
             return array.reshape(array.shape[0], 1) if not self.box_shape else array
         if self.kind == "multi_binary":
-            array = np.asarray(obs, np.float32)
+            array = self._numbers(obs).astype(np.float32)
             return array.reshape(array.shape[0], -1)
         if self.kind in ("discrete", "multi_discrete"):
-            values = np.asarray(obs, np.int64).reshape(len(obs), len(self.sizes))
+            values = self._numbers(obs).astype(np.int64).reshape(len(obs), len(self.sizes))
             if self.starts:
                 values = values - np.asarray(self.starts)
             if values.min(initial=0) < 0 or (values >= np.asarray(self.sizes)).any():
@@ -130,24 +131,47 @@ class ObsSpec:
             rows[name] = array
         return rows
 
+    def _numbers(self, obs: RawObs) -> Array:
+        """A batch of a space without parts as an array; raises unless it has the space's shape."""
+        try:
+            array = np.asarray(obs)
+        except ValueError:
+            raise BadInput(f"observations have different shapes; their space says {self.box_shape}") from None
+        if self.kind != "discrete" and array.shape[1:] != self.box_shape:
+            raise BadInput(f"an observation has the shape {array.shape[1:]}, its space says {self.box_shape}")
+        if array.dtype.kind not in NUMBERS:
+            raise BadInput(f"an observation is {shown(obs)}; expected numbers")
+        return array
+
     def _encode_leaves(self, obs: RawObs, path: str = "") -> dict[str, Array]:
         if not self.parts:
-            return {path: self.encode(obs)}
-        children = {key: obs[key] for key in self.keys} if self.kind == "dict" else dict(enumerate(obs))
+            try:
+                return {path: self.encode(obs)}
+            except ValueError as error:
+                raise BadInput(f"key {path!r}: {error}") from error
         encoded: dict[str, Array] = {}
-        for (name, child), part in zip(children.items(), self.parts, strict=True):
+        for name, child, part in self._children(obs):
             encoded |= part._encode_leaves(child, f"{path}.{name}".lstrip("."))
         return encoded
+
+    def _children(self, obs: RawObs) -> Iterator[tuple[str, RawObs, "ObsSpec"]]:
+        """Name, value and spec of the parts of a dict or tuple; raises if one is missing."""
+        children = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple | list) else None
+        names = self.keys or range(len(self.parts))
+        if children is None or (missing := [name for name in names if name not in children]):
+            lacks = f"an observation is {shown(obs)}" if children is None else f"an observation lacks {missing}"
+            raise BadInput(f"{lacks}; expected a {self.kind} with {', '.join(map(repr, names))}")
+        for name, part in zip(names, self.parts, strict=True):
+            yield str(name), children[name], part
 
     def encode_one(self, obs: RawObs) -> Array:
         """Encode one observation as the environment returns it; no batch axis in or out."""
         return self.encode(self._with_batch_axis(obs))[0]
 
     def _with_batch_axis(self, obs: RawObs) -> RawObs:
-        if self.kind == "dict":
-            return {k: part._with_batch_axis(obs[k]) for k, part in zip(self.keys, self.parts, strict=True)}
-        if self.kind == "tuple":
-            return tuple(part._with_batch_axis(o) for part, o in zip(self.parts, obs, strict=True))
+        if self.parts:
+            parts = {name: part._with_batch_axis(child) for name, child, part in self._children(obs)}
+            return parts if self.kind == "dict" else tuple(parts.values())
         return np.asarray(obs)[None]
 
     def is_single(self, obs: RawObs) -> bool:

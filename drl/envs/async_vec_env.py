@@ -1,134 +1,168 @@
 """One process per environment, for slow environments. The transitions are bit-identical to those of `sync`."""
 
 import contextlib
-import copy
+import math
 import multiprocessing
+import selectors
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import SupportsFloat, TypeVar, final
+from multiprocessing.util import Finalize
+from typing import Any, final
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper
 
+from drl.core.child_processes import start_child
 from drl.core.contracts import VecEnv, VecStep
-from drl.core.errors import EnvFailed
+from drl.core.errors import DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import MASK_KEY, Array, RawObs
+from drl.core.specs import Array
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import flat_mask, mask_reader, masks_in_infos
-from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, success_in_infos
-from drl.envs.spaces import GymEnv, GymWrapper, Info, action_spec, encode_fresh, obs_spec
+from drl.envs.env_worker import Closed, Failure, Moved, Ready, Rows, run_worker
+from drl.envs.episode_stats import EpisodeStats
+from drl.envs.faults import close_anyway, warn_of_closing
+from drl.envs.spaces import GymEnv, action_spec, obs_spec
 
 EnvFn = Callable[[], GymEnv]
-Answer = TypeVar("Answer")
-FAILURE = "drl_failure"  # key of the info under which a worker reports an exception
 GRACE = 2.0  # seconds a worker has to close
+PATIENCE = 60.0  # default of `timeout`
+MOST_SECONDS = 3600.0  # of one system call that waits
 
 
 @final
 class AsyncVecEnv(VecEnv):
-    """Steps Gymnasium environments in worker processes. `timeout` is in seconds, for each reset and step."""
+    """Steps Gymnasium environments in worker processes. `timeout` is in seconds, for each start, reset and step."""
 
     vectorization = "async"
 
     def __init__(
-        self, env_fns: Sequence[EnvFn], seed: int, env_id: str = "", stream: str = "world", timeout: float = 300.0
+        self, env_fns: Sequence[EnvFn], seed: int, env_id: str = "", stream: str = "world", timeout: float = PATIENCE
     ):
         self.num_envs, self.timeout = len(env_fns), timeout
         self.env_id = env_id or "an unregistered environment"
         self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
-        self._closed = False
-        self._vector = self._start([_Worker(*each) for each in zip(env_fns, self.stats.seeds, strict=True)])
-        self.obs_spec = obs_spec(self._vector.single_observation_space)
-        self.action_spec = action_spec(self._vector.single_action_space)
+        try:
+            probe = env_fns[0]()  # a wrong name or argument is found here, not in a worker
+            self.obs_spec, self.action_spec = obs_spec(probe.observation_space), action_spec(probe.action_space)
+        except DrlError:
+            raise
+        except BaseException as error:
+            raise self.stats.failed(error) from error
+        close_anyway(probe.close, self.env_id)
         self._always_valid = np.ones(self.num_envs, bool)
+        self._busy = False  # whether answers are due
+        self.pipes: list[Connection] = []
+        self.processes: list[BaseProcess] = []
+        self._selector = selectors.DefaultSelector()
+        # Runs once: in `close`, or when this object is collected, or when the program ends.
+        self._end = Finalize(self, _end_all, (self.pipes, self.processes), exitpriority=10)
+        self._start(env_fns)
 
-    def _start(self, env_fns: Sequence[EnvFn]) -> AsyncVectorEnv:
-        before = set(multiprocessing.active_children())
-        for shared in (True, False):  # a few dtypes do not support shared memory
+    def _start(self, env_fns: Sequence[EnvFn]) -> None:
+        context, size = multiprocessing.get_context(), math.prod((self.num_envs, *self.obs_spec.shape))
+        rows = Rows(*(context.RawArray("B", size * self.obs_spec.dtype.itemsize) for _ in Rows._fields))
+        self._rows, self._final_rows = rows.arrays(self.obs_spec, self.num_envs)
+        for index, make in enumerate(env_fns):
             try:
-                return AsyncVectorEnv(env_fns, shared_memory=shared, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-            except Exception as error:
-                _end([child for child in multiprocessing.active_children() if child not in before], grace=0.0)
-                if not shared:
-                    raise self.stats.failed(error) from error
-        raise AssertionError("unreachable")
+                ours, theirs = context.Pipe()
+                self.pipes.append(ours)
+                args = (CloudpickleWrapper(make), index, self.num_envs, rows, theirs)
+                self.processes.append(start_child(context, run_worker, *args, daemon=True))
+            except OSError as error:
+                raise self._failed(f"its worker process cannot be started: {error}", index) from error
+            theirs.close()
+            self._selector.register(ours, selectors.EVENT_READ, index)
+        for index, ready in enumerate(self._checked(self._answers())):
+            if ready != Ready(self.obs_spec, self.action_spec):
+                raise self._failed("its spaces differ from those of another environment of the same id", index)
 
     def reset(self) -> Array:
-        self.stats.begin()  # the workers compute the same seeds
-        answer: tuple[RawObs, Info] = self._ask(self._vector.reset_async, self._vector.reset_wait)
-        batch, infos = answer
-        self._raise_reported(infos)
-        self.stats.obs = encode_fresh(self.obs_spec, batch)
-        self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(infos), self.action_spec)
+        seeds = self.stats.begin()
+        masks = self._ask("reset", [(seed,) for seed in seeds])
+        self.stats.obs = self._rows.copy()
+        self.stats.check_obs(self.stats.obs, self.obs_spec)
+        self.action_mask = self.stats.action_mask = self.stats.masks(masks, self.action_spec)
         return self.stats.obs
-
-    def _masks(self, infos: Info) -> list[object]:
-        """The masks that the workers report, one per environment."""
-        return masks_in_infos(infos, self.num_envs)
 
     def step(self, action: Array) -> VecStep:
         stats = self.stats
         stats.check_action(action)
-        answer = self._ask(lambda: self._vector.step_async(action), self._vector.step_wait)
-        batch, reward, terminated, truncated, infos = answer
-        self._raise_reported(infos)
-        obs = encode_fresh(self.obs_spec, batch)  # the workers write the next step into the same shared memory
+        following = [seeds(number + 1) for seeds, number in zip(stats.seeds, stats.numbers, strict=True)]
+        actions = action.tolist() if action.ndim == 1 else action  # environments check plain ints much faster
+        moved: list[Moved] = self._ask("step", list(zip(actions, following, strict=True)))
+        reward, terminated, truncated = (np.array(column) for column in list(zip(*moved, strict=True))[:3])
+        obs = self._rows.copy()  # the workers write the next step into the same memory
         stats.add(reward, action=action)
-        truncated = truncated & ~terminated
+        truncated &= ~terminated
         next_obs, episodes = obs, []
         ends = np.flatnonzero(terminated | truncated)
         if len(ends):
-            next_obs, final_info = obs.copy(), infos.get("final_info", {})
-            for i in ends.tolist():
-                next_obs[i] = self.obs_spec.encode_one(infos["final_obs"][i])
-                episodes.append(stats.finish(i, bool(terminated[i]), success_in_infos(final_info, i)))
+            next_obs = obs.copy()
+            next_obs[ends] = self._final_rows[ends]
+            stats.check_obs(next_obs, self.obs_spec)
+            episodes = [stats.finish(i, bool(terminated[i]), moved[i].success) for i in ends.tolist()]
+        stats.check_obs(obs, self.obs_spec)
         stats.obs, next_mask, valid = obs, None, self._always_valid
         if self.action_mask is not None:
-            masks = self._masks(infos)
-            finals = masks_in_infos(infos.get("final_info", {}), self.num_envs)
-            last = [finals[i] if i in ends else mask for i, mask in enumerate(masks)]
+            last = [each.final_mask if i in ends else each.mask for i, each in enumerate(moved)]
             next_mask = stats.masks(last, self.action_spec, successors=ends)
-            self.action_mask = stats.action_mask = stats.masks(masks, self.action_spec)
+            self.action_mask = stats.action_mask = stats.masks([each.mask for each in moved], self.action_spec)
         reward = reward.astype(np.float32)
         return VecStep(reward, terminated, truncated, next_obs, obs, valid, episodes, self.action_mask, next_mask)
 
-    def _ask(self, send: Callable[[], None], wait: Callable[[float], Answer]) -> Answer:
-        """One round trip. All workers are stopped if it fails."""
-        if self._closed:
+    def _ask(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        """One round trip; the answers of all environments. If one fails, all are closed."""
+        return self._checked(self._request(name, arguments))
+
+    def _checked(self, answers: list[Any]) -> list[Any]:
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Failure):
+                raise self._failed(answer.reason, index, answer.trace)
+        return answers
+
+    def _request(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        if not self.pipes:
             raise self.stats.failed("it was closed; make a new environment")
-        try:
-            send()
-            return wait(self.timeout)
-        except multiprocessing.TimeoutError as error:
-            silent = [i for i, pipe in enumerate(self._vector.parent_pipes) if not pipe.poll(0)]
-            message = f"no answer within {self.timeout:g} s; raise `timeout` if a step may take that long"
-            raise self._stop(message, silent[0] if silent else None) from error
-        except (EOFError, OSError) as error:
-            dead = self._first_dead()
-            code = None if dead is None else self._vector.processes[dead].exitcode
-            raise self._stop(f"its worker process died (exit code {code})", dead) from error
-        except Exception as error:
-            raise self._stop(f"{type(error).__name__}: {error}") from error
+        if self._busy:
+            raise self.stats.failed("an earlier call was interrupted; make a new environment")
+        for pipe, argument in zip(self.pipes, arguments, strict=True):
+            with contextlib.suppress(OSError):  # it died: so it will not answer
+                pipe.send((name, argument))
+        return self._answers()
 
-    def _first_dead(self) -> int | None:
-        deadline = time.monotonic() + GRACE  # the pipe may break shortly before the process ends
-        while time.monotonic() < deadline:
-            for i, process in enumerate(self._vector.processes):
-                if not process.is_alive():
-                    return i
-            time.sleep(0.01)
-        return None
+    def _answers(self) -> list[Any]:
+        """One answer of every worker, within `timeout` seconds."""
+        answers: list[Any] = [None] * self.num_envs
+        due, deadline = set(range(self.num_envs)), time.monotonic() + self.timeout
+        self._busy = True
+        while due:
+            left = deadline - time.monotonic()
+            ready = self._selector.select(min(max(left, 0.0), MOST_SECONDS))
+            if not ready and left <= 0:
+                hint = "raise --worker-timeout (`timeout` of make_vec_env) if a start or step may take that long"
+                raise self._failed(f"no answer within {self.timeout:g} s; {hint}", min(due))
+            for key, _ in ready:
+                try:
+                    answers[key.data] = self.pipes[key.data].recv()
+                except (EOFError, OSError):
+                    raise self._failed(self._death(key.data), key.data) from None
+                due.discard(key.data)
+        self._busy = False
+        return answers
 
-    def _raise_reported(self, infos: Info) -> None:
-        if FAILURE in infos:
-            index = int(np.flatnonzero(infos[f"_{FAILURE}"])[0])
-            raise self._stop(str(infos[FAILURE][index]), index)
+    def _death(self, index: int) -> str:
+        self.processes[index].join(GRACE)  # the pipe may break shortly before the process ends
+        return f"its worker process died (exit code {self.processes[index].exitcode})"
 
-    def _stop(self, message: str, index: int | None = None) -> EnvFailed:
-        self._close(grace=0.0)
-        return self.stats.failed(message, index)
+    def _failed(self, why: str, index: int, trace: str | None = None) -> EnvFailed:
+        """Close everything; the error to raise."""
+        error = self.stats.failed(why, index)
+        if trace is not None:
+            error.add_note(f"In the worker process:\n{trace}")
+        self._end()
+        return error
 
     def repeats(self, env_steps: int) -> bool:
         return self.stats.env_steps == env_steps
@@ -143,106 +177,54 @@ class AsyncVecEnv(VecEnv):
         stats = self.stats
         stats.load_state_dict(state)
         self.action_mask = stats.action_mask
-        episodes = [(number, stats.running_actions(index)) for index, number in enumerate(stats.numbers)]
         if stats.obs is None or len(stats.actions) < stats.lengths.max():
             return stats.continued(lambda index: np.zeros(0))
-        shown = self._ask(lambda: self._vector.call_async("play_again", episodes), self._vector.call_wait)
-        return stats.continued(lambda index: self.obs_spec.encode_one(shown[index]))
+        episodes = [(stats.seed_of(index), stats.running_actions(index)) for index in range(self.num_envs)]
+        answers = self._request("play_again", episodes)
+
+        def shown(index: int) -> Array:
+            answer = answers[index]
+            if isinstance(answer, Failure):
+                raise EnvFailed(answer.reason)
+            return self._rows[index]
+
+        return stats.continued(shown)
 
     def close(self) -> None:
-        self._close(GRACE)
-
-    def _close(self, grace: float) -> None:
-        # AsyncVectorEnv.close waits forever for a worker that hangs; this waits at most `grace` seconds.
-        if self._closed:
-            return
-        self._closed = True
-        for pipe in self._vector.parent_pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(("close", None))
-        _end(self._vector.processes, grace)
-        for pipe in self._vector.parent_pipes:
-            pipe.close()
-        self._vector.error_queue.close()
-        self._vector.closed = True
+        complaints: list[tuple[int, str]] | None = self._end()  # None: it was closed before
+        self._selector.close()
+        for index, why in complaints or ():
+            warn_of_closing(f"{self.env_id}, environment {index}", why)
 
 
-def _end(processes: Sequence[BaseProcess], grace: float) -> None:
-    """Wait `grace` seconds in total, then send SIGTERM, then SIGKILL."""
-    deadline = time.monotonic() + grace
+def _end_all(pipes: list[Connection], processes: list[BaseProcess]) -> list[tuple[int, str]]:
+    """Ask all workers to close, wait `GRACE` seconds in total, then kill them. Returns which did not close, and why."""
+    complaints = []
+    for pipe in pipes:
+        with contextlib.suppress(OSError):
+            pipe.send(("close", ()))
+    deadline = time.monotonic() + GRACE
+    for index, pipe in enumerate(pipes):
+        why = _last_word(pipe, deadline)
+        if why is not None:
+            complaints.append((index, why))
     for process in processes:
         process.join(max(deadline - time.monotonic(), 0.0))
-    for signal in ("terminate", "kill"):
-        alive = [process for process in processes if process.is_alive()]
-        for process in alive:
-            getattr(process, signal)()
-        deadline = time.monotonic() + 1.0
-        for process in alive:
-            process.join(max(deadline - time.monotonic(), 0.0))
+        if process.is_alive():
+            process.kill()
+            process.join()
+    for pipe in pipes:
+        pipe.close()
+    pipes.clear()
+    return complaints
 
 
-class _Worker:
-    """Makes one environment inside a worker process."""
-
-    def __init__(self, make: EnvFn, seeds: EpisodeSeeds):
-        self.make, self.seeds = make, seeds
-
-    def __call__(self) -> GymEnv:
-        return _Reporter(self.make(), self.seeds)
-
-
-class _Reporter(GymWrapper):
-    """Seeds every episode, sends only the needed infos through the pipe, and exceptions as text.
-
-    Merging all infos would cost time at every step, and an exception that cannot be pickled would block the parent
-    forever.
-    """
-
-    def __init__(self, env: GymEnv, seeds: EpisodeSeeds):
-        super().__init__(env)
-        self._seeds = seeds
-        self._number = -1  # of the running episode
-        self.metadata = dict(env.metadata)  # AsyncVectorEnv writes its mode into this; the user's class stays unchanged
-        # A placeholder, sent with a failure. A copy is sampled, so that the space's random state does not change.
-        self._last_obs = copy.deepcopy(env.observation_space).sample()
-        self._read = mask_reader(env)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[RawObs, Info]:
-        try:
-            self._number += 1
-            info = self._begin()
-            return self._last_obs, self._mask(self._last_obs, info)
-        except Exception as error:
-            return self._last_obs, {FAILURE: f"{type(error).__name__}: {error}"}
-
-    def _begin(self) -> Info:
-        self._last_obs, info = self.env.reset(seed=self._seeds(self._number))
-        return info
-
-    def play_again(self, episodes: Sequence[tuple[int, Array]]) -> RawObs:
-        """Go back into a running episode; `episodes` has the number and the actions of every environment's."""
-        self._number, actions = episodes[self._seeds.index]
-        try:
-            self._begin()
-            obs = self._last_obs
-            for action in actions:
-                obs = self.env.step(action)[0]
-            return copy.deepcopy(obs)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-    def _mask(self, obs: object, info: Info) -> Info:
-        mask = self._read(obs, info)
-        return {} if mask is None else {MASK_KEY: flat_mask(mask)}
-
-    def step(self, action: object) -> tuple[RawObs, SupportsFloat, bool, bool, Info]:
-        try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            reward = float(reward)
-            reported = self._mask(obs, info)
-        except Exception as error:
-            return self._last_obs, 0.0, False, False, {FAILURE: f"{type(error).__name__}: {error}"}
-        if terminated or truncated:
-            obs = copy.deepcopy(obs)  # the reset that follows may write into the same buffer
-        reported |= {"is_success": bool(info["is_success"])} if "is_success" in info else {}
-        return obs, reward, bool(terminated), bool(truncated), reported
+def _last_word(pipe: Connection, deadline: float) -> str | None:
+    """What a worker says when it closes; None if there is nothing to say."""
+    with contextlib.suppress(EOFError, OSError):  # it is dead, which its user knows
+        while pipe.poll(max(deadline - time.monotonic(), 0.0)):
+            answer = pipe.recv()  # the answer to an interrupted call may come first
+            if isinstance(answer, Closed):
+                return answer.reason
+        return f"no answer within {GRACE:g} s"
+    return None

@@ -11,6 +11,7 @@ from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.specs import Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, success_in_infos
+from drl.envs.faults import checked_rows, close_anyway
 from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, encode_fresh, obs_spec
 
 
@@ -55,9 +56,10 @@ class EnvPoolVecEnv(VecEnv):
         self.stats.begin()  # the pool was seeded when it was made
         try:
             batch, _ = self.pool.reset()
-        except Exception as error:
+            self.stats.obs = encode_fresh(self.obs_spec, batch, self.num_envs)
+        except BaseException as error:
             raise self.stats.failed(error) from error
-        self.stats.obs = encode_fresh(self.obs_spec, batch)
+        self.stats.check_obs(self.stats.obs, self.obs_spec)
         return self.stats.obs
 
     def step(self, action: Array) -> VecStep:
@@ -65,20 +67,23 @@ class EnvPoolVecEnv(VecEnv):
         stats.check_action(action)
         try:
             batch, reward, terminated, truncated, infos = self.pool.step(action)
-            next_obs = encode_fresh(self.obs_spec, batch)
-            terminated = np.array(terminated, bool)
-            truncated = np.array(truncated, bool) & ~terminated
+            next_obs = encode_fresh(self.obs_spec, batch, self.num_envs)
+            reward = checked_rows("reward", reward, self.num_envs)
+            terminated = checked_rows("terminated", terminated, self.num_envs)
+            truncated = checked_rows("truncated", truncated, self.num_envs) & ~terminated
             ended = np.flatnonzero(terminated | truncated).astype(np.int32)
             obs = next_obs
             if len(ended):
                 first, first_infos = self.pool.reset(env_id=ended)
                 obs = next_obs.copy()
                 obs[first_infos["env_id"]] = self.obs_spec.encode(first)
-        except Exception as error:
+        except BaseException as error:
             raise stats.failed(error) from error
-        reward = np.array(reward, np.float64)
         stats.add(reward)
+        stats.check_obs(next_obs, self.obs_spec)
         episodes = [stats.finish(i, bool(terminated[i]), success_in_infos(infos, i)) for i in ended.tolist()]
+        if episodes:
+            stats.check_obs(obs, self.obs_spec)
         stats.obs = obs
         return VecStep(reward.astype(np.float32), terminated, truncated, next_obs, obs, self._always_valid, episodes)
 
@@ -96,7 +101,7 @@ class EnvPoolVecEnv(VecEnv):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.pool.close()
+            close_anyway(self.pool.close, self.env_id)
 
 
 def make_pool(env_id: str, num_envs: int, env_kwargs: EnvKwargs, seed: int) -> Pool:

@@ -13,9 +13,10 @@ import numpy as np
 from drl.core.errors import BadInput, EnvFailed, NonFinite
 from drl.core.log import Episode, Played
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, Array
+from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import check_legal, of_successors, stack_masks
+from drl.envs.faults import reason
 from drl.envs.spaces import Info
 
 
@@ -67,6 +68,7 @@ class EpisodeStats:
         self.obs: Array | None = None  # what to act on next; None before the first reset
         self.action_mask: Array | None = None  # legal actions there; None: all
         self.begun = False  # whether the environments can be stepped
+        self._ones = np.ones(0, np.float32)
 
     @property
     def lengths(self) -> Array:
@@ -110,6 +112,19 @@ class EpisodeStats:
             self.began += ~valid
             self.env_steps += int(np.count_nonzero(valid))
 
+    def check_obs(self, obs: Array, spec: ObsSpec) -> None:
+        """Raise if a number of these observations is NaN or infinite. `obs` is encoded, one row per environment."""
+        if obs.dtype != np.float32:
+            if obs.dtype.names:
+                self._check_each_obs(obs, spec)
+            return  # integers are always finite
+        flat = obs.ravel()
+        if len(flat) != len(self._ones):
+            self._ones = np.ones(len(flat), np.float32)
+        # A product with ones is the cheapest sum. It may overflow, so each number is checked as well.
+        if not math.isfinite(flat.dot(self._ones)):
+            self._check_each_obs(obs, spec)
+
     def finish(self, index: int, terminated: bool, reported: bool | None) -> Episode:
         """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none."""
         length = self.tick - int(self.began[index])
@@ -148,8 +163,8 @@ class EpisodeStats:
             where = f"environment {index} of {self.env_id!r}, played again with {self.lengths[index]} actions"
             try:
                 shown = np.asarray(play_again(index), self.obs.dtype)
-            except Exception as error:
-                return f"{where}, fails: {type(error).__name__}: {error}"
+            except BaseException as error:
+                return f"{where}, fails: {reason(error)}"
             if shown.tobytes() != seen.tobytes():
                 return f"{where}, shows another observation than before"
         self.begun = True
@@ -173,8 +188,8 @@ class EpisodeStats:
         return stacked
 
     def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
-        """The error to raise: which environment, its index, after how many steps, and why."""
-        said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        """The error to raise: which environment, its index, after how many steps, and why. Ctrl-C is raised again."""
+        said = error if isinstance(error, str) else reason(error)
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
         failure = EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
         failure.env_index = index
@@ -201,6 +216,18 @@ class EpisodeStats:
         self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
         self.actions = _joined(state["actions"] or [])
         self.begun = False  # until the environments are where they were, or reset
+
+    def _check_each_obs(self, obs: Array, spec: ObsSpec) -> None:
+        for key in spec.leaves:
+            part = obs[key] if obs.dtype.names else obs[:, spec.columns(key)] if spec.parts else obs
+            rows = part.reshape(self.num_envs, -1)
+            for index, place in np.argwhere(~np.isfinite(rows)):
+                what = f"key {key!r} of the observation" if key else "the observation"
+                raise NonFinite(
+                    f"environment {self.env_id!r}, environment {index}: {what} is {rows[index, place]} at step "
+                    f"{self.lengths[index]} of its episode ({self.env_steps} steps in total); observations must be "
+                    "finite"
+                )
 
     def _check_each(self, reward: Array) -> None:
         bad = np.flatnonzero(~np.isfinite(reward))

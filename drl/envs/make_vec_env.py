@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 import os
 import sys
 import time
@@ -14,8 +15,9 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.envs import atari
-from drl.envs.async_vec_env import AsyncVecEnv
+from drl.envs.async_vec_env import PATIENCE, AsyncVecEnv
 from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
+from drl.envs.faults import close_anyway, reason
 from drl.envs.frame_stack import StackedEnv, StackedVecEnv
 from drl.envs.native_vec_env import NativeVecEnv
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
@@ -58,7 +60,7 @@ def make_vec_env(
     env_kwargs: EnvKwargs | None = None,  # for the environment's constructor
     render_mode: str | None = None,
     seeds_stream: str = "world",  # evaluation uses another name, so it shares no random numbers
-    timeout: float = 300.0,  # seconds for one step of a worker process (async)
+    timeout: float = PATIENCE,  # seconds for one start, reset or step of a worker process (async)
 ) -> VecEnv:
     """N environments of a Gymnasium id (also `module:Id`), ready to reset and step.
 
@@ -76,7 +78,7 @@ def make_vec_env(
     _check_count("frame_stack", frame_stack)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
-    if not timeout > 0:
+    if not 0 < timeout < math.inf:
         raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
     if not isinstance(env_id, str):
         raise BadInput(f"env_id = {env_id!r}; expected a Gymnasium id; for objects use SyncVecEnv or wrap_vector_env")
@@ -110,8 +112,8 @@ def find_spec(env_id: str) -> EnvSpec:
             sys.path.append(os.getcwd())  # console scripts do not search the current folder
         try:
             importlib.import_module(module)
-        except Exception as error:  # a user module can raise anything
-            message = f"cannot import {module!r} for environment {env_id!r}: {type(error).__name__}: {error}"
+        except BaseException as error:  # a user module can raise anything
+            message = f"cannot import {module!r} for environment {env_id!r}: {reason(error)}"
             raise BadInput(message) from error
     if name.startswith("ALE/") and name not in gym.registry:
         try:
@@ -148,7 +150,7 @@ def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> 
         raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
-    except Exception as error:
+    except BaseException as error:
         raise _cannot_make(spec.id, env_kwargs, error) from error
     return env
 
@@ -167,8 +169,8 @@ def _missing(env_id: str, error: Exception) -> BadInput:
     return BadInput(f"environment {env_id!r} needs a package that is not installed: {error}")
 
 
-def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: Exception) -> BadInput:
-    return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {type(error).__name__}: {error}")
+def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: BaseException) -> BadInput:
+    return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {reason(error)}")
 
 
 def _sync(order: Order) -> VecEnv:
@@ -176,7 +178,6 @@ def _sync(order: Order) -> VecEnv:
 
 
 def _async(order: Order) -> VecEnv:
-    order.env_fns[0]().close()  # raises for a wrong name or argument here, not in a worker
     return AsyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.timeout)
 
 
@@ -192,7 +193,7 @@ def _native(order: Order) -> VecEnv:
         raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
-    except Exception as error:
+    except BaseException as error:
         raise _cannot_make(spec.id, kwargs, error) from error
     return NativeVecEnv(vector_env, order.seed, spec.id, order.stream)
 
@@ -253,10 +254,11 @@ def _step_seconds(order: Order) -> float:
             if terminated or truncated:
                 env.reset()
         return sorted(times)[len(times) // 2]
-    except Exception:
+    except BaseException as error:
+        reason(error)  # raises Ctrl-C again
         return 0.0  # the environment fails: `sync` will report it, with the environment and the step
     finally:
-        env.close()
+        close_anyway(env.close, order.spec.id)
 
 
 def _check_count(name: str, value: int) -> None:

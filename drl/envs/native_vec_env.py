@@ -15,6 +15,7 @@ from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
 from drl.envs.episode_stats import EpisodeStats, success_in, success_in_infos
+from drl.envs.faults import checked_info, checked_rows, close_anyway
 from drl.envs.spaces import GymVectorEnv, Info, action_spec, encode_fresh, obs_spec
 
 
@@ -49,9 +50,11 @@ class NativeVecEnv(VecEnv):
         try:
             # One integer for all, at the start: the vector environment derives what follows.
             batch, infos = self.vector_env.reset(seed=seeds[0]) if first else self.vector_env.reset()
-        except Exception as error:
+            checked_info(infos)
+            self.stats.obs = encode_fresh(self.obs_spec, batch, self.num_envs)
+        except BaseException as error:
             raise self.stats.failed(error) from error
-        self.stats.obs = encode_fresh(self.obs_spec, batch)
+        self.stats.check_obs(self.stats.obs, self.obs_spec)
         self.action_mask = self.stats.action_mask = self.stats.masks(self._masks(batch, infos), self.action_spec)
         return self.stats.obs
 
@@ -70,13 +73,16 @@ class NativeVecEnv(VecEnv):
         stats.check_action(action)
         try:
             batch, reward, terminated, truncated, infos = self.vector_env.step(action)
-        except Exception as error:
+            checked_info(infos)
+            obs = encode_fresh(self.obs_spec, batch, self.num_envs)
+            reward = checked_rows("reward", reward, self.num_envs)
+            terminated = checked_rows("terminated", terminated, self.num_envs)
+            truncated = checked_rows("truncated", truncated, self.num_envs)
+        except BaseException as error:
             raise stats.failed(error) from error
-        obs = encode_fresh(self.obs_spec, batch)
-        reward = np.array(reward, np.float64)
         valid = ~self._resetting
-        terminated = np.asarray(terminated, bool) & valid
-        truncated = np.asarray(truncated, bool) & valid & ~terminated
+        terminated &= valid
+        truncated &= valid & ~terminated
         if not valid.all():
             reward[~valid] = 0.0
         stats.add(reward, valid)
@@ -88,14 +94,17 @@ class NativeVecEnv(VecEnv):
             last_infos = infos
             if self.mode is AutoresetMode.SAME_STEP:
                 next_obs = self._with_final_obs(obs, ended, infos)
+                stats.check_obs(next_obs, self.obs_spec)
                 last_infos = infos.get("final_info", {})
                 for i in np.flatnonzero(ended).tolist() if masks else ():
                     last_masks[i] = _final_mask(last_infos, infos, i)
             elif self.mode is AutoresetMode.DISABLED:
+                stats.check_obs(obs, self.obs_spec)
                 obs, fresh_masks = self._reset_ended(obs, ended)
                 masks = [fresh if over else mask for mask, fresh, over in zip(masks, fresh_masks, ended, strict=False)]
             for i in np.flatnonzero(ended).tolist():
                 episodes.append(stats.finish(i, bool(terminated[i]), _success(last_infos, i)))
+        stats.check_obs(obs, self.obs_spec)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
         stats.obs, next_mask = obs, None
@@ -117,20 +126,25 @@ class NativeVecEnv(VecEnv):
         if final_obs is None:
             raise self.stats.failed("it resets in the same step but its infos have no 'final_obs'")
         next_obs = obs.copy()
-        if isinstance(final_obs, np.ndarray) and final_obs.dtype == object:
-            for i in np.flatnonzero(ended):
-                next_obs[i] = self.obs_spec.encode_one(final_obs[i])
-        else:
-            next_obs[ended] = self.obs_spec.encode(final_obs)[ended]
+        try:
+            if isinstance(final_obs, np.ndarray) and final_obs.dtype == object:
+                for i in np.flatnonzero(ended):
+                    next_obs[i] = self.obs_spec.encode_one(final_obs[i])
+            else:
+                next_obs[ended] = self.obs_spec.encode(final_obs)[ended]
+        except Exception as error:
+            raise self.stats.failed(error) from error
         return next_obs
 
     def _reset_ended(self, obs: Array, ended: Array) -> tuple[Array, list[object]]:
         try:
             batch, infos = self.vector_env.reset(options={"reset_mask": ended.copy()})
-        except Exception as error:
+            checked_info(infos)
+            first = encode_fresh(self.obs_spec, batch, self.num_envs)
+        except BaseException as error:
             raise self.stats.failed(error) from error
         fresh = obs.copy()
-        fresh[ended] = self.obs_spec.encode(batch)[ended]
+        fresh[ended] = first[ended]
         return fresh, self._masks(batch, infos)
 
     def state_dict(self) -> StateDict:
@@ -152,7 +166,7 @@ class NativeVecEnv(VecEnv):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.vector_env.close()
+            close_anyway(self.vector_env.close, self.env_id)
 
 
 def wrap_vector_env(vector_env: GymVectorEnv, seed: int = 0, stream: str = "world") -> NativeVecEnv:

@@ -111,10 +111,14 @@ def collate(spec: ObsSpec, observations: Sequence[RawObs]) -> RawObs:
     return np.array(observations)
 
 
-def encode_fresh(spec: ObsSpec, batch: RawObs) -> Array:
-    """Encode a batch into an array that shares no memory with it: vector environments reuse their buffers."""
-    # Only for a Box can `encode` return its argument itself.
-    return spec.encode(np.array(batch) if spec.kind == "box" else batch)
+def encode_fresh(spec: ObsSpec, batch: RawObs, num_envs: int) -> Array:
+    """Encode a batch of `num_envs` rows into an array that shares no memory with it: vector environments reuse their
+    buffers."""
+    encoded = spec.encode(batch)
+    rows = np.array(encoded) if spec.kind == "box" else encoded  # only for a Box can it be the argument itself
+    if len(rows) != num_envs:
+        raise BadInput(f"got {len(rows)} observations from {num_envs} environments")
+    return rows
 
 
 def _channels_last(shape: tuple[int, ...], dtype: str) -> bool:

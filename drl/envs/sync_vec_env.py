@@ -8,10 +8,11 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.log import Episode
-from drl.core.specs import Array, RawObs
+from drl.core.specs import NUMBERS, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
 from drl.envs.episode_stats import EpisodeStats, success_in
+from drl.envs.faults import checked, checked_info, close_anyway
 from drl.envs.spaces import GymEnv, Info, action_spec, collate, obs_spec
 
 NEVER = 2**62  # time limit of environments without one
@@ -30,7 +31,14 @@ class SyncVecEnv(VecEnv):
     vectorization = "sync"
 
     def __init__(self, env_fns: Sequence[Callable[[], GymEnv]], seed: int, env_id: str = "", stream: str = "world"):
-        self.envs = [make() for make in env_fns]
+        self.envs: list[GymEnv] = []
+        try:
+            for make in env_fns:
+                self.envs.append(make())
+        except BaseException:
+            for env in self.envs:
+                close_anyway(env.close, env_id)
+            raise
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
@@ -55,6 +63,7 @@ class SyncVecEnv(VecEnv):
         seeds = self.stats.begin()
         first = [self._begin(index, seed) for index, seed in enumerate(seeds)]
         self.stats.obs = self._encode([obs for obs, _ in first])
+        self.stats.check_obs(self.stats.obs, self.obs_spec)
         masks = [read(*each) for read, each in zip(self._mask_readers, first, strict=True)]
         self.action_mask = self.stats.action_mask = self.stats.masks(masks, self.action_spec)
         self._until_clock = 0
@@ -80,23 +89,27 @@ class SyncVecEnv(VecEnv):
                 if next_obs is None:
                     raw.append(obs)
                 else:
-                    if getattr(obs, "shape", None) != self._raw_shape and np.shape(obs) != self._raw_shape:
-                        raise ValueError(f"step gave an observation of shape {np.shape(obs)}, not {self._raw_shape}")
+                    if getattr(obs, "shape", None) != self._raw_shape or obs.dtype.kind not in NUMBERS:
+                        obs = self.obs_spec.encode_one(obs)  # raises unless it fits
                     next_obs[i] = obs  # copies and casts, so an environment may reuse its own buffer
+                if not (
+                    isinstance(reward, float)
+                    and terminated.__class__ is truncated.__class__ is bool
+                    and info.__class__ is dict
+                ):
+                    reward, terminated, truncated = checked(reward, terminated, truncated, info)
                 reward64[i] = reward
                 infos.append(info)
                 if masks is not None:
                     masks.append(self._mask_readers[i](obs, info))
                 if terminated or truncated:
                     ends[i] = bool(terminated)
-        except Exception as error:
+        except BaseException as error:
             raise stats.failed(error, i) from error
         if next_obs is None:
-            try:
-                next_obs = self._encode(raw)
-            except Exception as error:
-                raise stats.failed(f"an observation does not fit its space: {error}") from error
+            next_obs = self._encode(raw)
         stats.add(reward64, action=action)
+        stats.check_obs(next_obs, self.obs_spec)
         self._until_clock -= 1
         if self._until_clock <= 0:
             for index in np.flatnonzero(stats.lengths >= self._limits).tolist():
@@ -128,22 +141,29 @@ class SyncVecEnv(VecEnv):
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
             if masks is not None:
                 masks[index] = self._mask_readers[index](first, info)
+        self.stats.check_obs(obs, self.obs_spec)
         return obs, episodes
 
     def _begin(self, index: int, seed: int) -> tuple[RawObs, Info]:
         """Reset one environment; return its first observation and info."""
         try:
             obs, info = self._inner[index].reset(seed=seed)
-        except Exception as error:
+            checked_info(info)
+            self.obs_spec.encode_one(obs)  # raises unless it fits
+        except BaseException as error:
             raise self.stats.failed(error, index) from error
-        if self.obs_spec.kind == "box" and np.shape(obs) != self.obs_spec.box_shape:
-            # Assigning into a row would silently broadcast a wrong shape.
-            message = f"reset gave an observation of shape {np.shape(obs)}, its space says {self.obs_spec.box_shape}"
-            raise self.stats.failed(message, index)
         return obs, info
 
     def _encode(self, observations: list[RawObs]) -> Array:
-        return self.obs_spec.encode(collate(self.obs_spec, observations))
+        try:
+            return self.obs_spec.encode(collate(self.obs_spec, observations))
+        except Exception:
+            for index, obs in enumerate(observations):
+                try:
+                    self.obs_spec.encode_one(obs)
+                except Exception as error:
+                    raise self.stats.failed(error, index) from error
+            raise
 
     def repeats(self, env_steps: int) -> bool:
         return self.stats.env_steps == env_steps
@@ -172,7 +192,7 @@ class SyncVecEnv(VecEnv):
         if not self._closed:
             self._closed = True
             for env in self.envs:
-                env.close()
+                close_anyway(env.close, self.env_id)
 
 
 def _peel(env: GymEnv) -> tuple[GymEnv, int]:

@@ -41,7 +41,7 @@ def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) ->
         return
     start_engine(experiment)
     options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    options["vectorization"] = run.vectorization
+    options |= {"vectorization": run.vectorization, "timeout": run.worker_timeout}
     with open_vec_env(run.env, run.num_envs, run.seed, **options) as envs:
         if run.engine == "torch":
             _set_threads(run.threads, envs)

@@ -1,6 +1,7 @@
 """The settings of one run. Their flat names are the same in YAML files, on the command line and in presets."""
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ class RunConfig:
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
+    worker_timeout: float = 60.0  # seconds that a worker process (async) may take to start, reset or step
     frame_stack: int = 1  # observations the agent sees at once
     # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
     normalize_obs: bool | None = None
@@ -65,6 +67,7 @@ class RunConfig:
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
+        require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name", "name", lambda x: bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", x)))

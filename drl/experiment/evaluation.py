@@ -11,6 +11,7 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.envs.async_vec_env import PATIENCE
 from drl.envs.spaces import EnvKwargs
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import rates
@@ -104,11 +105,13 @@ def evaluate(
     vectorization: str = "sync",
     frame_stack: int = 1,
     env_kwargs: EnvKwargs | None = None,
+    timeout: float = PATIENCE,
 ) -> Evaluation:
     """Play `episodes` episodes of `env` and return them. `explore=True` explores as in training."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
     options: EnvOptions = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
+    options["timeout"] = timeout
     with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, env)
         with own_stream(agent, seed):

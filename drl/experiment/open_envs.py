@@ -16,6 +16,7 @@ class EnvOptions(TypedDict, total=False):
     vectorization: str
     frame_stack: int
     env_kwargs: EnvKwargs | None
+    timeout: float
 
 
 def open_vec_env(

@@ -1,5 +1,6 @@
 """Watching an agent: as text, in a window, or as a video."""
 
+import contextlib
 import itertools
 import os
 import sys
@@ -18,6 +19,7 @@ from drl.core.specs import Array
 from drl.core.state_files import PlainDict
 from drl.envs.action_masks import mask_reader, stack_masks
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
+from drl.envs.faults import blamed, checked, close_anyway
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
@@ -52,7 +54,8 @@ def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool
         explained = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if explain else {}
         action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
-        yield Step(obs, action, float(reward), bool(terminated), bool(truncated), info, explained)
+        reward, terminated, truncated = checked(reward, terminated, truncated, info)
+        yield Step(obs, action, reward, terminated, truncated, info, explained)
         if terminated or truncated:
             return
         obs = following
@@ -77,7 +80,7 @@ def watch(
     """
     finished = []
     stream = stream or sys.stdout
-    with _open(agent, env_id, mode, frame_stack, env_kwargs) as env, own_stream(agent, seed):
+    with blamed(env_id), _open(agent, env_id, mode, frame_stack, env_kwargs) as env, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
                 print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
@@ -106,7 +109,8 @@ def film(
     """Write one episode as an mp4; None if the environment cannot be rendered."""
     if env_id.startswith(JAX_ONLY):
         return None
-    with _open(agent, env_id, "rgb_array", frame_stack, env_kwargs) as env, own_stream(agent, seed):
+    opened = _open(agent, env_id, "rgb_array", frame_stack, env_kwargs)
+    with blamed(env_id), opened as env, own_stream(agent, seed):
         if env.render_mode != "rgb_array":
             return None
         steps = play(agent, env, Seeds(seed).integer("film"), explore)
@@ -114,7 +118,8 @@ def film(
         return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
 
 
-def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Env:
+@contextlib.contextmanager
+def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Iterator[Env]:
     """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
     if env_id.startswith(JAX_ONLY):
         raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
@@ -123,11 +128,14 @@ def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: Pl
     if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     env: Env = make_env(env_id, frame_stack=frame_stack, env_kwargs=env_kwargs)
-    check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
-    if mode in env.metadata.get("render_modes", []):
-        env.close()
-        env = make_env(env_id, render_mode=mode, frame_stack=frame_stack, env_kwargs=env_kwargs)
-    return env
+    try:
+        check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
+        if mode in env.metadata.get("render_modes", []):
+            close_anyway(env.close, env_id)
+            env = make_env(env_id, render_mode=mode, frame_stack=frame_stack, env_kwargs=env_kwargs)
+        yield env
+    finally:
+        close_anyway(env.close, env_id)
 
 
 def _line(agent: Agent, count: int, step: Step, env: Env) -> str:

@@ -37,7 +37,7 @@ FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the 
 PRUNERS = ("median", "hyperband", "none")
 BUDGETS = {"total_timesteps", "num_episodes"}
 OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project"}
-NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS
+NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +190,7 @@ class _Plan:
             vectorization=run.vectorization,
             frame_stack=run.frame_stack,
             env_kwargs=run.env_arguments,
+            timeout=run.worker_timeout,
         ) as envs:
             self.images = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)

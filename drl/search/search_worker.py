@@ -1,7 +1,7 @@
 """Jobs of a search: train an agent, evaluate it at intervals, return its score. In this process or in several.
 
 Only the parent accesses the study. A worker receives a job through its pipe, sends each intermediate score and receives
-whether to stop. When the parent exits, the pipe closes and the worker ends.
+whether to stop. When the parent exits, the pipe closes and the worker ends; one that hangs then ends too.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from drl.core.child_processes import start_child
 from drl.core.errors import EnvFailed
 from drl.core.log import Log
 from drl.core.state_files import PlainDict
@@ -66,6 +67,7 @@ def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[]
         vectorization=run.vectorization,
         frame_stack=run.frame_stack,
         env_kwargs=run.env_arguments,
+        timeout=run.worker_timeout,
     ) as envs:
         _set_threads(run.threads or 1)
         trainer = build_trainer(experiment, envs)
@@ -195,8 +197,7 @@ class _Worker:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs,))
-        self.process.start()
+        self.process = start_child(context, work, theirs)
         theirs.close()
 
     def close(self) -> int | None:

@@ -97,7 +97,7 @@ def test_a_worker_that_exits_is_reported():
 def test_a_worker_that_is_killed_is_reported():
     with AsyncVecEnv(_fns("never"), 0, "Broken-v0") as envs:
         envs.reset()
-        process = envs._vector.processes[2]
+        process = envs.processes[2]
         os.kill(process.pid, signal.SIGKILL)
         process.join(5)
         with pytest.raises(EnvFailed, match=r"environment 2 .*died \(exit code -9\)"):
@@ -108,8 +108,10 @@ def test_close_does_not_wait_for_a_hung_worker(monkeypatch):
     monkeypatch.setattr("drl.envs.async_vec_env.GRACE", 0.2)
     envs = AsyncVecEnv(_fns("hang", at=1), 0, "Broken-v0")
     envs.reset()
-    envs._vector.step_async(ACTION)
-    envs.close()
+    for pipe in envs.pipes:
+        pipe.send(("step", (0, 0)))
+    with pytest.warns(UserWarning, match="environment 1' could not be closed: no answer within 0.2 s"):
+        envs.close()
     envs.close()
 
 

@@ -1,0 +1,132 @@
+"""The process of one environment of `AsyncVecEnv`: it takes requests from a pipe until it is asked to close."""
+
+import contextlib
+import copy
+import ctypes
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.envs.action_masks import flat_mask, mask_reader
+from drl.envs.episode_stats import success_in
+from drl.envs.faults import SIGNALS, checked, checked_info, reason
+from drl.envs.spaces import GymEnv, Info, action_spec, obs_spec
+
+
+class Failure(NamedTuple):
+    """An answer: the environment raised. The exception itself may not pass through a pipe."""
+
+    reason: str
+    trace: str
+
+
+class Closed(NamedTuple):
+    """The last answer of a worker."""
+
+    reason: str | None  # why the environment could not be closed
+
+
+class Ready(NamedTuple):
+    """The first answer of a worker."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+
+
+class Moved(NamedTuple):
+    """Answer to a step. The successor is in the environment's row of `Rows.obs`. If the episode ended, it is in
+    `Rows.final_obs`, and `Rows.obs` has the first observation of the next episode."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None
+    mask: Array | None  # of legal actions, in `Rows.obs`
+    final_mask: Array | None  # the same in `Rows.final_obs`
+
+
+class Rows(NamedTuple):
+    """Memory shared with the parent, as bytes: encoded observations of all environments `[N, …]`."""
+
+    obs: "ctypes.Array[ctypes.c_ubyte]"
+    final_obs: "ctypes.Array[ctypes.c_ubyte]"
+
+    def arrays(self, spec: ObsSpec, num_envs: int) -> tuple[Array, Array]:
+        shape = (num_envs, *spec.shape)
+        obs, final_obs = (np.frombuffer(memoryview(part), spec.dtype).reshape(shape) for part in self)
+        return obs, final_obs
+
+
+def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows, pipe: Connection) -> None:
+    """Body of the process. Nothing that the environment raises ends it, other than its own end."""
+    for number in SIGNALS:  # Ctrl-C reaches the whole process group; the parent decides when we close
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        try:
+            worker = _Worker(make(), index, num_envs, rows)
+        except BaseException as error:
+            pipe.send(_failure(error))
+            return
+        pipe.send(Ready(worker.obs_spec, worker.action_spec))
+        while True:
+            name, argument = pipe.recv()
+            if name == "close":
+                break
+            try:
+                answer = getattr(worker, name)(*argument)
+            except BaseException as error:
+                answer = _failure(error)
+            pipe.send(answer)
+        try:
+            worker.env.close()
+            pipe.send(Closed(None))
+        except BaseException as error:
+            pipe.send(Closed(reason(error)))
+
+
+def _failure(error: BaseException) -> Failure:
+    return Failure(reason(error), "".join(traceback.format_exception(error)))
+
+
+class _Worker:
+    """Answers the requests. The parent knows the seeds of all episodes and sends the next one with each request."""
+
+    def __init__(self, env: GymEnv, index: int, num_envs: int, rows: Rows):
+        self.env, self.index = env, index
+        self.obs_spec, self.action_spec = obs_spec(env.observation_space), action_spec(env.action_space)
+        self.rows, self.final_rows = rows.arrays(self.obs_spec, num_envs)
+        self._read = mask_reader(env)
+
+    def reset(self, seed: int) -> Array | None:
+        """Begin an episode; the mask of its first observation."""
+        obs, info = self.env.reset(seed=seed)
+        checked_info(info)
+        self.rows[self.index] = self.obs_spec.encode_one(obs)
+        return self._mask(obs, info)
+
+    def step(self, action: object, next_seed: int) -> Moved:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward, terminated, truncated = checked(reward, terminated, truncated, info)
+        encoded, mask = self.obs_spec.encode_one(obs), self._mask(obs, info)
+        if not (terminated or truncated):
+            self.rows[self.index] = encoded
+            return Moved(reward, terminated, truncated, None, mask, None)
+        self.final_rows[self.index], success = encoded, success_in(info)
+        final_mask = copy.copy(mask)  # the reset that follows may write into the same buffer
+        return Moved(reward, terminated, truncated, success, self.reset(next_seed), final_mask)
+
+    def play_again(self, seed: int, actions: Array) -> None:
+        """Go back into a running episode."""
+        obs, _ = self.env.reset(seed=seed)
+        for action in actions.tolist() if actions.ndim == 1 else actions:
+            obs = self.env.step(action)[0]
+        self.rows[self.index] = self.obs_spec.encode_one(obs)
+
+    def _mask(self, obs: object, info: Info) -> Array | None:
+        mask = self._read(obs, info)
+        return None if mask is None else flat_mask(mask)

@@ -1,0 +1,120 @@
+"""What a broken environment does, and what we make of it: values that are none, exceptions of any kind."""
+
+import contextlib
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from drl.core.errors import BadInput, DrlError, EnvFailed, shown
+from drl.core.specs import NUMBERS, Array
+
+MOST_LETTERS = 500  # of an exception's text
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def checked(reward: object, terminated: object, truncated: object, info: object) -> tuple[float, bool, bool]:
+    """Reward and flags of one step, as plain numbers. Raises `BadInput` if one of them or the info is something else.
+
+    >>> checked(np.float32(1.5), np.True_, 0, {})
+    (1.5, True, False)
+    >>> checked("high", False, False, {})
+    Traceback (most recent call last):
+    drl.core.errors.BadInput: step gave the reward 'high'; expected a number
+    """
+    if not isinstance(info, Mapping):
+        raise BadInput(f"step gave {shown(info)} as info; expected a dict")
+    number = _single(reward)
+    if number is None:
+        raise BadInput(f"step gave the reward {shown(reward)}; expected a number")
+    return float(number), _flag("terminated", terminated), _flag("truncated", truncated)
+
+
+def _flag(name: str, value: object) -> bool:
+    number = _single(value)
+    if number is None or number not in (0, 1):
+        raise BadInput(f"step gave {name} = {shown(value)}; expected True or False")
+    return bool(number)
+
+
+def _single(value: object) -> float | None:
+    """A number, or an array of one number; None: it is something else. Text is not a number, even if it reads so."""
+    array = np.asarray(value)
+    return array.item() if array.dtype.kind in NUMBERS and array.size == 1 else None
+
+
+def checked_rows(name: str, values: ArrayLike, num_envs: int) -> Array:
+    """Rewards, or flags, of a vector environment as a new array `[N]` of float64, or bool."""
+    flags = name != "reward"
+    try:
+        array = np.asarray(values)
+    except ValueError:  # its entries have different shapes
+        array = np.zeros(0)
+    fits = array.shape == (num_envs,) and array.dtype.kind in NUMBERS
+    if fits and flags and array.dtype.kind != "b":
+        fits = bool(((array == 0) | (array == 1)).all())
+    if not fits:
+        kind = "flags (True or False)" if flags else "numbers"
+        raise BadInput(f"step gave {name} = {shown(values)}; expected an array of {num_envs} {kind}")
+    return array.astype(bool if flags else np.float64)
+
+
+def checked_info(info: object) -> None:
+    if not isinstance(info, Mapping):
+        raise BadInput(f"it gave {shown(info)} as info; expected a dict")
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line, as the reason of a failure. One that a signal's handler raised (Ctrl-C) is not the
+    environment's: it is raised again.
+
+    >>> reason(SystemExit(3))
+    'SystemExit: 3'
+    """
+    if _from_signal(error):
+        raise error
+    if isinstance(error, DrlError):
+        return str(error)
+    try:
+        said = " ".join(str(error).split())[:MOST_LETTERS]
+    except Exception:
+        said = "an exception that cannot be shown"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _from_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised it. Python's own handler of Ctrl-C leaves no trace: where it is installed,
+    every KeyboardInterrupt counts as Ctrl-C. While a run trains, `StopSignals` is installed."""
+    if isinstance(error, Exception):
+        return False
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    if isinstance(error, KeyboardInterrupt) and signal.default_int_handler in handlers:
+        return True
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+@contextlib.contextmanager
+def blamed(env_id: str) -> Iterator[None]:
+    """Whatever is raised inside is the environment's failure, apart from our own errors and those of files."""
+    try:
+        yield
+    except (DrlError, OSError):
+        raise
+    except BaseException as error:
+        raise EnvFailed(f"environment {env_id!r} failed: {reason(error)}") from error
+
+
+def close_anyway(close: Callable[[], object], env_id: str) -> None:
+    """Close an environment. If that fails, nothing is lost: it is a warning."""
+    try:
+        close()
+    except BaseException as error:
+        warn_of_closing(env_id, reason(error))
+
+
+def warn_of_closing(env_id: str, why: str) -> None:
+    warnings.warn(f"environment {env_id!r} could not be closed: {why}", stacklevel=3)
