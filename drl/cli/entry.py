@@ -3,16 +3,20 @@
 Nothing heavy is imported here, so `drl --help` is fast.
 """
 
+import contextlib
 import importlib
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn, TypeVar
 
 from drl import __version__
-from drl.core.errors import BadInput, DrlError, did_you_mean
+from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 
 T = TypeVar("T")
 
@@ -59,9 +63,10 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
     which `run` does not see, it is shown with its traceback."""
     warnings.showwarning = _one_line_warning
     try:
-        return run([argument for argument in arguments if argument != "--debug"])
-    except KeyboardInterrupt:
-        return 130
+        with _stoppable():
+            return run([argument for argument in arguments if argument != "--debug"])
+    except KeyboardInterrupt as stop:
+        return 128 + (stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT)
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
@@ -75,6 +80,25 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
             message = f"unexpected {type(error).__name__}: {said}; add --debug for the traceback"
             print(f"{name}: {_printable(message)}", file=sys.stderr)
         return error.exit_code if isinstance(error, DrlError) else 1
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up; a run handles them by itself."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Interrupted(number)
+
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _printable(text: str) -> str:

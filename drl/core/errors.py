@@ -64,6 +64,10 @@ def shown(value: object) -> str:
         return f"an object of {type(value)}"
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal that arrived in the middle of something that may be left."""
+
+
 def did_you_mean(given: str, options: Iterable[str]) -> str:
     """A sentence to append to an error: the closest options, or the whole list when it is short.
 

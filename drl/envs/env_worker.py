@@ -14,7 +14,7 @@ import numpy as np
 from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.envs.action_masks import flat_mask, mask_reader
 from drl.envs.episode_stats import success_in
-from drl.envs.faults import SIGNALS, checked, checked_info, reason
+from drl.envs.faults import checked, checked_info, reason
 from drl.envs.spaces import GymEnv, Info, action_spec, obs_spec
 
 
@@ -64,7 +64,11 @@ class Rows(NamedTuple):
 
 def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows, pipe: Connection) -> None:
     """Body of the process. Nothing that the environment raises ends it, other than its own end."""
-    for number in SIGNALS:  # Ctrl-C reaches the whole process group; the parent decides when we close
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # Ctrl-C reaches the whole process group; the parent decides when we close
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         try:

@@ -2,18 +2,16 @@
 
 import contextlib
 import signal
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from drl.core.errors import BadInput, DrlError, EnvFailed, shown
+from drl.core.errors import BadInput, DrlError, EnvFailed, Interrupted, shown
 from drl.core.specs import NUMBERS, Array
 
 MOST_LETTERS = 500  # of an exception's text
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def checked(reward: object, terminated: object, truncated: object, info: object) -> tuple[float, bool, bool]:
@@ -87,14 +85,10 @@ def reason(error: BaseException) -> str:
 
 def _from_signal(error: BaseException) -> bool:
     """Whether a signal's handler raised it. Python's own handler of Ctrl-C leaves no trace: where it is installed,
-    every KeyboardInterrupt counts as Ctrl-C. While a run trains, `StopSignals` is installed."""
-    if isinstance(error, Exception):
-        return False
-    handlers = [signal.getsignal(number) for number in SIGNALS]
-    if isinstance(error, KeyboardInterrupt) and signal.default_int_handler in handlers:
+    every KeyboardInterrupt counts as Ctrl-C. While a run trains, ours is installed, which raises `Interrupted`."""
+    if isinstance(error, Interrupted):
         return True
-    codes = {getattr(handler, "__code__", None) for handler in handlers}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @contextlib.contextmanager

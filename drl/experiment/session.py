@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent, Tracker
-from drl.core.errors import DrlError, EnvFailed, NonFinite
+from drl.core.errors import DrlError, EnvFailed, Interrupted, NonFinite
 from drl.core.log import Log
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
@@ -21,7 +21,7 @@ from drl.experiment.evaluation import evaluate
 from drl.experiment.open_envs import EnvOptions
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
-from drl.experiment.stop_signals import Interrupted, StopSignals
+from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
 from drl.tracking.files import FileTracker
 from drl.tracking.guarded import guard

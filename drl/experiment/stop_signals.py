@@ -5,13 +5,11 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from drl.core.errors import Interrupted
+
 SignalHandler = Callable[[int, FrameType | None], object] | int | None
 STATUS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}  # of a stopped run
 PATIENCE = 1.0  # seconds after which a signal breaks off the step of an environment
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal that arrived in the middle of something that may be left."""
 
 
 class StopSignals:
@@ -46,7 +44,7 @@ class StopSignals:
     def at_once(self) -> Iterator[None]:
         """Inside, the first signal raises `Interrupted`."""
         if self.seen is not None:
-            raise Interrupted
+            raise Interrupted(self.seen)
         self._leaving = True
         try:
             yield
@@ -66,7 +64,7 @@ class StopSignals:
         first = self.seen is None
         self.seen = number if first else self.seen
         if not self._holding and (self._leaving or not first):
-            raise Interrupted
+            raise Interrupted(self.seen)
         if first:
             self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._lose_patience)
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
@@ -74,7 +72,7 @@ class StopSignals:
     def _lose_patience(self, number: int, frame: FrameType | None) -> None:
         if not self._holding and self.may_be_left():
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            raise Interrupted
+            raise Interrupted(self.seen)
 
     def stopped(self) -> bool:
         return self.seen is not None
