@@ -57,7 +57,7 @@ class FileTracker(ABC):
             if self._file is not None:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file.fileno(), self._size)
-                    self._file.seek(self._size)
+            self._drop_file()
             raise
         self._size += len(content)
         self.waiting = []

@@ -48,8 +48,9 @@ class Disk:
         code = errno.ENOSPC if self.fault == "full" else errno.EIO
         return OSError(code, os.strerror(code))
 
-    def concerns(self, path: object) -> bool:
-        return isinstance(path, int) or str(os.fspath(path)).startswith(self.folder)  # type: ignore[call-overload]
+    def concerns(self, path: int | str | os.PathLike[str]) -> bool:
+        name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(os.fspath(path))
+        return name.startswith(self.folder)
 
 
 class CountedFile:
