@@ -28,18 +28,17 @@ KNOWN_PACKAGES = (
 )
 
 
-def check_trusted(env_id: str, source: str, command: str) -> None:
+def check_trusted(env_id: str, source: str, command: str | None = None) -> None:
     """Raise if the id comes from a file and its module may only be imported when the user types it.
 
-    `source` is the file; `command` is what to type in front of `--env`.
+    `source` is the file; `command` is what to type in front of `--env`. None: only `--trust` helps.
     """
     module, _, _ = env_id.rpartition(":")
     if not module or _is_known(module):
         return
-    raise BadInput(
-        f"{source} names the environment {env_id!r}, and importing the module {module!r} runs its code; if you trust "
-        f"it, name it yourself: {command} --env {shlex.quote(env_id)} (or add --trust)"
-    )
+    advice = f"name it yourself: {command} --env {shlex.quote(env_id)} (or add --trust)" if command else "add --trust"
+    what = f"the environment {env_id!r}, and importing the module {module!r} runs its code"
+    raise BadInput(f"{source} names {what}; if you trust it, {advice}")
 
 
 def is_known_package(module: str) -> bool:

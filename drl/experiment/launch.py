@@ -188,16 +188,15 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
 def experiment_of(folder: Path, trust: bool) -> Experiment:
     """The settings of a run. Modules that they name are imported only if they are known or trusted."""
     file = folder / "config.yaml"
-    settings, command = read_settings(folder), f"drl resume {folder} --trust"
+    settings = read_settings(folder)
     plugins = settings.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
         raise UnusableFile(f"{file} has plugins {plugins!r:.80}; expected a list of modules")
     if not trust:
         if plugins:
-            raise BadInput(
-                f"{file} names the plugins {', '.join(plugins)}, whose code would run; if you trust them: {command}"
-            )
-        check_trusted(str(settings.get("env")), str(file), f"drl resume {folder}")
+            what = f"the plugins {', '.join(plugins)}, and importing them runs their code"
+            raise BadInput(f"{file} names {what}; if you trust them, add --trust")
+        check_trusted(str(settings.get("env")), str(file))
     import_plugins(plugins)
     try:
         return Experiment.from_flat(settings, str(file))

@@ -138,17 +138,17 @@ class Session:
             self.save(self._save_agent)
         if "compile" in trainer.notes:
             self.save(lambda: _note_compilation(trainer, run, config.quiet))
-        try:
-            if status == "finished":
+        if status == "finished":
+            try:
                 evaluation = self._evaluate()
                 self.save(lambda: run.note(final_evaluation=evaluation))
+                self._note_status(status)
+                with self.signals.at_once():
+                    _illustrate(self.experiment, trainer.agent, run)
+            except Interrupted:  # in the evaluation, or in plots and videos
+                status = self.signals.status
+        if evaluation is None:
             self._note_status(status)
-            with self.signals.at_once() if status == "finished" else contextlib.nullcontext():
-                _illustrate(self.experiment, trainer.agent, run, film_it=config.video and status == "finished")
-        except Interrupted:  # in the evaluation, or in plots and videos
-            if evaluation is None:
-                self._note_status(self.signals.status)
-            status = self.signals.status
         with self.signals.held():
             self.writer.finish()
         return Finished(run.folder, trainer.agent, self.log, status, evaluation)
@@ -287,12 +287,12 @@ def _notes(experiment: Experiment) -> PlainDict:
     return envs | {"algorithm": experiment.algorithm}
 
 
-def _illustrate(experiment: Experiment, agent: Agent, run: Run, film_it: bool) -> None:
+def _illustrate(experiment: Experiment, agent: Agent, run: Run) -> None:
     config = experiment.run
     try:
         if config.plots:
             plot_run(run.folder)
-        if film_it:
+        if config.video:
             path, frames, env_kwargs = (
                 run.folder / "videos" / "final_agent.mp4",
                 config.frame_stack,

@@ -180,8 +180,7 @@ def test_a_run_in_its_fallback_folder_can_be_resumed(whole, tmp_path, tally):
 
     disk = Disk(tmp_path / "results", "full")
     fault = Fault(lambda: setattr(disk, "fails_at", 0), 2, (7, explode))
-    with failing(disk), warnings.catch_warnings(), pytest.raises(Bomb):
-        warnings.simplefilter("ignore", SavingFailed)
+    with failing(disk), pytest.warns(SavingFailed), pytest.raises(Bomb):
         run("dqn", tmp_path / "results", lambda run: fault, fallback_dir=str(tmp_path / "elsewhere"))
     finished = resume(next((tmp_path / "elsewhere").rglob("run.json")).parent, console=False)
     assert_same(finished, whole["dqn"])
