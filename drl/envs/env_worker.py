@@ -75,6 +75,7 @@ def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows
             worker = _Worker(make(), index, num_envs, rows)
         except BaseException as error:
             pipe.send(_failure(error))
+            pipe.recv()  # until it is asked to close: a worker that ends by itself counts as dead
             return
         pipe.send(Ready(worker.obs_spec, worker.action_spec))
         while True:

@@ -68,7 +68,7 @@ class EpisodeStats:
         self.obs: Array | None = None  # what to act on next; None before the first reset
         self.action_mask: Array | None = None  # legal actions there; None: all
         self.begun = False  # whether the environments can be stepped
-        self._ones = np.ones(0, np.float32)
+        self._shares = np.ones(0, np.float32)  # weights of a mean over all numbers of an observation batch
 
     @property
     def lengths(self) -> Array:
@@ -119,10 +119,9 @@ class EpisodeStats:
                 self._check_each_obs(obs, spec)
             return  # integers are always finite
         flat = obs.ravel()
-        if len(flat) != len(self._ones):
-            self._ones = np.ones(len(flat), np.float32)
-        # A product with ones is the cheapest sum. It may overflow, so each number is checked as well.
-        if not math.isfinite(flat.dot(self._ones)):
+        if len(flat) != len(self._shares):
+            self._shares = np.full(len(flat), 1 / len(flat), np.float32)
+        if not math.isfinite(flat.dot(self._shares)):  # the cheapest mean; finite numbers do not overflow in it
             self._check_each_obs(obs, spec)
 
     def finish(self, index: int, terminated: bool, reported: bool | None) -> Episode:

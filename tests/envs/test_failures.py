@@ -72,9 +72,18 @@ def test_a_non_finite_reward_is_refused(how):
             _run(envs)
 
 
-def test_huge_but_finite_rewards_pass():
+def test_a_non_finite_observation_is_refused():
+    native = wrap_vector_env(SyncVectorEnv(_fns("nan_obs"), autoreset_mode=AutoresetMode.DISABLED))
+    native.stats.env_id = "Broken-v0"
+    for envs in (*_engines("nan_obs"), native):
+        with envs, pytest.raises(NonFinite, match=r"'Broken-v0', environment 1: the observation is nan at step 3"):
+            _run(envs)
+
+
+def test_huge_but_finite_numbers_pass():
     envs = SyncVecEnv([CountingEnv] * 2, 0)
     envs.stats.add(np.array([1.7e308, 1.7e308]))
+    envs.stats.check_obs(np.full((2, 1), 3e38, np.float32), envs.obs_spec)
     assert envs.stats.env_steps == 2
 
 

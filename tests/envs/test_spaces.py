@@ -59,7 +59,7 @@ def test_encode_fresh_shares_no_memory(name):
     space = OBSERVATIONS[name]
     spec = obs_spec(space)
     batch = collate(spec, [space.sample() for _ in range(3)])
-    encoded = encode_fresh(spec, batch)
+    encoded = encode_fresh(spec, batch, 3)
     kept = encoded.copy()
     _scribble(batch)
     assert np.array_equal(encoded, kept)

@@ -93,7 +93,8 @@ class FailingEnv(gym.Env[Any, Any]):
             if self.how in ("nan", "inf"):
                 reward = float(self.how)
             ends = self.how == "reset"
-        return np.zeros(2, np.float32), reward, ends, False, {}
+        obs = np.full(2, np.nan if self.how == "nan_obs" and self.count >= self.at else 0.0, np.float32)
+        return obs, reward, ends, False, {}
 
 
 class Unpicklable(Exception):

@@ -183,6 +183,13 @@ def test_debug_shows_the_traceback(run, tally, algorithm, vectorization):
     tally(KIND)
 
 
+@pytest.mark.parametrize("algorithm", some(list(SETTINGS), 1))
+def test_a_genuine_ctrl_c_stays_one(run, tally, algorithm):
+    code, err, (record,) = run(algorithm, "sync", "step:ctrl_c")
+    assert (code, record["status"]) == (130, "interrupted"), err
+    tally(KIND)
+
+
 def test_an_unexpected_error_is_one_line(run, tally, monkeypatch):
     def broken(*_):
         raise ValueError("a bug\nof ours")
