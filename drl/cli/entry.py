@@ -4,6 +4,7 @@ Nothing heavy is imported here, so `drl --help` is fast.
 """
 
 import importlib
+import io
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from drl import __version__
 from drl.core.errors import BadInput, DrlError, did_you_mean
 
 T = TypeVar("T")
+MOST_LETTERS = 1000  # of an error message
 
 # The only table from a subcommand to the module that runs it.
 COMMANDS = {
@@ -50,12 +52,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report_errors(run: Callable[[], int], name: str) -> int:
-    """The exit code of `run`; a `DrlError` becomes one message and its own code."""
+    """The exit code of `run`; a `DrlError` becomes one line and its own code."""
     warnings.showwarning = _one_line_warning
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         return run()
     except DrlError as error:
-        print(f"{name}: {_printable(str(error))}", file=sys.stderr)
+        print(f"{name}: {_one_line(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -64,9 +69,11 @@ def report_errors(run: Callable[[], int], name: str) -> int:
         return 0
 
 
-def _printable(text: str) -> str:
-    """`text` without control characters, which could move the cursor."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+def _one_line(text: str) -> str:
+    """`text` in one line, cut short, without control characters, which could move the cursor."""
+    text = " ".join(text.splitlines())
+    text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
@@ -92,6 +99,9 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
+    from drl.cli.flags import refuse_doubles
+
+    refuse_doubles(arguments[1:])
     module = importlib.import_module(COMMANDS[name][0])
     return int(module.main(arguments[1:]))
 

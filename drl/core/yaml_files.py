@@ -18,6 +18,13 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.YAMLError("aliases (*name) are not taken")
         return super().compose_node(parent, index)
 
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(names)) < len(names):
+            raise yaml.YAMLError(f"{max(names, key=names.count)} is given twice")
+        return node
+
 
 def parse_yaml(text: str | bytes) -> PlainValue:
     """Parse a text; raise `ValueError` if it is not plain YAML.
