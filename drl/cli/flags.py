@@ -49,8 +49,12 @@ def _plain_integer(text: str) -> str:
     return str(int(float(text))) if re.fullmatch(r"\d+(\.\d+)?[eE]\d{1,2}", text) and float(text).is_integer() else text
 
 
+TITLES = ("", "Value error", "Parsing error", "Unrecognized options", "Required options", "Missing argument")
+
+
 def _readable(boxed: str) -> str:
     """tyro's message without its box, in one line."""
-    lines = [line.strip("│╭╮╰╯─ \n") for line in boxed.splitlines()]
-    wanted = [line for line in lines if line not in ("", "Value error", "Parsing error") and "helptext" not in line]
+    unruled = re.sub(r"(?<!\S)[|+]?-{3,}[|+]?(?!\S)", " ", boxed)  # the box of an ASCII terminal
+    lines = [line.strip("│╭╮╰╯─|+ \n") for line in unruled.splitlines()]
+    wanted = [line for line in lines if line not in TITLES and "helptext" not in line and not line.endswith(" --help")]
     return re.sub(r"^Error parsing \w+: ", "", " ".join(wanted)).rstrip(".;")

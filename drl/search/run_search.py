@@ -20,7 +20,7 @@ from drl.core.search_dimensions import Choice
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment
+from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
@@ -66,7 +66,8 @@ class SearchConfig:
         require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds", lambda x: x >= 0)
         require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
         require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
-        require(self, "a plain folder name", "name", lambda x: "/" not in x and x.strip(". ") != "")
+        require(self, "a folder name of at most 200 bytes", "name", is_folder_name)
+        require(self, "a name, a folder or a URL", "env results_dir storage", lambda x: x.strip() != "")
         if self.num_timesteps_per_trial and self.num_episodes_per_trial:
             raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
 
@@ -158,6 +159,8 @@ def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
     >>> one_budget({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
     {'gamma': 0.9, 'num_episodes': 5}
     """
+    if all(settings.get(name) for name in BUDGETS):
+        raise BadInput("the settings have both total_timesteps and num_episodes; give one budget")
     replaced = BUDGETS if BUDGETS & {name for name, value in settings.items() if value} else set()
     return {name: value for name, value in preset.items() if name not in replaced} | settings
 
