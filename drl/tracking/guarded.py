@@ -69,7 +69,7 @@ class InThread:
 
     def __init__(self, tracker: Tracker, seconds: float | None = None):
         self.tracker, self.seconds = tracker, SECONDS if seconds is None else seconds
-        self._hangs = False
+        self._over = False  # whether it hangs or is closed
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], futures.Future[None]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=type(tracker).__name__, daemon=True).start()
 
@@ -83,16 +83,19 @@ class InThread:
             self._call(flush)
 
     def close(self) -> None:
-        self._call(self.tracker.close)
-        self._calls.put(None)
+        try:
+            self._call(self.tracker.close)
+        finally:
+            self._over = True
+            self._calls.put(None)
 
     def _call(self, call: Callable[[], None]) -> None:
-        if self._hangs:
+        if self._over:
             return
         done: futures.Future[None] = futures.Future()
         self._calls.put((call, done))
         if not futures.wait([done], self.seconds).done:
-            self._hangs = True
+            self._over = True
             raise TimeoutError(f"it did not return within {self.seconds:g} seconds")
         if isinstance(error := done.exception(), Exception):
             raise error
