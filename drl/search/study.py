@@ -129,7 +129,7 @@ def _check_database(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", LOCK_SECONDS, uri=True)) as database:
         (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
-        raise _damaged(str(path), found)
+        raise _damaged(str(path), " ".join(found.split()))
 
 
 def _journal(path: Path) -> "JournalStorage":

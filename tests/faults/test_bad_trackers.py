@@ -120,7 +120,7 @@ def undisturbed(tmp_path_factory):
     return digest(run(tmp_path_factory.mktemp("good"), "good"))
 
 
-@pytest.mark.parametrize("case", some(list(FAULTS | CHANGES), 8))
+@pytest.mark.parametrize("case", some(list(FAULTS | CHANGES), 5))
 def test_the_run_is_the_same_as_without_the_tracker(case, undisturbed, tmp_path, monkeypatch, tally):
     monkeypatch.setattr(guarded, "SECONDS", 1.5)  # a busy machine may let a thread wait
     bad, good = Bad(*(FAULTS | CHANGES)[case]), Bad("nowhere", hang)
