@@ -58,7 +58,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file is not None else {}
-    _import_plugins(flags, from_file, trust, f"drl train {algorithm} --config {config_file}")
+    _import_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
     find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:
         raise BadInput(
@@ -114,16 +114,16 @@ def full_words(flags: list[str]) -> list[str]:
     return words
 
 
-def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, command: str) -> None:
+def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, source: str, command: str) -> None:
     """Import the plugins of the command line. Those of a file need --trust, because importing runs their code."""
     typed = peek_list(flags, "--plugins")
     named = from_file.get("plugins") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise BadInput(f"the file has plugins {shown(named)}; expected a list of modules")
+        raise BadInput(f"{source}: plugins is {shown(named)}; expected a list of modules")
     filed = [] if typed else named
     if filed and not trust:
         raise BadInput(
-            f"the file names the plugins {', '.join(filed)}, and importing them runs their code; if you "
+            f"{source} names the plugins {', '.join(filed)}, and importing them runs their code; if you "
             f"trust them, name them yourself: {command} --plugins {' '.join(filed)} (or add --trust)"
         )
     import_plugins([*typed, *filed])

@@ -1,5 +1,6 @@
 """Settings as YAML: plain values only, with a size limit. No objects are constructed and no aliases are expanded."""
 
+from collections.abc import Hashable
 from pathlib import Path
 
 import yaml
@@ -18,12 +19,11 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.YAMLError("aliases (*name) are not taken")
         return super().compose_node(parent, index)
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, PlainValue]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(set(names)) < len(names):
             raise yaml.YAMLError(f"{max(names, key=names.count)} is given twice")
-        return node
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str | bytes) -> PlainValue:

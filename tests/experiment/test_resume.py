@@ -214,9 +214,10 @@ def whole_and_stopped(tmp_path, settings, after=3):
             pass
 
     own = launch._trackers
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "_trackers", lambda *given: [*own(*given), Bomb()])
-        train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), console=False)
+        with pytest.raises(Killed):
+            train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), console=False)
     (stopped,) = (tmp_path / "stopped").iterdir()
     return finished.folder, stopped
 

@@ -175,7 +175,7 @@ def test_a_locked_database_is_waited_for_and_then_told_in_one_line(when, tmp_pat
     else:
         fast["do"] = lambda: locks or locks.append(lock(path))
     started = time.monotonic()
-    with pytest.raises(BadInput, match="locked by another program for 0.2 seconds; wait for it or end it") as caught:
+    with pytest.raises(BadInput, match=r"locked by another program for 0\.2 seconds") as caught:
         run(tmp_path, 3, storage=str(path))
     assert time.monotonic() - started < 30
     assert "\n" not in str(caught.value)
