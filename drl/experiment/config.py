@@ -194,6 +194,8 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
 
 def read_yaml(path: str | Path) -> PlainDict:
     """Read a flat YAML mapping."""
+    if str(path) == "":
+        raise BadInput("config is ''; expected a YAML file such as a run's config.yaml")
     try:
         content = read_yaml_file(path)
     except OSError as error:
