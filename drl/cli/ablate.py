@@ -2,6 +2,7 @@
 
 from drl.cli.train import read_experiment, take_flag
 from drl.core.errors import BadInput
+from drl.core.size_limits import check_size
 
 
 def main(arguments: list[str]) -> int:
@@ -28,6 +29,11 @@ def _whole(flags: list[str], name: str, default: int) -> int:
     value = take_flag(flags, name)
     if value is None:
         return default
-    if not value.isdigit() or int(value) < 1:
-        raise BadInput(f"{name} is {value!r}; expected a whole number of at least 1")
-    return int(value)
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise BadInput(f"{name} is {value[:80]!r}; expected a whole number of at least 1")
+    check_size(name.removeprefix("--"), number)
+    return number

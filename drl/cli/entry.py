@@ -5,6 +5,7 @@ Nothing heavy is imported here, so `drl --help` is fast.
 
 import contextlib
 import importlib
+import io
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from drl import __version__
 from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 
 T = TypeVar("T")
+MOST_LETTERS = 1000  # of an error message
 
 # The only table from a subcommand to the module that runs it.
 COMMANDS = {
@@ -62,6 +64,9 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
     """The exit code of `run(arguments)`; an error becomes one message and its code. With `--debug` among the arguments,
     which `run` does not see, it is shown with its traceback."""
     warnings.showwarning = _one_line_warning
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         with _stoppable():
             return run([argument for argument in arguments if argument != "--debug"])
@@ -74,11 +79,10 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
         if "--debug" in arguments:
             traceback.print_exc()
         elif isinstance(error, DrlError):
-            print(f"{name}: {_printable(str(error))}", file=sys.stderr)
+            print(f"{name}: {_one_line(str(error))}", file=sys.stderr)
         else:
-            said = " ".join(str(error).split())
-            message = f"unexpected {type(error).__name__}: {said}; add --debug for the traceback"
-            print(f"{name}: {_printable(message)}", file=sys.stderr)
+            said = _one_line(f"unexpected {type(error).__name__}: {error}")
+            print(f"{name}: {said}; add --debug for the traceback", file=sys.stderr)
         return error.exit_code if isinstance(error, DrlError) else 1
 
 
@@ -101,9 +105,11 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _printable(text: str) -> str:
-    """`text` without control characters, which could move the cursor."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+def _one_line(text: str) -> str:
+    """`text` in one line, cut short, without control characters, which could move the cursor."""
+    text = " ".join(text.splitlines())
+    text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
@@ -129,6 +135,9 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
+    from drl.cli.flags import refuse_doubles
+
+    refuse_doubles(arguments[1:])
     module = importlib.import_module(COMMANDS[name][0])
     return int(module.main(arguments[1:]))
 

@@ -9,6 +9,7 @@ import tyro
 
 from drl.cli.flags import parse_flags
 from drl.core.agent_files import read_agent
+from drl.core.configs import require
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import import_plugins
@@ -41,8 +42,9 @@ class Flags:
 
 def main(arguments: list[str]) -> int:
     flags = parse_flags(Flags, arguments, prog="drl evaluate", description="Measure or watch a trained agent.")
-    if flags.episodes < 1 or flags.temperature <= 0:
-        raise BadInput("episodes must be at least 1 and temperature above 0")
+    require(flags, "a whole number of at least 1", "episodes", lambda x: x >= 1)
+    require(flags, "a whole number of at least 0", "seed", lambda x: x >= 0)
+    require(flags, "a number above 0", "temperature", lambda x: x > 0)
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
     import_plugins(flags.plugins)

@@ -1,15 +1,32 @@
-"""Flags from dataclasses, through tyro. Every field is a flag; bad flags give one message and exit code 2."""
+"""Flags from dataclasses, through tyro. Every field is a flag; bad flags give one line and exit code 2."""
 
+import argparse
 import contextlib
 import io
 import re
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import tyro
 
 from drl.core.errors import BadInput
 
 T = TypeVar("T")
+
+
+class Parser(argparse.ArgumentParser):
+    """For commands that are not made of dataclasses. Raises `BadInput`, so that all errors look alike."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see `{self.prog} --help`")
+
+
+def refuse_doubles(arguments: list[str]) -> None:
+    """Raise if a flag is given twice: which of them counts would be a guess. `--no-x` is the same flag as `--x`."""
+    names = [word.partition("=")[0].replace("_", "-") for word in arguments if re.match(r"--[a-zA-Z]", word)]
+    plain = [re.sub(r"^--no-", "--", name) for name in names]
+    for name, one in zip(names, plain, strict=True):
+        if plain.count(one) > 1:
+            raise BadInput(f"{name} is given more than once; give it once")
 
 
 def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str) -> T:
@@ -24,7 +41,7 @@ def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str
     except SystemExit as stop:
         if not stop.code:  # --help
             raise
-        raise BadInput(_readable(complaint.getvalue()) + f"\nSee `{prog} --help`.") from None
+        raise BadInput(f"{_readable(complaint.getvalue())}; see `{prog} --help`") from None
 
 
 def _plain_integer(text: str) -> str:
@@ -32,8 +49,12 @@ def _plain_integer(text: str) -> str:
     return str(int(float(text))) if re.fullmatch(r"\d+(\.\d+)?[eE]\d{1,2}", text) and float(text).is_integer() else text
 
 
+TITLES = ("", "Value error", "Parsing error", "Unrecognized options", "Required options", "Missing argument")
+
+
 def _readable(boxed: str) -> str:
-    """tyro's message without its box."""
-    lines = [line.strip("│╭╮╰╯─ \n") for line in boxed.splitlines()]
-    wanted = [line for line in lines if line not in ("", "Value error", "Parsing error") and "helptext" not in line]
-    return "\n".join(re.sub(r"^Error parsing \w+: ", "", line) for line in wanted)
+    """tyro's message without its box, in one line."""
+    unruled = re.sub(r"(?<!\S)[|+]?-{3,}[|+]?(?!\S)", " ", boxed)  # the box of an ASCII terminal
+    lines = [line.strip("│╭╮╰╯─|+ \n") for line in unruled.splitlines()]
+    wanted = [line for line in lines if line not in TITLES and "helptext" not in line and not line.endswith(" --help")]
+    return re.sub(r"^Error parsing \w+: ", "", " ".join(wanted)).rstrip(".;")

@@ -8,9 +8,10 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from drl.cli.entry import EXIT_CODES, report_errors
+from drl.cli.flags import Parser, refuse_doubles
+from drl.core.configs import require
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
@@ -21,16 +22,9 @@ from drl.experiment.run_folder import Run
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 
 
-class Parser(argparse.ArgumentParser):
-    """Raises `BadInput`, so that all errors look alike."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message}; see `python main.py --help`")
-
-
 def make_parser() -> Parser:
     parser = Parser(
-        prog="main.py",
+        prog="python main.py",
         description=__doc__,
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -114,13 +108,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    refuse_doubles(arguments)
     flags = make_parser().parse_args(arguments)
     if flags.evaluate and flags.search:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
     if flags.load_model_path and not flags.evaluate:
         raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
-    if flags.eval_episodes < 1:
-        raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
+    require(flags, "a whole number of at least 1", "eval_episodes", lambda x: x >= 1)
     if flags.evaluate:
         return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
     if flags.search:

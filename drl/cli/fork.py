@@ -1,13 +1,12 @@
 """`drl fork RUN --at STEP --set NAME=VALUE…`: begin a new run in the middle of another one, with changed settings."""
 
-import argparse
-
 from drl.cli.entry import EXIT_CODES
+from drl.cli.flags import Parser
 from drl.core.configs import plain_pairs
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="drl fork", description="Begin a new run where another one was.")
+    parser = Parser(prog="drl fork", description="Begin a new run where another one was.")
     parser.add_argument("run", metavar="RUN", help="a run folder, or an experiment folder for its newest run")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of a kept checkpoint; default: the newest")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that change")

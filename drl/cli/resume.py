@@ -1,10 +1,10 @@
 """`drl resume RUN…`: continue runs exactly where they stopped."""
 
-import argparse
 import os
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES
+from drl.cli.flags import Parser
 from drl.core.errors import BadInput, UnusableFile
 from drl.experiment.run_folder import runs_in
 
@@ -13,7 +13,7 @@ stopped. An experiment folder stands for every unfinished run in it."""
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="drl resume", description=USAGE)
+    parser = Parser(prog="drl resume", description=USAGE)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder or an experiment folder")
     parser.add_argument(
         "--trust", action="store_true", help="import the modules that config.yaml names (runs their code)"

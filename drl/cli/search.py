@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         prog=f"drl search {algorithm}",
         description=f"Search for settings of {algorithm}. The same command continues the search.",
     )
-    settings: PlainDict = read_yaml(flags.config) if flags.config else {}
+    settings: PlainDict = read_yaml(flags.config) if flags.config is not None else {}
     if settings.pop("algorithm", algorithm) != algorithm:
         raise BadInput(f"{flags.config} is for another algorithm than {algorithm}")
     settings.pop("env", None)

@@ -9,6 +9,7 @@ from drl.cli.flags import parse_flags
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
+from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
@@ -56,8 +57,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     config_file = take_flag(flags, "--config")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
-    from_file = read_yaml(config_file) if config_file else {}
-    _import_plugins(flags, from_file, trust, f"drl train {algorithm} --config {config_file}")
+    from_file = read_yaml(config_file) if config_file is not None else {}
+    _import_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
     find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:
         raise BadInput(
@@ -65,7 +66,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         )
     env = _peek(flags, "--env") or from_file.get("env", RunConfig.env)
     if not isinstance(env, str):
-        raise BadInput(f"{config_file}: env is {env!r}; expected the name of an environment, such as CartPole-v1")
+        raise BadInput(f"{config_file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
+    check_size("env", env)
     if _peek(flags, "--env") is None and not trust:
         check_trusted(env, str(config_file), f"drl train {algorithm} --config {config_file}")
     preset = (load_preset(algorithm, env) if use_preset else None) or {}
@@ -112,14 +114,17 @@ def full_words(flags: list[str]) -> list[str]:
     return words
 
 
-def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, command: str) -> None:
+def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, source: str, command: str) -> None:
     """Import the plugins of the command line. Those of a file need --trust, because importing runs their code."""
     typed = peek_list(flags, "--plugins")
-    filed = [] if typed else list(from_file.get("plugins") or [])
+    named = from_file.get("plugins") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise BadInput(f"{source}: plugins is {shown(named)}; expected a list of modules")
+    filed = [] if typed else named
     if filed and not trust:
         raise BadInput(
-            f"the file names the plugins {', '.join(map(str, filed))}, and importing them runs their code; if you "
-            f"trust them, name them yourself: {command} --plugins {' '.join(map(str, filed))} (or add --trust)"
+            f"{source} names the plugins {', '.join(filed)}, and importing them runs their code; if you "
+            f"trust them, name them yourself: {command} --plugins {' '.join(filed)} (or add --trust)"
         )
     import_plugins([*typed, *filed])
 
@@ -147,9 +152,9 @@ def _peek(flags: list[str], name: str) -> str | None:
     """The value of `--flag value` or `--flag=value`, underscores allowed; `flags` stays as it is."""
     value = None
     for position, flag in enumerate(flags):
-        head, _, tail = flag.partition("=")
-        if head.replace("_", "-") == name:  # the last one counts, as in the parser
-            value = tail or (flags[position + 1] if position + 1 < len(flags) else None)
+        head, equals, tail = flag.partition("=")
+        if head.replace("_", "-") == name:
+            value = tail if equals else flags[position + 1] if position + 1 < len(flags) else None
     return value
 
 
@@ -157,7 +162,7 @@ def take_flag(flags: list[str], name: str) -> str | None:
     """Like `_peek`, but removes the flag and its value."""
     value = _peek(flags, name)
     for position, flag in enumerate(flags):
-        if flag.partition("=")[0] == name:
+        if flag.partition("=")[0].replace("_", "-") == name:
             if value is None:
                 raise BadInput(f"{name} needs a value")
             del flags[position : position + (1 if "=" in flag else 2)]

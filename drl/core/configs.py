@@ -12,6 +12,7 @@ from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES, HEADS
+from drl.core.size_limits import check_size
 from drl.core.specs import ObsSpec, PlainDict
 from drl.core.yaml_files import parse_yaml
 
@@ -20,8 +21,10 @@ ConfigClass = type[Any]
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
-    """Raise unless `test` holds for each of the fields in `names`; a field that is None passes."""
+    """Raise unless `test` holds for each of the fields in `names`; a field that is None passes. No field may hold a
+    number that is not finite or a size that cannot fit."""
     for name, value in vars(config).items():
+        check_size(name, value)
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{name} is {value}; expected a finite number")
     for name in names.split():

@@ -1,5 +1,6 @@
 """Settings as YAML: plain values only, with a size limit. No objects are constructed and no aliases are expanded."""
 
+from collections.abc import Hashable
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,12 @@ class _PlainLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not taken")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, PlainValue]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(names)) < len(names):
+            raise yaml.YAMLError(f"{max(names, key=names.count)} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str | bytes) -> PlainValue:

@@ -18,6 +18,7 @@ from drl.engines.numpy.exploration import make_exploration
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
 from drl.experiment.config import Experiment
+from drl.experiment.memory_needs import check_run_fits
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import Trainer, TrainerConfig
 
@@ -91,6 +92,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
     specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
+    check_run_fits(experiment, specs)
     notes: PlainDict = {}
 
     def compile_update(model: "nn.Module") -> bool:
@@ -164,6 +166,7 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
     run, config = experiment.run, experiment.learner
     _check_minibatches(config, run.num_envs)
     env = make_jax_env(run.env, run.env_arguments)
+    check_run_fits(experiment, (env.obs_spec, env.action_spec), run.num_seeds)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
     seeds = [run.seed + i for i in range(run.num_seeds)]
     configs = (experiment.model, config, experiment.buffer, experiment.exploration)

@@ -12,8 +12,11 @@ from drl.core.algorithms import find_algorithm
 from drl.core.configs import Config, plain_pairs, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
+from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
+
+MOST_PROCESSES = 1024  # environments that have a process each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,14 @@ class RunConfig:
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
-        require(self, "a plain folder name", "name", lambda x: bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", x)))
+        require(self, "a folder name of at most 200 bytes", "name", is_folder_name)
+        require(self, "a folder", "results_dir", lambda x: x != "")
+        require(self, "a name", "env device wandb_project", lambda x: x.strip() != "")
+        if self.vectorization == "async" and self.num_envs > MOST_PROCESSES:
+            raise BadInput(
+                f"num_envs is {self.num_envs:,} with vectorization 'async', a process for each; expected at most "
+                f"{MOST_PROCESSES:,}, or --vectorization sync"
+            )
         if self.total_timesteps and self.num_episodes:
             raise BadInput(
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
@@ -86,6 +96,15 @@ class RunConfig:
     def budget(self) -> int:
         """In environment steps, or in episodes if `num_episodes` is given."""
         return self.num_episodes or self.total_timesteps or 100_000
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a text is the name of one folder, without a path.
+
+    >>> is_folder_name("my runs"), is_folder_name("../x"), is_folder_name(".")
+    (True, False, False)
+    """
+    return bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", name)) and len(name.encode()) <= 200
 
 
 PARTS = ("run", "model", "learner", "buffer", "exploration")  # of an Experiment, in the order of a config.yaml
@@ -121,7 +140,7 @@ class Experiment:
         flat = dict(flat)
         algorithm = flat.pop("algorithm", "ppo")
         try:
-            record = find_algorithm(algorithm)
+            record = find_algorithm(algorithm if isinstance(algorithm, str) else shown(algorithm))
         except BadInput as error:
             raise BadInput(f"{source}: {error}") from None
         parts = {"run": RunConfig} | record.parts
@@ -151,6 +170,10 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
     """Convert `value` to the type of its field; YAML reads 1e-3 as text and has no tuples."""
     if name == "compile" and isinstance(value, bool):  # so YAML reads the words on and off
         return "on" if value else "off"
+    try:
+        check_size(name, value)
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from None
     wanted, optional = stated_type(kind, name)
     if value is None and optional:
         return None
@@ -171,11 +194,13 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
     except (TypeError, ValueError, OverflowError):
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
-    raise BadInput(f"{source}: {name} is {repr(value)[:200]}; expected a value of type {expected}")
+    raise BadInput(f"{source}: {name} is {shown(value)}; expected a value of type {expected}")
 
 
 def read_yaml(path: str | Path) -> PlainDict:
     """Read a flat YAML mapping."""
+    if str(path) == "":
+        raise BadInput("config is ''; expected a YAML file such as a run's config.yaml")
     try:
         content = read_yaml_file(path)
     except OSError as error:

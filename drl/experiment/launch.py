@@ -23,6 +23,7 @@ from drl.experiment.session import Finished, Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import CsvTracker, JsonlTracker
+from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
 from drl.tracking.recorded_episodes import FILE as EPISODES
 from drl.tracking.recorded_episodes import EpisodeTracker
@@ -126,7 +127,7 @@ def _train(
             _load(trainer, origin)  # before anything is written
         run = resumed or _begin_run(experiment, trainer)
         stack.callback(run.close)
-        own = _trackers(experiment, run, console) + (trackers(run) if trackers else [])
+        own = _trackers(experiment, run, console) + [InThread(each) for each in (trackers(run) if trackers else [])]
         board = None
         if config.wandb_project is not None:
             settings = experiment.to_flat()

@@ -1,5 +1,6 @@
 """Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names."""
 
+import glob
 import re
 from pathlib import Path
 
@@ -16,8 +17,10 @@ def preset_path(algorithm: str, env: str) -> Path:
 def load_preset(algorithm: str, env: str) -> PlainDict | None:
     """The preset's settings; None if this pair has no preset."""
     path = preset_path(algorithm, env)
+    if len(path.name.encode(errors="replace")) > 255 or "\0" in env:  # no file can have this name
+        return None
     if not path.is_file() and not re.search(r"-v\d+$", env):  # take the newest version, as Gymnasium does
-        path = max(path.parent.glob(f"{path.stem}-v*.yaml"), default=path)
+        path = max(path.parent.glob(f"{glob.escape(path.stem)}-v*.yaml"), default=path)
     return read_yaml(path) if path.is_file() else None
 
 

@@ -20,13 +20,13 @@ from drl.core.search_dimensions import Choice
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment
+from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
-from drl.search.study import Ledger, claim, open_study, optuna, release
+from drl.search.study import Ledger, claim, open_study, optuna, release, storage_errors
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -49,7 +49,8 @@ class SearchConfig:
     mode: str = "base"  # base: a few settings · all: also switches, batch sizes and network width
     pruner: str = "median"  # stops weak trials early: median · hyperband · none
     storage: str | None = None  # URL, or a file ending in .db or .log; default: results/<name>/study.db
-    n_jobs: int = 1  # trials in parallel, each in its own process
+    n_jobs: int = 1  # trials in parallel, each in its own process; 0: one after another in this process
+    trial_timeout: float = 60.0  # minutes without a sign of life after which a trial is ended and counts as failed
     seed: int = 0  # of the sampler and of the trials; trial i trains with seed + i
     name: str | None = None  # study and folder; default: <env>_<algorithm>_search
     results_dir: str = "results"
@@ -61,12 +62,14 @@ class SearchConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = "n_trials num_timesteps_per_trial num_episodes_per_trial n_jobs reports evaluation_episodes"
+        positive = "n_trials num_timesteps_per_trial num_episodes_per_trial reports evaluation_episodes"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
-        require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds", lambda x: x >= 0)
+        require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds n_jobs", lambda x: x >= 0)
+        require(self, "a number of minutes above 0", "trial_timeout", lambda x: x > 0)
         require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
         require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
-        require(self, "a plain folder name", "name", lambda x: "/" not in x and x.strip(". ") != "")
+        require(self, "a folder name of at most 200 bytes", "name", is_folder_name)
+        require(self, "a name, a folder or a URL", "env results_dir storage", lambda x: x.strip() != "")
         if self.num_timesteps_per_trial and self.num_episodes_per_trial:
             raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
 
@@ -128,27 +131,32 @@ def search(
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
     plan = _Plan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study)
-    study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
-    claim(study, plan.belongs())
-    ledger = Ledger(study)
+    with storage_errors(config.storage or str(plan.folder / "study.db")), contextlib.ExitStack() as stack:
+        study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
+        stack.callback(release, study)
+        claim(study, plan.belongs())
+        return _search(plan, study)
+
+
+def _search(plan: "_Plan", study: "Study") -> SearchResult:
+    config, ledger = plan.config, Ledger(study)
     with (
         StopSignals() as signals,
         Display(config, plan.name) as display,
-        contextlib.closing(Crew(config.n_jobs)) as crew,
+        contextlib.closing(Crew(config.n_jobs, 60 * config.trial_timeout)) as crew,
     ):
         lost = ledger.fail_stale()
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(starting_point(plan.space, plan.start_flat))
         finished = len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost())
         display.begin(finished, lost, ledger.trials("COMPLETE"))
+        if why := crew.check(plan.fixed() | plan.budget):
+            display.console.print(f"trials run in this process, because a worker process cannot: {why}")
         work = _Work(plan, study, ledger, crew, signals, display)
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
-    try:
-        result = _result(plan, study, ledger, signals.status, fresh)
-        write_report(result, config)
-    finally:
-        release(study)
+    result = _result(plan, study, ledger, signals.status, fresh)
+    write_report(result, config)
     return result
 
 
@@ -158,6 +166,8 @@ def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
     >>> one_budget({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
     {'gamma': 0.9, 'num_episodes': 5}
     """
+    if all(settings.get(name) for name in BUDGETS):
+        raise BadInput("the settings have both total_timesteps and num_episodes; give one budget")
     replaced = BUDGETS if BUDGETS & {name for name, value in settings.items() if value} else set()
     return {name: value for name, value in preset.items() if name not in replaced} | settings
 
@@ -201,7 +211,7 @@ class _Plan:
         self.space = space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
-        self.threads = run.threads or max(cores // config.n_jobs, 1)
+        self.threads = run.threads or max(cores // max(config.n_jobs, 1), 1)
 
     def _budget(self) -> dict[str, int]:
         config = self.config
@@ -253,8 +263,12 @@ class _Work:
         try:
             for job, outcome in self.crew.run(self._next_trial, self._report, self._stop):
                 self._tell(job, outcome)
-        finally:
+        except optuna().exceptions.StorageInternalError:  # the next search finds these trials
+            raise
+        except BaseException:
             self.ledger.fail_own()
+            raise
+        self.ledger.fail_own()
 
     def _next_trial(self) -> Job | None:
         if self.ledger.taken() >= self.plan.config.n_trials:

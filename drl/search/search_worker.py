@@ -1,7 +1,8 @@
-"""Jobs of a search: train an agent, evaluate it at intervals, return its score. In this process or in several.
+"""Jobs of a search: train an agent, evaluate it at intervals, return its score. In workers, or in this process.
 
 Only the parent accesses the study. A worker receives a job through its pipe, sends each intermediate score and receives
-whether to stop. When the parent exits, the pipe closes and the worker ends; one that hangs then ends too.
+whether to stop; in between it sends signs of life. A worker that dies or falls silent is replaced. When the parent
+exits, the worker ends, even if it hangs.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,16 +19,20 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from drl.core.child_processes import start_child
-from drl.core.errors import EnvFailed
+from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
+from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
-from drl.envs.make_vec_env import make_vec_env
+from drl.envs.make_vec_env import find_spec, make_vec_env
 from drl.experiment import stages
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
+from drl.experiment.open_envs import JAX_ONLY
 
 POLL_SECONDS = 0.5  # the parent checks for signals this often
+SIGN_SECONDS = 1.0  # between two signs of life of a worker, if its learning steps are not longer
+START_SECONDS = 120.0  # limit for the start of the first worker
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
     """Train and evaluate. An error becomes a failed outcome, and the search continues."""
     try:
         return _trained(job, Experiment.from_flat(job.settings, f"trial {job.number}"), report, stop)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Outcome("failed", error=f"{type(error).__name__}: {error}")
 
 
@@ -129,20 +135,43 @@ def _set_threads(threads: int) -> None:
 
 
 class Crew:
-    """Runs jobs, `size` at a time. With size 1 they run in this process, else in worker processes, which find
+    """Runs jobs in worker processes, `size` at a time; size 0: one after another in this process. Workers find
     environments only by their ids (`module:Id` for your own)."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, silence: float = math.inf):
         self.size = size
+        self.silence = silence  # seconds without a message after which a worker counts as hanging
         self.idle: list[_Worker] = []
         self.busy: dict[object, tuple[_Worker, Job]] = {}  # by the parent's end of the pipe
         self.deaths = 0  # of workers in a row, without a finished job in between
+
+    def check(self, settings: PlainDict) -> str:
+        """Start the first worker and ask it whether it finds what these settings name. If it does not, a crew of one
+        works in this process, and the answer says why; a larger one raises."""
+        if self.size == 0:
+            return ""
+        worker = _Worker()
+        why = "it did not start"
+        with contextlib.suppress(EOFError, OSError):
+            worker.pipe.send(settings)
+            if worker.pipe.poll(START_SECONDS):
+                why = worker.pipe.recv()
+        if not why:
+            self.idle.append(worker)
+            return ""
+        worker.kill()
+        if self.size > 1:
+            raise BadInput(
+                f"worker processes cannot run this: {why}; give your environment as module:Id, or --n-jobs 0"
+            )
+        self.size = 0
+        return str(why)
 
     def run(
         self, next_job: Callable[[], Job | None], report: Report, stop: Callable[[], bool]
     ) -> Iterator[tuple[Job, Outcome]]:
         """Yield jobs and their outcomes as they end, until `next_job` returns None or `stop` returns True."""
-        if self.size == 1:
+        if self.size == 0:
             while not stop() and (job := next_job()) is not None:
                 yield job, run_job(job, report, stop)
             return
@@ -156,15 +185,18 @@ class Crew:
                 ended = self._receive(pipe, report)
                 if ended is not None:
                     yield ended
+            yield from self._give_up_silent()
 
     def _start(self, job: Job) -> None:
         worker = self.idle.pop() if self.idle else _Worker()
+        worker.heard = time.monotonic()
         self.busy[worker.pipe] = (worker, job)
         with contextlib.suppress(OSError):  # it died while idle: `_receive` finds the closed pipe
             worker.pipe.send(job)
 
     def _receive(self, pipe: object, report: Report) -> tuple[Job, Outcome] | None:
         worker, job = self.busy[pipe]
+        worker.heard = time.monotonic()
         try:
             message = worker.pipe.recv()
             if isinstance(message, Outcome):
@@ -172,7 +204,8 @@ class Crew:
                 self.idle.append(worker)
                 self.deaths = 0
                 return job, message
-            worker.pipe.send(report(job, *message))
+            if message is not None:  # None: a sign of life
+                worker.pipe.send(report(job, *message))
         except (EOFError, OSError):
             del self.busy[pipe]
             code = worker.close()
@@ -181,6 +214,14 @@ class Crew:
                 raise EnvFailed(f"{self.deaths} workers died in a row, the last with exit code {code}") from None
             return job, Outcome("lost", error=f"its process died with exit code {code}")
         return None
+
+    def _give_up_silent(self) -> Iterator[tuple[Job, Outcome]]:
+        now = time.monotonic()
+        for worker, job in [each for each in self.busy.values() if now - each[0].heard > self.silence]:
+            del self.busy[worker.pipe]
+            worker.kill()
+            silence = f"no sign of life for {self.silence / 60:g} minutes (--trial-timeout)"
+            yield job, Outcome("failed", error=silence)
 
     def close(self) -> None:
         workers = [*self.idle, *(worker for worker, _ in self.busy.values())]
@@ -198,12 +239,17 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = start_child(context, work, theirs)
+        self.heard = time.monotonic()  # when its last message came
         theirs.close()
 
     def close(self) -> int | None:
         """End the process and return its exit code."""
         self.pipe.close()
         self.process.join(1.0)
+        return self.kill()
+
+    def kill(self) -> int | None:
+        self.pipe.close()
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
@@ -211,16 +257,42 @@ class _Worker:
 
 
 def work(pipe: Connection) -> None:
-    """Body of a worker process: receive jobs and send scores, until the pipe closes."""
+    """Body of a worker process: receive settings to look at, then jobs, and send scores, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    told = time.monotonic()
 
     def report(_: Job, fraction: int, score: float) -> bool:
         pipe.send((fraction, score))
         return bool(pipe.recv())
 
+    def stop() -> bool:
+        nonlocal told
+        if time.monotonic() - told >= SIGN_SECONDS:
+            pipe.send(None)
+            told = time.monotonic()
+        return pipe.poll()  # the parent sends nothing unasked, so a readable pipe means that it is gone
+
     with contextlib.suppress(EOFError, OSError):
         while True:
             job = pipe.recv()
-            # The parent sends nothing unasked, so a readable pipe means that it is gone.
-            pipe.send(run_job(job, report, pipe.poll))
+            if not isinstance(job, Job):
+                pipe.send(_missing(job))
+                continue
+            try:
+                outcome = run_job(job, report, stop)
+            except KeyboardInterrupt:  # raised by the environment: signals are ignored here
+                outcome = Outcome("failed", error="KeyboardInterrupt")
+            pipe.send(outcome)
+
+
+def _missing(settings: PlainDict) -> str:
+    """What of these settings this process does not find; "" if nothing is missing."""
+    try:
+        import_plugins(settings.get("plugins") or [])
+        run = Experiment.from_flat(settings, "the search").run
+        if not run.env.startswith(JAX_ONLY) and run.vectorization != "envpool":
+            find_spec(run.env)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""

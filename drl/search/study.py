@@ -8,13 +8,15 @@ import json
 import os
 import re
 import socket
+import sqlite3
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from drl.core.errors import BadInput, MissingExtra
+from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.state_files import PlainDict
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage, JournalStorage
     from optuna.trial import FrozenTrial
 
+LOCK_SECONDS = 60.0  # how long a locked SQLite file is waited for; Optuna tries five times to add a trial
 SQLITE = (".db", ".sqlite", ".sqlite3")
 HEARTBEAT, SILENCE = (
     30.0,
@@ -49,20 +52,50 @@ def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, 
             study_name=name, storage=backend, direction="maximize", load_if_exists=True, pruner=pruner
         )
         seen = len(study.get_trials(deepcopy=False))
-    except BadInput:
+    except DrlError:
         raise
     except Exception as error:  # every driver has its own errors
-        given = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage or str(folder / "study.db"))
-        reason = str(error).splitlines()[0] if str(error) else ""
-        raise BadInput(
-            f"cannot open the storage {given} ({type(error).__name__}: {reason}); expected a database URL such as "
-            "postgresql://user:password@host/name, or a file ending in .db (SQLite) or .log (journal)"
-        ) from error
+        raise _storage_error(error, storage or str(folder / "study.db")) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant_liar is marked experimental in Optuna 4
         # A resumed search must not draw the same random points again, so the seed depends on the number of trials.
         study.sampler = library.samplers.TPESampler(seed=sampler_seed + 7919 * seen, constant_liar=True)
     return study
+
+
+@contextlib.contextmanager
+def storage_errors(storage: str) -> Iterator[None]:
+    """Turn an error of the storage, whenever it comes, into one that says what to do."""
+    library = optuna()
+    try:
+        yield
+    except (library.exceptions.StorageInternalError, sqlite3.Error) as error:
+        raise _storage_error(error, storage) from error
+
+
+def _storage_error(error: BaseException, storage: str) -> DrlError:
+    given = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage)
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    said = next((str(cause).splitlines()[0] for cause in reversed(causes) if str(cause)), "")
+    reason = f"{type(causes[-1]).__name__}: {said}"
+    if "locked" in said:
+        return BadInput(
+            f"the storage {given} has been locked by another program for {LOCK_SECONDS:g} seconds; wait for it or end "
+            "it, then repeat the command, which continues the search"
+        )
+    file = Path(storage.removeprefix("sqlite:///"))
+    if not isinstance(causes[-1], OSError) and file.is_file() and file.stat().st_size:
+        return _damaged(given, reason)
+    return BadInput(
+        f"cannot use the storage {given} ({reason}); expected a database URL such as "
+        "postgresql://user:password@host/name, or a file ending in .db (SQLite) or .log (journal)"
+    )
+
+
+def _damaged(storage: str, reason: str) -> UnusableFile:
+    return UnusableFile(f"the storage {storage} is damaged ({reason}) and left as it is; give another --storage")
 
 
 def release(study: "Study") -> None:
@@ -85,7 +118,18 @@ def _backend(storage: str) -> "BaseStorage":
         if path.suffix == ".log":
             return _journal(path)
         storage = f"sqlite:///{path}"
-    return library.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": 60}})
+        _check_database(path)
+    return library.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": LOCK_SECONDS}})
+
+
+def _check_database(path: Path) -> None:
+    """Raise if an SQLite file is damaged, before anything is written into it."""
+    if not path.exists():
+        return
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", LOCK_SECONDS, uri=True)) as database:
+        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise _damaged(str(path), " ".join(found.split()))
 
 
 def _journal(path: Path) -> "JournalStorage":
@@ -96,12 +140,25 @@ def _journal(path: Path) -> "JournalStorage":
     if path.exists():
         lock.acquire()
         try:
+            _check_journal(path)
             cut_torn_line(path)
         finally:
             lock.release()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # experimental in Optuna 4
         return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+
+
+def _check_journal(path: Path) -> None:
+    """Raise if a line other than the last is damaged, or if the file is not a journal."""
+    *lines, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    if not lines and not last.startswith(b'{"') and last:
+        raise _damaged(str(path), "it is not a journal")
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)["op_code"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _damaged(str(path), f"line {number}: {type(error).__name__}") from None
 
 
 def cut_torn_line(path: Path) -> bool:

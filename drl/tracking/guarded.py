@@ -1,11 +1,17 @@
-"""Trackers that cannot stop training."""
+"""Trackers that cannot stop training: one that raises, exits or hangs is switched off."""
 
 import contextlib
+import dataclasses
+import queue
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent import futures
 
 from drl.core.contracts import Tracker
-from drl.core.log import Log
+from drl.core.log import GROUPS, Log
+
+SECONDS = 10.0  # after which a call to a tracker of a user counts as hanging
 
 
 class TrackerFailed(UserWarning):
@@ -17,7 +23,7 @@ class Guarded:
 
     def __init__(self, tracker: Tracker):
         self.tracker = tracker
-        self.error: Exception | None = None  # why it was switched off
+        self.error: BaseException | None = None  # why it was switched off
 
     def write(self, log: Log) -> None:
         self._try(lambda: self.tracker.write(log), f"at env step {log.env_steps}")
@@ -32,9 +38,9 @@ class Guarded:
             return
         try:
             call()
-        except Exception as error:  # KeyboardInterrupt and SystemExit pass: they come from the user
+        except (Exception, SystemExit) as error:  # KeyboardInterrupt passes: it comes from the user
             self.error = error
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 self.tracker.close()
             self._warn(error, f"{when}; it is switched off")
 
@@ -43,14 +49,69 @@ class Guarded:
             return
         try:
             self.tracker.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.error = error
             self._warn(error, "when closing; its output may be incomplete")
 
-    def _warn(self, error: Exception, what: str) -> None:
-        name = type(self.tracker).__name__
+    def _warn(self, error: BaseException, what: str) -> None:
+        name = type(getattr(self.tracker, "tracker", self.tracker)).__name__
         text = f"{name} failed {what} and training continues: {type(error).__name__}: {error}"
         warnings.warn(text, TrackerFailed, stacklevel=3)
+
+
+class InThread:
+    """Calls a tracker in a thread of its own and waits for each call, at most `seconds`: then it raises `TimeoutError`
+    and calls the tracker no more. Calls keep their order, and a call that returns has been made.
+
+    The tracker sees copies of the logs. What it raises, even `SystemExit` or `KeyboardInterrupt`, can only come from
+    itself, because signals arrive in the main thread; here it becomes an `Exception`.
+    """
+
+    def __init__(self, tracker: Tracker, seconds: float | None = None):
+        self.tracker, self.seconds = tracker, SECONDS if seconds is None else seconds
+        self._over = False  # whether it hangs or is closed
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], futures.Future[None]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=type(tracker).__name__, daemon=True).start()
+
+    def write(self, log: Log) -> None:
+        groups = {name: dict(getattr(log, name)) for name in GROUPS}
+        copy = dataclasses.replace(log, **groups, finished=list(log.finished))  # type: ignore[arg-type]
+        self._call(lambda: self.tracker.write(copy))
+
+    def flush(self) -> None:
+        if (flush := getattr(self.tracker, "flush", None)) is not None:
+            self._call(flush)
+
+    def close(self) -> None:
+        try:
+            self._call(self.tracker.close)
+        finally:
+            self._over = True
+            self._calls.put(None)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._over:
+            return
+        done: futures.Future[None] = futures.Future()
+        self._calls.put((call, done))
+        if not futures.wait([done], self.seconds).done:
+            self._over = True
+            raise TimeoutError(f"it did not return within {self.seconds:g} seconds")
+        if isinstance(error := done.exception(), Exception):
+            raise error
+        if error is not None:
+            raise RuntimeError(f"it raised {type(error).__name__}: {error}")
+
+    def _work(self) -> None:
+        """Body of the thread."""
+        while (job := self._calls.get()) is not None:
+            call, done = job
+            try:
+                call()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
 
 def guard(tracker: Tracker) -> Guarded:

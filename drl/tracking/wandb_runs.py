@@ -83,6 +83,8 @@ class WandbTracker:
                     self._add_model(run)
         except Exception as error:
             self.error = error
+        except BaseException as error:  # an exit in this thread is not the user's
+            self.error = RuntimeError(f"W&B raised {type(error).__name__}: {error}")
 
     @contextlib.contextmanager
     def _started(self) -> "Iterator[Run]":

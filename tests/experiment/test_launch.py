@@ -11,6 +11,7 @@ import drl
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
 from drl.envs.make_vec_env import make_vec_env
+from drl.experiment import launch
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
@@ -135,9 +136,11 @@ class Bomb:
         pass
 
 
-def test_ctrl_c_saves_and_leaves_a_usable_run(tmp_path):
+def test_ctrl_c_saves_and_leaves_a_usable_run(tmp_path, monkeypatch):
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path)}, "test")
-    finished = train(experiment, lambda _: [Bomb(KeyboardInterrupt())])
+    own = launch._trackers
+    monkeypatch.setattr(launch, "_trackers", lambda *given: [*own(*given), Bomb(KeyboardInterrupt())])
+    finished = train(experiment)
     assert finished.status == "interrupted"
     assert json.loads((finished.folder / "run.json").read_text())["status"] == "interrupted"
     assert len(metrics(finished.folder)) == 3

@@ -16,6 +16,7 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.row_log import RowFiles
 from drl.core.state_files import read_state, write_state
+from drl.experiment import launch
 from drl.experiment.building import open_trainer
 from drl.experiment.checkpoints import Checkpoints, DamagedCheckpoint
 from drl.experiment.config import Experiment
@@ -213,19 +214,25 @@ def whole_and_stopped(tmp_path, settings, after=3):
     flat = settings.to_flat() | here
     finished = train(Experiment.from_flat(flat | {"name": "whole"}, "test"), console=False)
 
+    class Killed(BaseException):
+        """Nothing is saved any more, as after SIGKILL."""
+
     class Bomb:
         count = 0
 
         def write(self, log):
             self.count += 1
             if self.count == after:
-                raise SystemExit  # nothing is saved any more, as after SIGKILL
+                raise Killed
 
         def close(self):
             pass
 
-    with pytest.raises(SystemExit):
-        train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), lambda _: [Bomb()], console=False)
+    own = launch._trackers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "_trackers", lambda *given: [*own(*given), Bomb()])
+        with pytest.raises(Killed):
+            train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), console=False)
     (stopped,) = (tmp_path / "stopped").iterdir()
     return finished.folder, stopped
 

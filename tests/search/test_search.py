@@ -27,7 +27,7 @@ SMALL = {"num_envs": 2, "rollout_length": 16, "hidden_sizes": [8], "epochs": 1, 
 
 def run(tmp_path, n_trials=3, settings=None, **changes):
     options = {"env": "drl/Match-v0", "num_timesteps_per_trial": 96, "reports": 3, "evaluation_episodes": 4}
-    options |= {"rerun_best": 1, "rerun_seeds": 1, "plots": False, "quiet": True, "name": "study"}
+    options |= {"rerun_best": 1, "rerun_seeds": 1, "plots": False, "quiet": True, "name": "study", "n_jobs": 0}
     options |= {"storage": str(tmp_path / f"{changes.get('name', 'study')}.log")}  # a journal is the fastest
     config = SearchConfig(n_trials=n_trials, results_dir=str(tmp_path), **options | changes)
     return search("ppo", config, SMALL | (settings or {}))
@@ -155,7 +155,9 @@ def test_a_preset_below_does_not_shine_through(tmp_path, scored):
     """CartPole has a preset for PPO. A search without it must give a file that trains without it, too."""
     scored(float)
     config = SearchConfig(n_trials=1, num_timesteps_per_trial=64, rerun_best=0, plots=False, quiet=True, reports=1)
-    config = SearchConfig(**vars(config) | {"results_dir": str(tmp_path), "storage": str(tmp_path / "kept.log")})
+    config = SearchConfig(
+        **vars(config) | {"n_jobs": 0, "results_dir": str(tmp_path), "storage": str(tmp_path / "kept.log")}
+    )
     without = search("ppo", config, {"num_envs": 2, "rollout_length": 16}, use_preset=False)
     assert without.preset["gae_lambda"] == 0.95
     assert without.preset["clip_range_end"] is None

@@ -1,0 +1,91 @@
+"""The largest sizes that settings may have. A size that cannot fit is refused before anything is allocated."""
+
+import os
+
+from drl.core.errors import BadInput
+
+MOST_WHOLE = 10**15  # of a whole number without a limit of its own
+MOST_TEXT = 4096  # characters of a text
+# The largest value of a setting, by its flat name; of each entry, where it is a list.
+MOST = {
+    "num_envs": 100_000,
+    "num_seeds": 10_000,
+    "frame_stack": 1000,
+    "window": 1_000_000,
+    "threads": 1024,
+    "evaluation_episodes": 1_000_000,
+    "keep_checkpoints": 10_000,
+    "num_checkpoints": 10_000,
+    "seed": 2**63 - 1,
+    # networks
+    "hidden_sizes": 65_536,
+    "critic_hidden_sizes": 65_536,
+    "cnn_features": 65_536,
+    "recurrent_size": 65_536,
+    "num_atoms": 10_000,
+    "num_critics": 1000,
+    # what is learned from
+    "batch_size": 10_000_000,
+    "n_step": 10_000,
+    "updates_per_log": 1_000_000,
+    "gradient_steps": 1_000_000,
+    "rollout_length": 10_000_000,
+    "epochs": 1_000_000,
+    "episodes_per_step": 1_000_000,
+    # evaluation, ablation and search
+    "episodes": 1_000_000,
+    "eval_episodes": 1_000_000,
+    "n_trials": 1_000_000,
+    "n_jobs": 1024,
+    "reports": 10_000,
+    "rerun_best": 10_000,
+    "rerun_seeds": 10_000,
+    "seeds": 10_000,
+    "workers": 1024,
+}
+
+
+def check_size(name: str, value: object) -> None:
+    """Raise if a setting is larger than it may be, or a text that cannot be a name.
+
+    >>> check_size("num_envs", 10**11)
+    Traceback (most recent call last):
+    drl.core.errors.BadInput: num_envs is 100,000,000,000; expected at most 100,000
+    """
+    for each in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(each, str) and (len(each) > MOST_TEXT or not each.isprintable()):
+            raise BadInput(f"{name} is {each[:80]!r}; expected a text of at most {MOST_TEXT} printable characters")
+        if isinstance(each, int) and abs(each) > (most := MOST.get(name, MOST_WHOLE)):
+            given = f"{each:,}" if abs(each) < 10**20 else f"a number of more than {each.bit_length() // 4} digits"
+            raise BadInput(f"{name} is {given}; expected at most {most:,}")
+
+
+def shown(value: object) -> str:
+    """A value for an error message, cut short."""
+    try:
+        return repr(value)[:200]
+    except ValueError:  # Python does not print a whole number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
+def total_memory() -> float:
+    """Bytes of this machine; infinite if it does not tell."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def check_memory(needs: dict[str, float]) -> None:
+    """Raise if `needs`, bytes by what needs them, do not fit into this machine together.
+
+    >>> check_memory({"capacity 1,000,000,000,000": 4e16, "batch_size 32": 100})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    drl.core.errors.BadInput: capacity 1,000,000,000,000 needs at least 40,000,000.0 GB, and this machine has ...
+    """
+    total, largest = total_memory(), max(needs, key=needs.__getitem__, default="")
+    if sum(needs.values()) > total:
+        raise BadInput(
+            f"{largest} needs at least {needs[largest] / 1e9:,.1f} GB, and this machine has {total / 1e9:,.1f} GB; "
+            f"give a smaller {largest.partition(' ')[0]}"
+        )
