@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput("--video films the episode; leave out --render and --step-by-step")
 
     from drl.experiment.launch import experiment_of
-    from drl.experiment.replay import film_again, open_again, play_again
+    from drl.experiment.play_again import film_again, open_again, play_again
     from drl.experiment.run_folder import find_run
     from drl.experiment.watch import short
     from drl.tracking.recorded_episodes import read_episode

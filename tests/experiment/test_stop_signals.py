@@ -1,5 +1,6 @@
 import pytest
 
+from drl.experiment import stop_signals
 from drl.experiment.config import Experiment
 from drl.experiment.launch import train
 
@@ -15,7 +16,8 @@ SMALL = {
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_one_signal_ends_a_run_after_the_step_and_a_second_one_at_once(signals, tmp_path):
+def test_one_signal_ends_a_run_after_the_step_and_a_second_one_at_once(signals, tmp_path, monkeypatch):
+    monkeypatch.setattr(stop_signals, "PATIENCE", 60.0)
     env = {"env": "tests.experiment.signalling_env:Signalling-v0", "env_kwargs": [f"signals={signals}"]}
     settings = {"algorithm": "ppo", "results_dir": str(tmp_path)} | LEAN | SMALL | env
     finished = train(Experiment.from_flat(settings, "test"), console=False)

@@ -12,7 +12,7 @@ from failing_disk import Disk, failing
 from fault_cases import some
 
 from drl.core.errors import SaveFailed
-from drl.experiment import run_writer
+from drl.experiment import launch, run_writer
 from drl.experiment.config import Experiment
 from drl.experiment.launch import is_unfinished, resume, train
 from drl.experiment.run_writer import SavingFailed
@@ -77,8 +77,11 @@ def whole(tmp_path_factory):
 
 def run(algorithm, folder, fault, **settings):
     flat = LEAN | ALGORITHMS[algorithm] | {"algorithm": algorithm, "results_dir": str(folder)} | settings
-    trackers = None if fault is None else lambda run: [fault(run)]
-    return train(Experiment.from_flat(flat, "test"), trackers, console=False)
+    own = launch._trackers
+    with pytest.MonkeyPatch.context() as patch:
+        if fault is not None:
+            patch.setattr(launch, "_trackers", lambda _, run, console: [*own(_, run, console), fault(run)])
+        return train(Experiment.from_flat(flat, "test"), console=False)
 
 
 def assert_same(finished, other):
