@@ -1,6 +1,7 @@
 """PPO on CartPole, every part put together by hand.
 
 python experiments/cartpole_ppo.py [--steps 50000] [--seed 1] [--results-dir results]
+python experiments/cartpole_ppo.py --resume results/cartpole_ppo_by_hand/RUN    # a killed run continues exactly
 """
 
 from dataclasses import asdict, dataclass
@@ -19,8 +20,8 @@ from drl.engines.torch.backbones import MLP
 from drl.engines.torch.models import LogitsHead, Model, PolicyValueModel, ValueHead
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import evaluate
-from drl.experiment.run_folder import Run
-from drl.experiment.stages import evaluate_every, progress, track
+from drl.experiment.run_folder import Run, find_run
+from drl.experiment.stages import checkpoint_every, evaluate_every, progress, track
 from drl.experiment.watch import film
 from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.plots import plot_run
@@ -32,6 +33,7 @@ class Settings:
     steps: int = 50_000  # environment steps
     seed: int = 1
     results_dir: str = "results"
+    resume: str | None = None  # a run to continue, with the other settings as they were
 
 
 def main(settings: Settings) -> None:
@@ -49,11 +51,19 @@ def main(settings: Settings) -> None:
         buffer = RolloutBuffer(config.rollout_length, envs.num_envs, envs.obs_spec, envs.action_spec)
         trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps))
 
-        run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
+        if settings.resume:
+            run = Run.reopen(find_run(settings.resume))
+            if (state := run.checkpoints.load_newest()) is not None:
+                trainer.load_state_dict(state)
+        else:
+            run = Run.create("cartpole_ppo_by_hand", asdict(settings), settings.results_dir, settings.seed)
         trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
         logs = trainer()
         logs = evaluate_every(logs, 10_000, lambda: evaluate(agent, "CartPole-v1", 10, settings.seed).summary())
-        logs = track(logs, trackers)
+        logs = track(logs, trackers)  # before the checkpoint of the same step
+        logs = checkpoint_every(
+            logs, 10_000, lambda log: run.checkpoints.save(log.env_steps, trainer.state_dict(), keep=2)
+        )
         logs = progress(logs, settings.steps)
         for log in logs:
             if log.evaluation:

@@ -1,5 +1,6 @@
 """The scripts in `experiments/` and the commands and code of the README run, at a tiny size."""
 
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,22 @@ def test_experiments_run(script, tmp_path):
     evaluation = [sys.executable, "-m", "drl.cli.entry", "evaluate", str(run), "--episodes", "1"]
     subprocess.run(evaluation, check=True, timeout=60, cwd=tmp_path)
     assert list(tmp_path.rglob("loss.png"))
+
+
+def test_a_script_resumes_its_run(tmp_path):
+    """From its checkpoint at 10,240 of 12,288 steps: it writes the last rows again."""
+    script = [sys.executable, str(ROOT / "experiments" / "cartpole_ppo.py"), "--steps", "12000", "--results-dir", "r"]
+
+    def result(*arguments):
+        subprocess.run([*script, *arguments], check=True, timeout=240, cwd=tmp_path, capture_output=True)
+        (metrics,) = tmp_path.rglob("metrics.jsonl")
+        (weights,) = tmp_path.rglob("agent/weights-*")
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return metrics.parent, weights.name, [{k: v for k, v in row.items() if k[:5] != "time/"} for row in rows]
+
+    run, *whole = result()
+    (run / "metrics.jsonl").write_text("".join((run / "metrics.jsonl").read_text().splitlines(keepends=True)[:10]))
+    assert list(result("--resume", str(run)))[1:] == whole
 
 
 def test_the_readmes_python_runs(tmp_path):

@@ -34,7 +34,7 @@ from drl.tracking.figures import (
     save_figure,
 )
 from drl.tracking.files import Row, read_metrics
-from drl.tracking.run_groups import grouped_runs
+from drl.tracking.run_groups import grouped_runs, origin_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,8 @@ def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     """Plot the smoothed returns of several runs together.
 
     Runs of one experiment that differ only in the seed become a mean with a 95 % band; the single runs are drawn
-    faintly. Runs with other settings get their own line, labeled with the settings that differ.
+    faintly. Runs with other settings get their own line, labeled with the settings that differ. Forks leave the line of
+    the run that they began in, so that a family is one tree.
     """
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
@@ -77,10 +78,13 @@ def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     for i, (label, curves) in enumerate(groups.items()):
         color, linestyle = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
         if len(curves) == 1:
-            draw_line(ax, curves[0].x, curves[0].y, color=color, label=label, linestyle=linestyle)
+            curve = curves[0]
+            draw_line(ax, curve.x, curve.y, color=color, label=label, linestyle=linestyle)
+            if curve.forked:
+                ax.plot(curve.x[:1], curve.y[:1], marker="o", markersize=5, color=color)
             continue
-        for x, y, _, _ in curves:
-            draw_line(ax, x, y, color=color, linestyle=linestyle, linewidth=0.8, alpha=0.35)
+        for curve in curves:
+            draw_line(ax, curve.x, curve.y, color=color, linestyle=linestyle, linewidth=0.8, alpha=0.35)
         band = across([(curve.x, curve.y) for curve in curves])
         # Clip the band to the range of single episodes: a bounded return must not get a band past its bounds.
         bounds = min(curve.lowest for curve in curves), max(curve.highest for curve in curves)
@@ -97,19 +101,35 @@ class _Curve(NamedTuple):
     y: Array
     lowest: float
     highest: float
+    forked: bool  # whether it begins on the curve of another run
 
 
 def _curves(run_dirs: Sequence[Path]) -> list[_Curve]:
     curves = []
     for run_dir in run_dirs:
-        episodes = episodes_of(_rows(run_dir))
+        rows, begins = _rows_with_origin(run_dir)
+        episodes = episodes_of(rows)
         keep = np.isfinite(episodes.returns)
         x, y = episodes.env_steps[keep], episodes.returns[keep]
         if len(y):
-            shown = thinned(len(y), LINE_POINTS)
             smooth = trailing_mean(y, smoothing_window(len(y)))
-            curves.append(_Curve(x[shown], smooth[shown], float(y.min()), float(y.max())))
+            before = int(np.searchsorted(x, begins, side="right"))  # episodes of the run that it was forked from
+            first = max(before - 1, 0)
+            shown = first + thinned(len(y) - first, LINE_POINTS)
+            curves.append(_Curve(x[shown], smooth[shown], float(y.min()), float(y.max()), before > 0))
     return curves
+
+
+def _rows_with_origin(run_dir: Path) -> tuple[list[Row], int]:
+    """The rows of a run, after those of the runs that it was forked from; and the step at which its own begin."""
+    rows, begins, origin = _rows(run_dir), 0, origin_of(run_dir)
+    seen = {run_dir.resolve()}
+    while origin is not None and origin.run_dir not in seen and (origin.run_dir / "metrics.jsonl").is_file():
+        begins, until = begins or origin.env_steps, origin.env_steps
+        seen.add(origin.run_dir)
+        rows = [row for row in _rows(origin.run_dir) if row.get("env_steps", 0) <= until] + rows
+        origin = origin_of(origin.run_dir)
+    return rows, begins
 
 
 def _return(episodes: EpisodeTable, label: str) -> "Figure | None":

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from drl.core.errors import DrlError
 from drl.core.safe_files import read_inside
@@ -17,6 +18,7 @@ OF_ONE_RUN = {
     "worker_timeout",
 }  # fmt: skip
 SHOWN = 4  # most settings named in a label
+FORKED_AT = "forked_at"  # the step at which a fork begins, named like a setting
 
 
 def grouped_runs(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
@@ -43,7 +45,7 @@ def _differing(own: PlainDict, all_of_them: list[PlainDict]) -> list[str]:
     """`name=value` of the settings that distinguish a group from its siblings."""
     names = dict.fromkeys(name for one in all_of_them for name in one)
     distinct = [name for name in names if any(one.get(name) != own.get(name) for one in all_of_them)]
-    shown = [f"{name}={_short(own.get(name))}" for name in distinct[:SHOWN]]
+    shown = [f"{name}={_short(own.get(name))}" for name in distinct[:SHOWN] if name in own or name != FORKED_AT]
     return shown + ([f"and {len(distinct) - SHOWN} more"] if len(distinct) > SHOWN else [])
 
 
@@ -58,16 +60,24 @@ def _settings(run_dir: Path) -> PlainDict:
     except ValueError:
         content = None
     settings = {str(k): v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
-    return settings | _origin(run_dir)
+    origin = origin_of(run_dir)  # a fork continues another run and does not repeat it
+    return settings if origin is None else settings | {FORKED_AT: origin.env_steps}
 
 
-def _origin(run_dir: Path) -> PlainDict:
-    """Where a fork begins: it continues another run and does not repeat it."""
+class Origin(NamedTuple):
+    """Where a fork begins."""
+
+    run_dir: Path  # the other run
+    env_steps: int
+
+
+def origin_of(run_dir: Path) -> Origin | None:
+    """The run that this one is a fork of; None: it is none."""
     try:
         origin = json.loads(read_inside(run_dir, run_dir / "run.json"))["forked_from"]
-        return {"forked_at": int(origin["env_steps"])}
+        return Origin(run_dir.resolve().parent / Path(origin["run"]).name, int(origin["env_steps"]))
     except (DrlError, ValueError, KeyError, TypeError):
-        return {}
+        return None
 
 
 def distinct_names(folders: list[Path]) -> dict[Path, str]:

@@ -1,5 +1,6 @@
 """Pictures exist, show something, and survive odd data."""
 
+import json
 import sys
 
 import imageio.v3 as imageio
@@ -9,6 +10,7 @@ import yaml
 
 from drl.core.errors import BadInput
 from drl.core.log import Episode, Log
+from drl.tracking import plots
 from drl.tracking.figures import short_number
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_compare, plot_run
@@ -155,3 +157,22 @@ def test_pyplot_is_not_used(tmp_path, monkeypatch):
 
 def test_ticks_are_short():
     assert [short_number(x) for x in (25_000, 1e6, -0.5)] == ["25k", "1M", "−0.5"]
+
+
+def test_a_family_of_forks_is_one_tree(tmp_path):
+    """A fork's curve begins on its parent's, with the episodes that both share in its mean."""
+    parent, child = make_run(tmp_path / "parent", seed=1), make_run(tmp_path / "child", rows=40, seed=2)
+    (parent / "run.json").write_text("{}")
+    kept = (child / "metrics.jsonl").read_text().splitlines(keepends=True)[20:]
+    (child / "metrics.jsonl").write_text("".join(kept))
+    (child / "run.json").write_text(json.dumps({"forked_from": {"run": "parent", "env_steps": 20_000}}))
+    (of_parent,), (of_child,) = plots._curves([parent]), plots._curves([child])
+    assert of_child.forked
+    assert not of_parent.forked
+    assert of_child.x[0] == 20_000.0
+    shared = of_parent.y[np.searchsorted(of_parent.x, 20_000.0)]
+    assert of_child.y[0] == pytest.approx(shared, rel=0.05)  # the windows differ a little in length
+    assert list(grouped_runs([parent, child]).values()) == [[parent], [child]]
+    assert ink(plot_compare([parent, child], tmp_path / "tree.png")) > 0.005
+    (child / "run.json").write_text(json.dumps({"forked_from": {"run": "child", "env_steps": 20_000}}))
+    assert not plots._curves([child])[0].forked  # a record that names itself
