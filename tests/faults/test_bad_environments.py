@@ -143,14 +143,12 @@ def test_an_exception_in_render_costs_nothing(run, tally, how):
     tally(KIND)
 
 
-MAKES = [f"make:{name}" for name in RAISED] + ["space:obs", "space:action", "no:such_thing wheels=3"]
+MAKES = [(v, f"make:{name}") for name in (*RAISED, "no wheels=3") for v in ("sync", "async", "native")]
+MAKES += [(v, f"space:{name}") for name in ("obs", "action") for v in ("sync", "async")]
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
-@pytest.mark.parametrize("how", some(MAKES, 2))
+@pytest.mark.parametrize(("vectorization", "how"), some(MAKES, 4))
 def test_one_that_cannot_be_made_is_bad_input(run, tally, vectorization, how):
-    if vectorization == "native" and how.startswith("space"):
-        pytest.skip("the vector form has good spaces")
     how, *more = how.split()
     code, err, records = run("ppo", vectorization, how, *(["--env-kwargs", *more] if more else []))
     assert (code, records) == (2, [])
