@@ -73,7 +73,7 @@ class RunConfig:
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
         not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
-        require(self, "a folder name of at most 200 bytes", "name", is_folder_name)
+        require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
         require(self, "a name", "env device wandb_project", lambda x: x.strip() != "")
         if self.vectorization == "async" and self.num_envs > MOST_PROCESSES:

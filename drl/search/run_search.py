@@ -68,7 +68,7 @@ class SearchConfig:
         require(self, "a number of minutes above 0", "trial_timeout", lambda x: x > 0)
         require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
         require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
-        require(self, "a folder name of at most 200 bytes", "name", is_folder_name)
+        require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a name, a folder or a URL", "env results_dir storage", lambda x: x.strip() != "")
         if self.num_timesteps_per_trial and self.num_episodes_per_trial:
             raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
