@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES, report_errors
-from drl.cli.flags import Parser, refuse_doubles
+from drl.cli.flags import Parser
 from drl.core.configs import require
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
@@ -108,7 +108,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    refuse_doubles(arguments)
     flags = make_parser().parse_args(arguments)
     if flags.evaluate and flags.search:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
