@@ -11,10 +11,10 @@ from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES, report_errors
 from drl.cli.flags import Parser
-from drl.core.configs import require
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.size_limits import check_size
 from drl.core.state_files import PlainDict
 from drl.experiment.config import Experiment
 from drl.experiment.run_folder import Run
@@ -113,7 +113,9 @@ def _run(arguments: list[str]) -> int:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
     if flags.load_model_path and not flags.evaluate:
         raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
-    require(flags, "a whole number of at least 1", "eval_episodes", lambda x: x >= 1)
+    if flags.eval_episodes < 1:
+        raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
+    check_size("eval_episodes", flags.eval_episodes)
     if flags.evaluate:
         return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
     if flags.search:
