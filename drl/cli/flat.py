@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES, report_errors
-from drl.cli.flags import Parser, refuse_doubles
-from drl.core.configs import require
+from drl.cli.flags import Parser
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.size_limits import check_size
 from drl.core.state_files import PlainDict
 from drl.experiment.config import Experiment
 from drl.experiment.run_folder import Run
@@ -108,13 +108,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    refuse_doubles(arguments)
     flags = make_parser().parse_args(arguments)
     if flags.evaluate and flags.search:
         raise BadInput("--evaluate and --search exclude each other; give one of them")
     if flags.load_model_path and not flags.evaluate:
         raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
-    require(flags, "a whole number of at least 1", "eval_episodes", lambda x: x >= 1)
+    if flags.eval_episodes < 1:
+        raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
+    check_size("eval_episodes", flags.eval_episodes)
     if flags.evaluate:
         return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
     if flags.search:

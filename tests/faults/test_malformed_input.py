@@ -125,7 +125,7 @@ def lines_of_main_py():
         yield from ([f"--{name}", bad] for bad in ("0", "-1", "1.5", "x", "", "9" * 400))
     yield from ([f"--{name}", bad] for name in ("lr", "gamma", "tau", "eps_start") for bad in ("nan", "inf", "-1", "x"))
     yield from ([f"--{name}", HUGE] for name in ("hidden", "reward_window", "capacity", "n_steps", "eval_episodes"))
-    yield from (["--bad"], ["stray"], ["--env_name", ""], ["--results_dir", ""], ["--lr", "1", "--lr", "2"], ["--seed"])
+    yield from (["--bad"], ["stray"], ["--env_name", ""], ["--results_dir", ""], ["--seed"])
     yield from (["--evaluate"], ["--evaluate", "--search"], ["--evaluate", "--load_model_path", "a\x00b"])
     yield from (["--search", "--n_trials", bad] for bad in ("0", "-3", "x", HUGE))
 
