@@ -26,7 +26,7 @@ from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
-from drl.search.study import Ledger, claim, open_study, optuna, release, seed_number, storage_errors
+from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -295,7 +295,8 @@ class _Work:
         elif outcome.state == "pruned":
             self.study.tell(trial, state=states.PRUNED, skip_if_finished=True)
         else:
-            self.ledger.fail(job.number, outcome.error, lost=outcome.state in ("lost", "stopped"))
+            error = STOPPED if outcome.state == "stopped" else outcome.error
+            self.ledger.fail(job.number, error, lost=outcome.state in ("lost", "stopped"))
         self.display.ended(job, outcome)
 
     def _stop(self) -> bool:
