@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, rea
 from drl.experiment.session import Finished, Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
-from drl.tracking.files import CsvTracker, JsonlTracker
+from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
 from drl.tracking.recorded_episodes import FILE as EPISODES
@@ -130,8 +131,7 @@ def _train(
         own = _trackers(experiment, run, console) + [InThread(each) for each in (trackers(run) if trackers else [])]
         board = None
         if config.wandb_project is not None:
-            settings = experiment.to_flat()
-            board = WandbTracker(config.wandb_project, settings, run.folder, name=run.folder.name)
+            board = _board(config.wandb_project, experiment, run)
             stack.enter_context(contextlib.closing(board))
         session = Session(experiment, trainer, run, own, board, signals)
         if resumed is not None:
@@ -248,6 +248,16 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
         if isinstance(choice, dict):
             say(f"compile: {choice['choice']} ({choice['reason']})")
     return run
+
+
+def _board(project: str, experiment: Experiment, run: Run) -> WandbTracker:
+    """The run at W&B: a new one, or that of the process that this one continues."""
+    if "wandb_id" not in run.record:
+        run.note(wandb_id=secrets.token_hex(8))
+    metrics = run.folder / "metrics.jsonl"
+    logged = [int(row.get("learning_steps", 0)) for row in read_metrics(metrics)] if metrics.is_file() else []
+    name, settings = run.folder.name, experiment.to_flat()
+    return WandbTracker(project, settings, run.folder, name, str(run.record["wandb_id"]), max(logged, default=-1))
 
 
 def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:

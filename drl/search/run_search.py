@@ -26,7 +26,7 @@ from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
-from drl.search.study import Ledger, claim, open_study, optuna, release, storage_errors
+from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -146,6 +146,7 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
         contextlib.closing(Crew(config.n_jobs, 60 * config.trial_timeout)) as crew,
     ):
         lost = ledger.fail_stale()
+        ledger.ask_again()
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(starting_point(plan.space, plan.start_flat))
         finished = len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost())
@@ -278,7 +279,7 @@ class _Work:
         for name, dimension in self.plan.space.items():
             dimension.suggest(trial, name)
         self.running[trial.number] = trial
-        seed = self.plan.config.seed + trial.number
+        seed = self.plan.config.seed + seed_number(trial)
         return self.plan.job(trial.number, self.plan.chosen(trial), seed, self.plan.config.reports)
 
     def _report(self, job: Job, fraction: int, score: float) -> bool:
@@ -294,7 +295,8 @@ class _Work:
         elif outcome.state == "pruned":
             self.study.tell(trial, state=states.PRUNED, skip_if_finished=True)
         else:
-            self.ledger.fail(job.number, outcome.error, lost=outcome.state in ("lost", "stopped"))
+            error = STOPPED if outcome.state == "stopped" else outcome.error
+            self.ledger.fail(job.number, error, lost=outcome.state in ("lost", "stopped"))
         self.display.ended(job, outcome)
 
     def _stop(self) -> bool:

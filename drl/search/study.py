@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage, JournalStorage
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
 LOCK_SECONDS = 60.0  # how long a locked SQLite file is waited for; Optuna tries five times to add a trial
 SQLITE = (".db", ".sqlite", ".sqlite3")
@@ -31,6 +31,9 @@ HEARTBEAT, SILENCE = (
     30.0,
     300.0,
 )  # seconds between two heartbeats; seconds without one after which a search counts as dead
+
+
+KILLED, STOPPED = "its search was killed", "the search was stopped"  # why a trial was lost
 
 
 def optuna() -> ModuleType:
@@ -223,18 +226,29 @@ class Ledger:
         self.study.set_user_attr(f"{'lost' if lost else 'error'}:{number}", error)
         self.study.tell(number, state=optuna().trial.TrialState.FAIL, skip_if_finished=True)
 
+    def ask_again(self) -> None:
+        """Queue the trials that ended only because their search did: same settings, same seed."""
+        errors = {f"lost:{number}": number for number in self.lost()}
+        unfinished = {number for key, number in errors.items() if self.study.user_attrs[key] in (KILLED, STOPPED)}
+        trials = self.study.get_trials(deepcopy=False)
+        unfinished -= {trial.user_attrs.get("again") for trial in trials}
+        for trial in trials:
+            if trial.number in unfinished and trial.params:
+                notes = {"again": trial.number, "seed_number": seed_number(trial)}
+                self.study.enqueue_trial(trial.params, user_attrs=notes)
+
     def fail_stale(self) -> list[int]:
         """Fail the trials of searches that died, and return their numbers."""
         stale = [trial.number for trial in self.trials("RUNNING") if not self._lives(trial.user_attrs.get("owner"))]
         for number in stale:
-            self.fail(number, "its search was killed", lost=True)
+            self.fail(number, KILLED, lost=True)
         return stale
 
     def fail_own(self) -> None:
         """Fail our own running trials, at the end of a stopped search."""
         for trial in self.trials("RUNNING"):
             if trial.user_attrs.get("owner") == self.owner:
-                self.fail(trial.number, "the search was stopped", lost=True)
+                self.fail(trial.number, STOPPED, lost=True)
 
     def sign_of_life(self) -> None:
         """Write a heartbeat for searches on other machines; those on this machine check our process."""
@@ -249,6 +263,11 @@ class Ledger:
         if host == socket.gethostname() and os.name == "posix":
             return _started(int(pid)) == started
         return time.time() - self.study.user_attrs.get(f"alive:{owner}", 0.0) < SILENCE
+
+
+def seed_number(trial: "Trial | FrozenTrial") -> int:
+    """What is added to the seed of a search: the number of the trial, or of the one that it runs again."""
+    return int(trial.user_attrs.get("seed_number", trial.number))
 
 
 def _started(pid: int) -> str:

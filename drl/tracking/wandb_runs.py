@@ -34,10 +34,19 @@ class WandbTracker:
     the run without them; after `finish()` it does nothing.
     """
 
-    def __init__(self, project: str, config: PlainDict, folder: str | Path, name: str | None = None):
+    def __init__(
+        self,
+        project: str,
+        config: PlainDict,
+        folder: str | Path,
+        name: str | None = None,
+        run_id: str | None = None,  # W&B's; an existing run is continued
+        after: int = -1,  # learning steps that an earlier process has logged: a resumed run repeats some
+    ):
         if importlib.util.find_spec("wandb") is None:
             raise MissingExtra("tracking with W&B", "wandb", "wandb")
         self.project, self.config, self.folder, self.name = project, config, Path(folder), name
+        self.run_id, self.after = run_id, after
         self.error: Exception | None = None  # raised in the thread
         self._jobs: queue.SimpleQueue[dict[str, float] | str] = queue.SimpleQueue()  # rows, then how to end
         self._ended = False
@@ -47,6 +56,8 @@ class WandbTracker:
     def write(self, log: Log) -> None:
         if self.error is not None:
             raise self.error
+        if log.learning_steps <= self.after:
+            return
         values = {name: float(value) for name, value in log.flat().items()}
         self._jobs.put({name: value for name, value in values.items() if math.isfinite(value)})
 
@@ -128,6 +139,8 @@ class WandbTracker:
             config=self.config,
             dir=str(self.folder),
             name=self.name,
+            id=self.run_id,
+            resume="allow" if self.run_id else None,
             mode=mode,  # type: ignore[arg-type]
             settings=wandb.Settings(**known),
         )

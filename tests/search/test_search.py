@@ -190,6 +190,10 @@ def test_a_signal_stops_and_the_next_command_goes_on(tmp_path, scored):
     finished = run(tmp_path, 3)
     assert finished.status == "finished"
     assert finished.counts == {"complete": 3, "pruned": 0, "failed": 0, "lost": 1, "running": 0}
+    lost, again = finished.study.trials[1:3]
+    assert again.params == lost.params  # the trial that was stopped is run again, with its seed
+    assert again.value == 1.0
+    assert finished.study.trials[3].value == 3.0
 
 
 def test_trials_of_a_dead_search_are_lost_and_those_of_a_living_one_are_not(tmp_path, scored):

@@ -9,6 +9,9 @@ import pytest
 
 from drl.core.errors import MissingExtra
 from drl.core.log import Log
+from drl.experiment.checkpoints import Checkpoints
+from drl.experiment.config import Experiment
+from drl.experiment.launch import resume, train
 from drl.tracking.guarded import TrackerFailed, guard
 from drl.tracking.wandb_runs import WandbTracker
 
@@ -93,6 +96,27 @@ def test_config_metrics_videos_and_best_model_arrive(tmp_path, fake, capsys):
     assert aliases == ["best"]
     assert run.finished == 1
     assert capsys.readouterr().out == ""
+
+
+def test_a_resumed_run_continues_its_run_at_wandb(tmp_path, fake):
+    settings = {
+        "env": "CartPole-v1", "total_timesteps": 512, "rollout_length": 32, "num_envs": 2, "minibatches": 2,
+        "hidden_sizes": [8], "checkpoint_every": 192, "evaluate_every": 0, "evaluation_episodes": 1, "compile": "off",
+        "quiet": True, "plots": False, "video": False, "tensorboard": False, "results_dir": str(tmp_path),
+        "wandb_project": "project", "keep_checkpoints": 9,
+    }  # fmt: skip
+    folder = train(Experiment.from_flat(settings, "test"), console=False).folder
+    for newer in Checkpoints(folder / "checkpoints").stored()[1:]:  # as if it had been killed before these
+        newer.rename(newer.with_name(f".{newer.name}"))
+    metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(metrics[:5]))
+    resume(folder, console=False)
+    first, second = fake.calls
+    assert first["id"] == second["id"]
+    assert second["resume"] == "allow"
+    steps = [[row["env_steps"] for row in run.rows if "env_steps" in row] for run in fake.runs]
+    assert steps[0] == [64 * i for i in range(1, 9)]
+    assert steps[1] == [384, 448, 512]  # it continues at 192; rows up to 320 had arrived
 
 
 def refuse(mode):
