@@ -64,11 +64,8 @@ class Rows(NamedTuple):
 
 def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows, pipe: Connection) -> None:
     """Body of the process. Nothing that the environment raises ends it, other than its own end."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # Ctrl-C reaches the whole process group; the parent decides when we close
+    # Ctrl-C reaches the whole process group; the parent decides when we close.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         try:

@@ -52,9 +52,10 @@ def stop_at(
 
 
 def evaluate_every(logs: Iterable[Log], every: int, evaluate: Callable[[], dict[str, float]]) -> Iterator[Log]:
-    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps."""
+    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps, unless a resumed run
+    gives a log that has been evaluated."""
     for log in logs:
-        if _passed(log, every):
+        if _passed(log, every) and not log.evaluation:
             log.evaluation = evaluate()
         yield log
 

@@ -19,7 +19,7 @@ from drl.experiment.checkpoints import Checkpoints
 
 KIND = "SIGKILL"
 LEAN = "--no-preset --num-envs 2 --hidden-sizes 16 --total-timesteps 1500 --checkpoint-every 200 --evaluate-every 500"
-LEAN += " --evaluation-episodes 2 --quiet --no-plots --no-video --no-tensorboard --compile off"
+LEAN += " --evaluation-episodes 2 --quiet --no-plots --no-video --no-tensorboard"
 REPLAY = "--warmup 100 --batch-size 16 --capacity 400 --updates-per-log 40"
 CASES = {
     "ppo": "--rollout-length 32 --minibatches 2 --normalize-obs --normalize-reward",
@@ -44,7 +44,8 @@ JAX_KILLS = 3
 
 def words(algorithm, flags, folder):
     env = [] if "--env" in flags else ["--env", "CartPole-v1"]
-    return ["train", algorithm, *LEAN.split(), *env, *flags.split(), "--results-dir", str(folder)]
+    eager = [] if "--compile" in flags or "jax" in flags else ["--compile", "off"]
+    return ["train", algorithm, *LEAN.split(), *eager, *env, *flags.split(), "--results-dir", str(folder)]
 
 
 def rows(folder):
@@ -115,6 +116,10 @@ if LONG:  # a process of JAX takes many seconds to start, and must not be forked
     @pytest.mark.parametrize("algorithm", JAX)
     def test_jax(algorithm, tmp_path, tally):
         check(algorithm, f"{JAX[algorithm]} --engine jax", started, JAX_KILLS, tmp_path, tally)
+
+    @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+    def test_compiled(algorithm, tmp_path, tally):
+        check(algorithm, f"{CASES[algorithm]} --compile on", started, 1, tmp_path, tally)
 
 
 def check(algorithm, flags, start, kills, tmp_path, tally):
