@@ -103,10 +103,10 @@ def test_all_commands_one_after_the_other(folder, capsys, monkeypatch):
 def test_the_best_model_is_there_before_the_run_ends(folder, monkeypatch):
     """A run that is killed leaves the best it had in `results/models/`."""
     seen = []
-    finish = session.Session._finish
+    finish = session.Session.finish
     monkeypatch.setattr(
         session.Session,
-        "_finish",
+        "finish",
         lambda *a, **o: (seen.append(list(Path("results/models").iterdir())), finish(*a, **o))[1],
     )
     assert main([*shlex.split(TINY), "--wandb_disable"]) == 0
