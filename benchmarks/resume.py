@@ -83,9 +83,7 @@ def cost(words: list[str], folder: Path, rounds: int) -> str:
     median = {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
     share = median["with"] / median["without"] - 1
     times = "; ".join(f"{name} {', '.join(f'{t:.1f}' for t in each)} s" for name, each in spent.items())
-    return (
-        f"checkpoints cost {share:+.1%} of CPU time ({times}); {megabytes:.1f} MB on disk; metrics and weights {same}"
-    )
+    return f"checkpoints cost {share:+.1%} of CPU time ({times}); {megabytes:.1f} MB on disk; metrics {same}"
 
 
 def main() -> None:

@@ -57,8 +57,8 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: Sequence[Any]) -> "Episode":
-        played = Played(int(state[5]), np.asarray(state[6])) if len(state) > 5 else None
-        return cls(*state[:5])._replace(played=played)
+        result, played = state[:5], state[5:]
+        return cls(*result)._replace(played=Played(*played) if played else None)
 
 
 @dataclass

@@ -17,6 +17,7 @@ import numpy as np
 
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.log import Episode, Log, Played
+from drl.core.safe_files import write_atomically
 from drl.core.specs import Array
 from drl.core.state_files import PlainDict
 from drl.tracking.files import JsonLines, Row, read_metrics
@@ -110,7 +111,7 @@ def unpacked(row: Row) -> list[RecordedEpisode]:
 
 def write_crash(folder: Path, episode: Episode) -> None:
     """Keep the episode in which an environment failed."""
-    (folder / CRASH).write_text(json.dumps(packed([(0, episode)])) + "\n")
+    write_atomically(folder / CRASH, json.dumps(packed([(0, episode)])).encode() + b"\n")
 
 
 def _crash(folder: Path) -> RecordedEpisode:

@@ -79,7 +79,8 @@ def run(tmp_path, capfd, monkeypatch):
     def run(algorithm, vectorization, how, *more, keys=False):
         kwargs = [f"how={how}", f"continuous={algorithm == 'sac'}", f"keys={keys}"]
         env = "Broken-v0" if vectorization == "envpool" else ENV
-        flags = [*TINY.split(), *SETTINGS[algorithm].split(), "--vectorization", vectorization, *more]
+        tiny = [flag for flag in TINY.split() if flag.replace("no-", "") not in more]
+        flags = [*tiny, *SETTINGS[algorithm].split(), "--vectorization", vectorization, *more]
         line = ["train", algorithm, "--env", env, "--env-kwargs", *kwargs, "--results-dir", str(tmp_path), *flags]
         code = main(line)
         out, err = capfd.readouterr()

@@ -240,6 +240,7 @@ def test_metrics(tracker, file, tmp_path, tally):
     tally(KIND, every_point(tmp_path, prepare, lambda path: write(path, 2, 3), check))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closes files after a kill
 def test_a_run_that_is_killed_at_any_operation_is_resumed_exactly(tmp_path, tally):
     """Training itself. Whatever the moment, the resumed run ends with the same rows and weights."""
     settings = SETTINGS | {"total_timesteps": 90, "checkpoint_every": 45, "updates_per_log": 20, "num_checkpoints": 1}

@@ -39,7 +39,7 @@ JAX = {
     "sac": f"{REPLAY} --env Pendulum-v1 --vectorization sync",
 }
 KILLS = 8 if LONG else 2  # of each algorithm, one run after the other
-JAX_KILLS = 3
+JAX_KILLS = 2
 
 
 def words(algorithm, flags, folder):
@@ -86,7 +86,8 @@ def kill_and_resume(start, arguments, folder, seconds, kills, rng):
             break
         time.sleep(rng.uniform(0.0, 0.6 * seconds))
         alive = process.is_alive() if hasattr(process, "is_alive") else process.poll() is None
-        os.kill(process.pid, signal.SIGKILL)
+        if alive:
+            os.kill(process.pid, signal.SIGKILL)
         process.join() if hasattr(process, "join") else process.wait()
         run = next((path.parent for path in folder.rglob("run.json")), None)
         if run is not None and alive:

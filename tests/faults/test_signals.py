@@ -154,7 +154,7 @@ def test_an_endless_episode_is_left(number, times, tmp_path, tally):
     """REINFORCE learns from whole episodes and would wait forever."""
     slow_env.SlowCartPole.steps, started = 0, time.monotonic()
     slow_env.first_do.append((500, lambda: send(number, times)))
-    flags = [*FLAGS.replace("Slow-v0", "Endless-v0").split(), "--evaluate-every", "0"]
+    flags = FLAGS.replace("Slow-v0", "Endless-v0").split()
     assert main(["train", "reinforce", "--no-preset", *flags, "--results-dir", str(tmp_path)]) == 128 + number
     assert time.monotonic() - started < SOON + 10
     assert len(list(tmp_path.rglob("checkpoints/step_*"))) == 1
