@@ -135,9 +135,6 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
-    from drl.cli.flags import refuse_doubles
-
-    refuse_doubles(arguments[1:])
     module = importlib.import_module(COMMANDS[name][0])
     return int(module.main(arguments[1:]))
 

@@ -20,15 +20,6 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}; see `{self.prog} --help`")
 
 
-def refuse_doubles(arguments: list[str]) -> None:
-    """Raise if a flag is given twice: which of them counts would be a guess. `--no-x` is the same flag as `--x`."""
-    names = [word.partition("=")[0] for word in arguments if re.match(r"--[a-zA-Z]", word)]
-    plain = [re.sub(r"^--no-", "--", name.replace("_", "-")) for name in names]
-    for name, one in zip(names, plain, strict=True):
-        if plain.count(one) > 1:
-            raise BadInput(f"{name} is given more than once; give it once")
-
-
 def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str) -> T:
     """`kind` filled from the command line; a flag that is not given keeps its default."""
     complaint = io.StringIO()

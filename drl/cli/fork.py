@@ -9,7 +9,9 @@ def main(arguments: list[str]) -> int:
     parser = Parser(prog="drl fork", description="Begin a new run where another one was.")
     parser.add_argument("run", metavar="RUN", help="a run folder, or an experiment folder for its newest run")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of a kept checkpoint; default: the newest")
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that change")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings that change"
+    )
     parser.add_argument("--trust", action="store_true", help="import the modules that config.yaml names")
     options = parser.parse_args(arguments)
     changes = plain_pairs("--set", tuple(options.set))

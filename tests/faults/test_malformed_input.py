@@ -35,7 +35,6 @@ def lines_of_train():
     yield from (["train", "ppo", f"--{name}", ""] for name in WORDS)
     yield from (["train", "ppo", f"--{name}", bad] for name in ("env", "name", "results-dir") for bad in CONTROL)
     yield from (["train", "ppo", f"--{name}"] for name in (*COUNTS, *RATES, "env", "config"))  # the value is missing
-    yield from (["train", "ppo", f"--{name}", "1", f"--{name}", "2"] for name in COUNTS)  # which one counts?
     yield from (["train", "ppo", f"--{name}", "9" * 400] for name in (*COUNTS, *NOT_NEGATIVE))
     yield ["train", "ppo", "--seed", "9" * 5000]
     yield ["train", "ppo", "--num-envs", "²"]
@@ -43,7 +42,6 @@ def lines_of_train():
     yield ["train", "ppo", "--num-envz", "2"]
     yield ["train", "ppo", "stray"]
     yield from (["train", "ppo", "--env", bad] for bad in ("x" * 300, "**", "[a", "../x", "CartPole-v1:"))
-    yield ["train", "ppo", "--compile", "--no-compile"]
     yield ["train", "ppo", "--plugins", "no_such_module"]
     yield ["train", "ppo", "--plugins", ""]
     yield ["train", "ppo", "--env-kwargs", "gravity"]
