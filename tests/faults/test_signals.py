@@ -135,14 +135,16 @@ def test_a_run_stops_soon_and_is_resumed(place, number, times, whole, tmp_path, 
 @pytest.mark.parametrize(("number", "times"), some(SAVING, 2))
 @pytest.mark.parametrize("what", [(Checkpoints, "save"), (Run, "note")])
 def test_what_is_being_saved_is_saved(what, number, times, whole, tmp_path, monkeypatch, tally):
+    returned = []  # unless a signal breaks it off
     with monkeypatch.context() as patch:
-        quick = once(lambda: send(number, times, wait=0.2))
+        quick = once(lambda: returned.append(send(number, times, wait=0.2)))
         if what[0] is Run:  # the note of the end, not the first ones
             run_note = Run.note
             patch.setattr(Run, "note", lambda run, **e: (quick() if "final_evaluation" in e else 0, run_note(run, **e)))
         else:
             before(patch, *what, quick)
         assert main([*PPO, "--results-dir", str(tmp_path), "--no-plots", "--no-video"]) == 128 + number
+    assert returned
     (record,) = tmp_path.rglob("run.json")
     assert not list(tmp_path.rglob("*.part"))
     assert_resumed(record.parent, whole)
