@@ -92,12 +92,12 @@ class InThread:
     def _call(self, call: Callable[[], None]) -> None:
         if self._over:
             return
-        done: futures.Future[None] = futures.Future()
-        self._calls.put((call, done))
-        if not futures.wait([done], self.seconds).done:
+        answer: futures.Future[None] = futures.Future()
+        self._calls.put((call, answer))
+        if not futures.wait([answer], self.seconds).done:
             self._over = True
             raise TimeoutError(f"it did not return within {self.seconds:g} seconds")
-        if isinstance(error := done.exception(), Exception):
+        if isinstance(error := answer.exception(), Exception):
             raise error
         if error is not None:
             raise RuntimeError(f"it raised {type(error).__name__}: {error}")
@@ -105,13 +105,13 @@ class InThread:
     def _work(self) -> None:
         """Body of the thread."""
         while (job := self._calls.get()) is not None:
-            call, done = job
+            call, answer = job
             try:
                 call()
             except BaseException as error:
-                done.set_exception(error)
+                answer.set_exception(error)
             else:
-                done.set_result(None)
+                answer.set_result(None)
 
 
 def guard(tracker: Tracker) -> Guarded:
