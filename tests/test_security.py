@@ -17,6 +17,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically
 from drl.core.state_files import SEAL, _checksum, write_arrays
 from drl.envs.trust import check_trusted
+from drl.experiment import launch
 from drl.experiment.config import Experiment
 from drl.experiment.q_model_files import load_q_agent
 from drl.tracking.plots import plot_run
@@ -44,7 +45,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     settings = {"env": "CartPole-v1", "total_timesteps": 64, "num_envs": 2, "rollout_length": 16, "hidden_sizes": [8]}
     quiet = {"quiet": True, "video": False, "evaluation_episodes": 1, "results_dir": str(folder), "normalize_obs": True}
-    return drl.train(Experiment.from_flat(settings | quiet, "test")).folder
+    return launch.train(Experiment.from_flat(settings | quiet, "test")).folder
 
 
 @pytest.fixture
@@ -103,14 +104,14 @@ def test_a_config_does_not_import_a_module(downloaded):
 
 
 def test_environments_of_known_packages_need_no_word():
-    check_trusted("CartPole-v1", "card.json", "drl evaluate x")
-    check_trusted("gymnasium:CartPole-v1", "card.json", "drl evaluate x")
-    check_trusted("drl.envs:MovieRec-v1", "card.json", "drl evaluate x")
-    check_trusted("brax:ant", "card.json", "drl evaluate x")
-    check_trusted("gymnax:CartPole-v1", "card.json", "drl evaluate x")
+    check_trusted("CartPole-v1", (), "card.json", "drl evaluate x")
+    check_trusted("gymnasium:CartPole-v1", (), "card.json", "drl evaluate x")
+    check_trusted("drl.envs:MovieRec-v1", (), "card.json", "drl evaluate x")
+    check_trusted("brax:ant", (), "card.json", "drl evaluate x")
+    check_trusted("gymnax:CartPole-v1", (), "card.json", "drl evaluate x")
     for unknown in ("os:CartPole-v1", "gymnasium_evil:X-v0", "antigravity:X-v0"):
         with pytest.raises(BadInput, match="runs its code"):
-            check_trusted(unknown, "card.json", "drl evaluate x")
+            check_trusted(unknown, (), "card.json", "drl evaluate x")
 
 
 def test_links_under_the_names_of_drafts_are_not_followed(downloaded):

@@ -35,5 +35,5 @@ def _whole(flags: list[str], name: str, default: int) -> int:
         number = 0
     if number < 1:
         raise BadInput(f"{name} is {value[:80]!r}; expected a whole number of at least 1")
-    check_size(name.removeprefix("--"), number)
+    check_size({"--seeds": "num_seeds"}.get(name, name.removeprefix("--")), number)
     return number

@@ -51,7 +51,7 @@ def convert(folder: Path, engine: str, out: Path) -> Path:
     obs = _random_observations(before.obs_spec)
     if not _same_actions(before, after, obs):
         raise BadInput(f"{folder} acts differently in {engine}; nothing was written")
-    after.save(out, **card["notes"])
+    after.save(out)
     return out
 
 

@@ -35,6 +35,24 @@ def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str
         raise BadInput(f"{_readable(complaint.getvalue())}; see `{prog} --help`") from None
 
 
+def list_wrappers(arguments: list[str]) -> list[str]:
+    """`--wrapper A --wrapper B` as the list `--wrappers A B`.
+
+    >>> list_wrappers(["--wrapper", "A", "--seed", "1", "--wrapper=B:k=2"])
+    ['--seed', '1', '--wrappers', 'A', 'B:k=2']
+    """
+    wrappers, others, given = [], [], iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name != "--wrapper":
+            others.append(argument)
+        elif (value := value if equals else next(given, "")) and not value.startswith("--"):
+            wrappers.append(value)
+        else:
+            raise BadInput("--wrapper needs a value: NAME, module:NAME or file.py:NAME, then perhaps :k=v,k=v")
+    return [*others, "--wrappers", *wrappers] if wrappers else others
+
+
 def _plain_integer(text: str) -> str:
     """1e5 → 100000, so that integer flags accept it."""
     return str(int(float(text))) if re.fullmatch(r"\d+(\.\d+)?[eE]\d{1,2}", text) and float(text).is_integer() else text

@@ -178,7 +178,7 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
 
 
 def _train(flags: argparse.Namespace) -> int:
-    from drl.cli.train import report
+    from drl.experiment.extras import Extras
     from drl.experiment.launch import train
     from drl.experiment.session import say
 
@@ -191,10 +191,10 @@ def _train(flags: argparse.Namespace) -> int:
         links.append(BestModelLink(run.folder, folder))
         return list(links)
 
-    finished = train(experiment_of(flags), link_best)
+    finished = train(experiment_of(flags), Extras(trackers=link_best))
     best = links[0].path
     text = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
-    say(text if flags.quiet else f"{report(finished)}\n{text}")
+    say(text if flags.quiet else f"\n{finished.report()}\n{text}")
     return EXIT_CODES[finished.status]
 
 
@@ -228,12 +228,10 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     mode = "quiet" if flags.quiet else "ansi"
     episodes = watch(
         agent,
-        flags.env_name,
+        experiment.run.env_config,
         mode,
         flags.eval_episodes,
         flags.seed,
-        frame_stack=experiment.run.frame_stack,
-        env_kwargs=experiment.run.env_arguments,
     )
     print(f"{flags.env_name}: {Evaluation(episodes).sentence()}")
     return 0

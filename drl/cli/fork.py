@@ -16,10 +16,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     changes = plain_pairs("--set", tuple(options.set))
 
-    from drl.cli.train import report
     from drl.experiment.launch import fork
     from drl.experiment.session import say
 
     finished = fork(options.run, changes, options.at, trust=options.trust)
-    say(report(finished))
+    say(f"\n{finished.report()}")
     return EXIT_CODES[finished.status]

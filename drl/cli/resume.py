@@ -21,7 +21,6 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     folders = [folder for given in options.runs for folder in _runs(given)]
 
-    from drl.cli.train import report
     from drl.experiment.launch import is_unfinished, resume
     from drl.experiment.session import say
 
@@ -35,7 +34,7 @@ def main(arguments: list[str]) -> int:
         except UnusableFile as error:  # the other runs are continued first
             unusable.append(error)
             continue
-        say(report(finished))
+        say(f"\n{finished.report()}")
         if code := EXIT_CODES[finished.status]:
             return code
     if unusable:

@@ -2,10 +2,9 @@
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING
 
 from drl.cli.entry import EXIT_CODES
-from drl.cli.flags import parse_flags
+from drl.cli.flags import list_wrappers, parse_flags
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
@@ -13,10 +12,7 @@ from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
-from drl.experiment.presets import load_preset, preset_path
-
-if TYPE_CHECKING:
-    from drl.experiment.session import Finished
+from drl.experiment.presets import BUDGETS, load_preset, one_budget, preset_path
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
 
@@ -32,6 +28,9 @@ SWITCH_WORDS = {
 }
 
 
+OTHER_WORDS = {"--network": "--backbone", "--from": "--from-agent"}
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
@@ -45,15 +44,15 @@ def main(arguments: list[str]) -> int:
 
     if source and not experiment.run.quiet:
         say(f"settings: {source}")
-    runs = train_seeds(experiment) if experiment.run.num_seeds > 1 else [train(experiment)]
+    runs = train_seeds(experiment) if len(experiment.run.all_seeds) > 1 else [train(experiment)]
     if not experiment.run.quiet:
-        say("\n".join(report(finished) for finished in runs))
+        say("\n".join(f"\n{finished.report()}" for finished in runs))
     return EXIT_CODES[runs[0].status]
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     """The experiment, and a text that names the sources of its settings."""
-    flags = full_words(flags)
+    flags = full_words(list_wrappers(flags))
     config_file = take_flag(flags, "--config")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
@@ -68,10 +67,13 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     if not isinstance(env, str):
         raise BadInput(f"{config_file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
     check_size("env", env)
-    if _peek(flags, "--env") is None and not trust:
-        check_trusted(env, str(config_file), f"drl train {algorithm} --config {config_file}")
+    if not trust:
+        named = () if peek_list(flags, "--wrappers") else from_file.get("wrappers") or ()
+        in_file = "" if _peek(flags, "--env") else env
+        check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
     preset = (load_preset(algorithm, env) if use_preset else None) or {}
-    _one_budget(preset, from_file, flags)
+    typed = [name for name in BUDGETS if _peek(flags, f"--{name.replace('_', '-')}") is not None]
+    one_budget(preset, from_file, typed)
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
@@ -94,7 +96,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
 
 def full_words(flags: list[str]) -> list[str]:
     """The short forms of some flags written out: `--compile` alone means on, `--no-compile` off; `--normalize-obs`,
-    `--normalize-reward` and their `--no-` forms likewise; `--network` is another word for `--backbone`.
+    `--normalize-reward` and their `--no-` forms likewise; `--network` is another word for `--backbone`, `--from` for
+    `--from-agent`.
 
     >>> full_words(["--compile", "--seed", "3", "--no-normalize-obs", "--network", "simba"])
     ['--compile', 'on', '--seed', '3', '--normalize-obs', 'False', '--backbone', 'simba']
@@ -103,8 +106,8 @@ def full_words(flags: list[str]) -> list[str]:
     for flag, following in itertools.pairwise([*flags, "--"]):
         name, equals, _ = flag.replace("_", "-").partition("=") if flag.startswith("--") else (flag, "", "")
         positive = f"--{name.removeprefix('--no-')}"
-        if name == "--network":
-            words.append("--backbone" + flag[len(name) :])
+        if name in OTHER_WORDS:
+            words.append(OTHER_WORDS[name] + flag[len(name) :])
         elif name in SWITCH_WORDS and not equals and following.startswith("--"):
             words += [name, SWITCH_WORDS[name][0]]
         elif name.startswith("--no-") and positive in SWITCH_WORDS:
@@ -137,17 +140,6 @@ def peek_list(flags: list[str], name: str) -> list[str]:
     return list(values)
 
 
-def _one_budget(preset: PlainDict, from_file: PlainDict, flags: list[str]) -> None:
-    """A budget in a file or flag replaces one of the other kind in the preset or file that it overrides."""
-    budgets = {"total_timesteps": "--total-timesteps", "num_episodes": "--num-episodes"}
-    for name, other in (("total_timesteps", "num_episodes"), ("num_episodes", "total_timesteps")):
-        if from_file.get(name):
-            preset.pop(other, None)
-        if _peek(flags, budgets[name]) is not None:
-            preset.pop(other, None)
-            from_file.pop(other, None)
-
-
 def _peek(flags: list[str], name: str) -> str | None:
     """The value of `--flag value` or `--flag=value`, underscores allowed; `flags` stays as it is."""
     value = None
@@ -168,16 +160,3 @@ def take_flag(flags: list[str], name: str) -> str | None:
             del flags[position : position + (1 if "=" in flag else 2)]
             break
     return value
-
-
-def report(finished: "Finished") -> str:
-    """Status, score and file paths of a run."""
-    folder, summary = finished.folder, finished.evaluation
-    lines = ["", f"{finished.status}: {folder}"]
-    if summary:
-        score = f"mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f}"
-        lines.append(f"final agent: {score} over {summary['episodes']} episodes")
-    paths = {"agent": folder / "agent", "plot": folder / "plots" / "return.png"}
-    paths |= {"video": folder / "videos" / "final_agent.mp4"}
-    lines += [f"  {name:6} {path}" for name, path in paths.items() if path.exists()]
-    return "\n".join(lines)

@@ -193,6 +193,7 @@ class Savable(Protocol):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     normalizer: ObsNormalizer | None
+    notes: PlainDict
 
 
 def save_agent(
@@ -203,7 +204,8 @@ def save_agent(
     params: dict[str, Array],
     notes: PlainDict,
 ) -> None:
-    """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card."""
+    """Write the deployable agent: safetensors weights and a JSON card. `notes` (plain data) go on the card, with the
+    agent's own."""
     arrays = {f"model.{name}": array for name, array in params.items()}
     distribution: Distribution | None = getattr(agent, "distribution", None)
     card: PlainDict = {
@@ -221,4 +223,4 @@ def save_agent(
             arrays |= {f"normalizer.{field}mean": stats.mean, f"normalizer.{field}squares": stats.squares}
             counts[field] = stats.count
         card["normalizer"] = {"clip": agent.normalizer.clip, "counts": counts}
-    write_agent(Path(folder), card | {"notes": notes}, arrays)
+    write_agent(Path(folder), card | {"notes": agent.notes | notes}, arrays)

@@ -8,7 +8,7 @@ import numpy as np
 
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, ObsSpec, PlainDict
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 
@@ -101,6 +101,7 @@ class Agent(Protocol):
     normalizer: ObsNormalizer | None
     rng: np.random.Generator  # for exploration; evaluation replaces it temporarily
     variant: str  # of its model
+    notes: PlainDict  # about its training, such as its environment; on its card
     has_value: bool
     recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
     rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily

@@ -17,6 +17,7 @@ MOST = {
     "keep_checkpoints": 10_000,
     "num_checkpoints": 10_000,
     "seed": 2**63 - 1,
+    "seeds": 2**63 - 1,
     # networks
     "hidden_sizes": 65_536,
     "critic_hidden_sizes": 65_536,
@@ -40,7 +41,6 @@ MOST = {
     "reports": 10_000,
     "rerun_best": 10_000,
     "rerun_seeds": 10_000,
-    "seeds": 10_000,
     "workers": 1024,
 }
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array, ObsSpec
+from drl.envs.env_config import EnvLike, as_config
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import EnvKwargs, GymEnv, Info, obs_spec
 
@@ -18,15 +19,15 @@ GOAL_KEYS = ("achieved_goal", "desired_goal", "observation")
 GoalFunction = Callable[[Array, Array, Info], ArrayLike]
 
 
-def goal_functions(env_id: str, env_kwargs: EnvKwargs | None = None) -> "GoalFunctions":
-    """Makes one environment of this id and asks only its goal functions.
+def goal_functions(config: EnvLike, env_kwargs: EnvKwargs | None = None) -> "GoalFunctions":
+    """Makes one environment and asks only its goal functions.
 
     >>> goals = goal_functions("drl/BitFlip-v0", {"bits": 2})
     >>> goals.reward(np.array([[0.0, 1.0], [1.0, 1.0]]), np.array([[0.0, 1.0], [0.0, 1.0]]))
     array([ 0., -1.], dtype=float32)
     """
-    env = make_env(env_id, env_kwargs=env_kwargs)
-    lacks = _lacks(env)
+    env = make_env(config, env_kwargs=env_kwargs)
+    lacks, env_id = _lacks(env), as_config(config).env
     if lacks is not None:
         env.close()
         raise BadInput(

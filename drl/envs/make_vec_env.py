@@ -1,12 +1,12 @@
-"""`make_vec_env`: make N environments from an id."""
+"""`make_vec_env`: make N environments from an id, or from a class or function of your own."""
 
 import functools
 import importlib
 import math
 import os
-import sys
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import gymnasium as gym
@@ -16,13 +16,24 @@ from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.envs import atari
 from drl.envs.async_vec_env import PATIENCE, AsyncVecEnv
+from drl.envs.env_config import (
+    VECTORS,
+    AnyEnv,
+    AnyVector,
+    EnvConfig,
+    EnvLike,
+    as_config,
+    call_maker,
+    given_vector,
+)
 from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
 from drl.envs.faults import close_anyway, reason
 from drl.envs.frame_stack import StackedEnv, StackedVecEnv
 from drl.envs.native_vec_env import NativeVecEnv
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.sync_vec_env import SyncVecEnv
-from drl.envs.trust import is_known_package
+from drl.envs.user_objects import find_object, import_for, is_given
+from drl.envs.wrapper_names import FoundWrapper, WrapperLike, find_wrapper
 
 NATIVE_FROM = 12  # from this many environments on, Gymnasium's native CartPole is faster than our loop; see README
 SLOW_STEP = 5e-4  # seconds; above this a process per environment is faster despite its pipes
@@ -43,26 +54,35 @@ class Order:
     timeout: float  # seconds for one reset or step of a worker process
     render_mode: str | None = None
     env_kwargs: EnvKwargs = field(default_factory=dict)
+    wrappers: tuple[FoundWrapper, ...] = ()
 
     @property
     def env_fns(self) -> list[Callable[[], GymEnv]]:
-        make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs)
+        make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs, self.wrappers)
         return [make] * self.num_envs
+
+    @property
+    def has_native(self) -> bool:
+        """Whether the environment has a vector form of its own, which no wrapper for single environments fits."""
+        spec = self.spec
+        return spec.vector_entry_point is not None and not spec.additional_wrappers and not self.wrappers
 
 
 def make_vec_env(
-    env_id: str,
+    env: AnyEnv,
     num_envs: int = 1,
     seed: int = 0,
     *,
     vectorization: str = "auto",  # auto · sync · async · native · envpool
-    frame_stack: int = 1,  # frames per observation; layout in frame_stack.py
+    frame_stack: int | None = None,  # frames per observation; layout in frame_stack.py
     env_kwargs: EnvKwargs | None = None,  # for the environment's constructor
+    wrappers: Iterable[WrapperLike] | None = None,  # around each environment, the first one innermost
     render_mode: str | None = None,
     seeds_stream: str = "world",  # evaluation uses another name, so it shares no random numbers
     timeout: float = PATIENCE,  # seconds for one start, reset or step of a worker process (async)
 ) -> VecEnv:
-    """N environments of a Gymnasium id (also `module:Id`), ready to reset and step.
+    """N environments, ready to reset and step: of a Gymnasium id (also `module:Id`), of a class or function of yours
+    (itself, or as `module:Class` or `file.py:Class`), or copies of one.
 
     >>> import numpy as np
     >>> with make_vec_env("CartPole-v1", num_envs=2, seed=1) as envs:
@@ -74,52 +94,73 @@ def make_vec_env(
         raise BadInput(
             f"unknown vectorization {vectorization!r}: {did_you_mean(vectorization, [*VECTORIZATIONS, 'auto'])}"
         )
-    _check_count("num_envs", num_envs)
-    _check_count("frame_stack", frame_stack)
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
     if not 0 < timeout < math.inf:
         raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
-    if not isinstance(env_id, str):
-        raise BadInput(f"env_id = {env_id!r}; expected a Gymnasium id; for objects use SyncVecEnv or wrap_vector_env")
+    config = as_config(env, env_kwargs, wrappers, frame_stack)
+    if (vector := given_vector(config.env)) is not None:
+        envs = _given(vector, config, num_envs, seed, seeds_stream, vectorization)
+        return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
     # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
-    spec = _unchecked_spec(env_id) if vectorization == "envpool" else find_spec(env_id)
-    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, dict(env_kwargs or {}))
+    spec = _unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
+    found = tuple(find_wrapper(name) for name in config.wrappers)
+    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found)
     envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
     if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
         envs = atari.SignRewards(envs)
-    return envs if frame_stack == 1 else StackedVecEnv(envs, frame_stack)
+    return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
+
+
+def _given(vector: AnyVector, config: EnvConfig, num_envs: int, seed: int, stream: str, vectorization: str) -> VecEnv:
+    """A vector environment that was given as an object."""
+    if vector.num_envs != num_envs:
+        raise BadInput(f"num_envs is {num_envs}, but the vector environment has {vector.num_envs}")
+    if config.env_kwargs or config.wrappers or vectorization not in ("auto", "native"):
+        given = "env_kwargs" if config.env_kwargs else "wrappers" if config.wrappers else "vectorization"
+        raise BadInput(f"{given} is for environments that are made here; the vector environment was given as an object")
+    return vector if isinstance(vector, VecEnv) else NativeVecEnv(vector, seed, config.env, stream)
 
 
 def make_env(
-    env_id: str,
+    env: EnvLike,
     render_mode: str | None = None,
     *,
-    frame_stack: int = 1,
+    frame_stack: int | None = None,
     env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
 ) -> GymEnv:
     """One plain Gymnasium environment with the same observations, for rendering, filming and evaluation."""
-    _check_count("frame_stack", frame_stack)
-    env = _make_env(find_spec(env_id), render_mode, dict(env_kwargs or {}))
-    return env if frame_stack == 1 else StackedEnv(env, frame_stack)
+    config = as_config(env, env_kwargs, wrappers, frame_stack)
+    found = tuple(find_wrapper(name) for name in config.wrappers)
+    made = _make_env(find_spec(config.env), render_mode, config.env_kwargs, found)
+    return made if config.frame_stack == 1 else StackedEnv(made, config.frame_stack)
+
+
+class OwnSpec(EnvSpec):
+    """Of a class or function that makes environments, its `entry_point`, and that nobody registered."""
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Look up an id in Gymnasium's registry; import the module that registers it."""
+    """Look up an id in Gymnasium's registry, after importing the module that registers it; or the class or function
+    that the name stands for."""
     module, _, name = env_id.rpartition(":")
-    if module:
-        if "" not in sys.path and os.getcwd() not in sys.path and not is_known_package(module):
-            sys.path.append(os.getcwd())  # console scripts do not search the current folder
-        try:
-            importlib.import_module(module)
-        except BaseException as error:  # a user module can raise anything
-            message = f"cannot import {module!r} for environment {env_id!r}: {reason(error)}"
-            raise BadInput(message) from error
+    if module and not is_given(env_id):
+        import_for(env_id)
     if name.startswith("ALE/") and name not in gym.registry:
         try:
             gym.register_envs(importlib.import_module("ale_py"))
         except ImportError as error:
             raise MissingExtra(f"environment {env_id!r}", "atari", error) from error
+    own = None if not module or (name in gym.registry and not is_given(env_id)) else find_object(env_id)
+    if isinstance(own, VECTORS):
+        raise BadInput(f"{name} is a vector environment that was given as an object; no other can be made of it")
+    if isinstance(own, EnvSpec):
+        return own
+    if callable(own):
+        return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=own)
     spec = gym.registry.get(name) or _latest_version(name)
     if spec is None:
         raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
@@ -142,20 +183,28 @@ def _latest_version(name: str) -> EnvSpec | None:
     return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
 
 
-def _make_env(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
+def _make_env(
+    spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs, wrappers: tuple[FoundWrapper, ...]
+) -> GymEnv:
     try:
-        make = atari.make_atari if atari.is_atari(spec) else _make_plain
-        env = make(spec, render_mode, env_kwargs)
+        env = _make_bare(spec, render_mode, env_kwargs)
     except BadInput:
         raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
     except BaseException as error:
         raise _cannot_make(spec.id, env_kwargs, error) from error
+    for wrapper in wrappers:
+        env = wrapper(env)
     return env
 
 
-def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
+def _make_bare(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
+    if isinstance(spec, OwnSpec):
+        assert callable(spec.entry_point)
+        return call_maker(spec.entry_point, render_mode, env_kwargs)
+    if atari.is_atari(spec):
+        return atari.make_atari(spec, render_mode, env_kwargs)
     # The passive checker costs time at every step and checks less than our own `check_environment`.
     return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
 
@@ -183,8 +232,9 @@ def _async(order: Order) -> VecEnv:
 
 def _native(order: Order) -> VecEnv:
     spec = order.spec
-    if spec.vector_entry_point is None or spec.additional_wrappers:
-        raise BadInput(f"environment {spec.id!r} has no vector form of its own; use vectorization='sync' or 'async'")
+    if not order.has_native:
+        why = "takes no wrappers in its own vector form" if order.wrappers else "has no vector form of its own"
+        raise BadInput(f"environment {spec.id!r} {why}; use vectorization='sync' or 'async'")
     kwargs = order.env_kwargs | ({} if order.render_mode is None else {"render_mode": order.render_mode})
     try:
         make = atari.make_atari_vector if atari.is_atari(spec) else _make_plain_vector
@@ -206,6 +256,8 @@ def _envpool(order: Order) -> VecEnv:
     env_id = order.spec.id
     if order.render_mode is not None:
         raise BadInput(f"vectorization 'envpool' takes no render_mode (got {order.render_mode!r}); film with make_env")
+    if order.wrappers:
+        raise BadInput("vectorization 'envpool' takes no wrappers; use vectorization='sync' or 'async'")
     make = functools.partial(make_pool, env_id, order.num_envs, order.env_kwargs)
     return EnvPoolVecEnv(make, order.seed, env_id, order.stream)
 
@@ -222,9 +274,8 @@ VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
 def _auto(order: Order) -> VecEnv:
     """The fastest vectorization with the same physics; never EnvPool, whose physics differ."""
     spec = order.spec
-    has_native = spec.vector_entry_point is not None and not spec.additional_wrappers
     native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
-    if has_native and order.render_mode is None and order.num_envs >= native_from:
+    if order.has_native and order.render_mode is None and order.num_envs >= native_from:
         try:
             return _native(order)
         except BadInput:
@@ -259,8 +310,3 @@ def _step_seconds(order: Order) -> float:
         return 0.0  # the environment fails: `sync` will report it, with the environment and the step
     finally:
         close_anyway(env.close, order.spec.id)
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadInput(f"{name} = {value!r}; expected a whole number, 1 or more")

@@ -80,14 +80,7 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
     flat = base.to_flat() | variants(find_algorithm(base.algorithm).switches)[name] | lean | place
     experiment = Experiment.from_flat(flat, name)
     finished = train(experiment, console=False)
-    summary = evaluate(
-        finished.agent,
-        run.env,
-        episodes,
-        seed=10_000 + seed,
-        frame_stack=run.frame_stack,
-        env_kwargs=run.env_arguments,
-    ).summary()
+    summary = evaluate(finished.agent, run.env_config, episodes, seed=10_000 + seed).summary()
     write_json(result, summary | {"seed": seed, "run": finished.folder.name})
     return float(summary["mean_return"])
 

@@ -1,7 +1,6 @@
 """Build the trainer of an `Experiment`."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,14 +11,17 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
-from drl.core.specs import PlainDict
+from drl.core.specs import ObsSpec, PlainDict
+from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
+from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
 from drl.experiment.config import Experiment
 from drl.experiment.memory_needs import check_run_fits
 from drl.experiment.open_envs import EnvOptions, open_vec_env
+from drl.experiment.run_folder import find_agent_folder
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 if TYPE_CHECKING:
@@ -34,43 +36,46 @@ AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
 
 
 @contextlib.contextmanager
-def open_trainer(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> Iterator[AnyTrainer]:
-    """The trainer of a run; its environments are closed afterwards. `sync_points`: see `SeedBatch`."""
+def open_trainer(
+    experiment: Experiment, sync_points: tuple[float, ...] = (), model: object = None
+) -> Iterator[AnyTrainer]:
+    """The trainer of a run; its environments are closed afterwards, unless the user gave them. `sync_points`: see
+    `SeedBatch`. `model` is one of the user's own."""
     run = experiment.run
-    if in_one_program(experiment):
+    if in_one_program(experiment, model):
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
-    options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    options |= {"vectorization": run.vectorization, "timeout": run.worker_timeout}
-    with open_vec_env(run.env, run.num_envs, run.seed, **options) as envs:
-        if run.engine == "torch":
-            _set_threads(run.threads, envs)
-        yield build_trainer(experiment, envs)
+    options: EnvOptions = {"vectorization": run.vectorization, "timeout": run.worker_timeout}
+    envs = open_vec_env(run.env_config, run.num_envs, run.seed, **options)
+    with envs if given_vector(run.env) is None else contextlib.nullcontext():
+        yield build_trainer(experiment, envs, model)
 
 
-def in_one_program(experiment: Experiment) -> bool:
+def in_one_program(experiment: Experiment, model: object = None) -> bool:
     """Whether environment and learner are compiled into one program."""
     run = experiment.run
     if run.engine != "jax":
         if run.vectorization == "jax":
             raise BadInput("vectorization is 'jax', an environment inside a compiled program; that needs --engine jax")
-        if run.num_seeds > 1:
-            raise BadInput(f"num_seeds is {run.num_seeds}: several seeds in one program need --engine jax")
         return False
     start_engine(experiment)
     from drl.engines.jax.envs import has_jax_env
 
-    if run.vectorization == "jax" or run.num_seeds > 1:
-        if run.frame_stack > 1:
-            raise BadInput("frame_stack is not for environments inside a compiled program; use --vectorization sync")
-        if run.vectorization not in ("auto", "jax"):
-            raise BadInput(
-                f"num_seeds is {run.num_seeds} with vectorization {run.vectorization!r}; use --vectorization jax"
-            )
+    # What a compiled program cannot have.
+    hindrances = {
+        "frame_stack": run.frame_stack > 1,
+        "wrappers": bool(run.wrappers),
+        "a model of your own": model is not None,
+        "from_agent with normalized observations": bool(run.from_agent and run.normalize_obs),
+    }
+    found = [name for name, hinders in hindrances.items() if hinders]
+    if run.vectorization == "jax":
+        if found:
+            raise BadInput(f"{found[0]} is not for environments inside a compiled program; use --vectorization sync")
         return True
     fused = find_algorithm(experiment.algorithm).fused is not None
-    return run.vectorization == "auto" and run.frame_stack == 1 and fused and has_jax_env(run.env)
+    return run.vectorization == "auto" and not found and fused and has_jax_env(run.env)
 
 
 def start_engine(experiment: Experiment) -> None:
@@ -87,13 +92,14 @@ def start_engine(experiment: Experiment) -> None:
     start_jax(run.device, run.threads)
 
 
-def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
-    """Environments, agent, algorithm and buffer of a run, from names and configs."""
+def build_trainer(experiment: Experiment, envs: VecEnv, model: object = None) -> Trainer[Batch]:
+    """Environments, agent, algorithm and buffer of a run, from names and configs; `model` is one of the user's own."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
     specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
     check_run_fits(experiment, specs)
     notes: PlainDict = {}
+    start = starting_weights(experiment, envs.obs_spec, notes)
 
     def compile_update(model: "nn.Module") -> bool:
         choice = compile_choice(experiment, envs.vectorization, model)
@@ -108,7 +114,12 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
         normalize_obs=bool(run.normalize_obs),
         device=run.device,
         compile_update=compile_update,
+        own_model=model,
+        start=start,
+        threads=run.threads,
     )
+    if start is not None and start.stored.normalizer is not None:
+        agent.normalizer.load_state_dict(start.stored.normalizer.state_dict())
     set_exploration(experiment, agent)
     if agent.recurrent and not record.recurrent:
         raise BadInput(f"{record.name} takes no recurrent model; use recurrent none, or ppo or a2c")
@@ -116,7 +127,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     make_buffer = resolve(record.buffer.make)
     options: dict[str, object] = {"rng": seeds.generator("replay"), "frame_stack": run.frame_stack}
     if getattr(experiment.buffer, "her", "none") != "none":
-        options["goals"] = goal_functions(run.env, run.env_arguments)
+        options["goals"] = goal_functions(run.env_config)
     buffer = make_buffer(config, experiment.buffer, envs.num_envs, specs, **options)
     scaler = None
     if run.normalize_reward:
@@ -127,6 +138,17 @@ def build_trainer(experiment: Experiment, envs: VecEnv) -> Trainer[Batch]:
     trainer = Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
     trainer.notes = notes
     return trainer
+
+
+def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict) -> Start | None:
+    """The weights that a run begins with, if it takes over those of an agent; `notes` will say what did not fit."""
+    run = experiment.run
+    if run.from_agent is None:
+        return None
+    start = Start(find_agent_folder(run.from_agent))
+    start.check_obs(obs_spec, bool(run.normalize_obs))
+    notes["from_agent"] = {"agent": start.source, "left_out": start.left_out}
+    return start
 
 
 def compile_choice(experiment: Experiment, vectorization: str, model: "nn.Module") -> "Choice":
@@ -165,16 +187,23 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
 
     run, config = experiment.run, experiment.learner
     _check_minibatches(config, run.num_envs)
-    env = make_jax_env(run.env, run.env_arguments)
-    check_run_fits(experiment, (env.obs_spec, env.action_spec), run.num_seeds)
+    env = make_jax_env(run.env, run.env_config.env_kwargs)
+    check_run_fits(experiment, (env.obs_spec, env.action_spec), len(run.all_seeds))
+    notes: PlainDict = {}
+    start = starting_weights(experiment, env.obs_spec, notes)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
-    seeds = [run.seed + i for i in range(run.num_seeds)]
+    seeds = run.all_seeds
     configs = (experiment.model, config, experiment.buffer, experiment.exploration)
     options = {"normalize_obs": bool(run.normalize_obs), "normalize_reward": bool(run.normalize_reward)}
-    learner, agents = build_fused(experiment.algorithm, env, configs, seeds, run.num_envs, budget, **options)
+    learner, agents = build_fused(
+        experiment.algorithm, env, configs, seeds, run.num_envs, budget, start=start, **options
+    )
     for agent in agents:
         set_exploration(experiment, agent)
-    return SeedBatch(learner, agents, _trainer_config(experiment), sync_points, reward_threshold(run.env))
+    batch = SeedBatch(learner, agents, _trainer_config(experiment), sync_points, reward_threshold(run.env))
+    for trainer in batch.trainers:
+        trainer.notes = notes
+    return batch
 
 
 def _trainer_config(experiment: Experiment) -> TrainerConfig:
@@ -195,11 +224,3 @@ def _check_minibatches(config: Config, envs: int, recurrent: bool = False) -> No
     if recurrent and parts > envs:
         why = f"a recurrent rollout is split by environment and there are {envs}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")
-
-
-def _set_threads(threads: int | None, envs: VecEnv) -> None:
-    """Small networks are slower with a second thread; CNNs are faster."""
-    import torch
-
-    images = any(len(leaf.shape) == 3 and min(leaf.shape[1:]) >= 36 for leaf in envs.obs_spec.leaves.values())
-    torch.set_num_threads(threads or (os.cpu_count() or 1 if images else 1))

@@ -15,14 +15,19 @@ from drl.core.network_parts import BACKBONES
 from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
+from drl.envs.env_config import EnvConfig
+from drl.envs.wrapper_names import split_wrapper
 
 MOST_PROCESSES = 1024  # environments that have a process each
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
+    env: str = "CartPole-v1"  # any Gymnasium id, also module:Id; or a class of yours, module:Class or file.py:Class
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
+    # Around each environment, the first one innermost: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or
+    # file.py:NAME; arguments follow as :k=v,k=v. On the command line also as --wrapper, once for each.
+    wrappers: tuple[str, ...] = ()
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
@@ -39,7 +44,12 @@ class RunConfig:
     stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream
-    num_seeds: int = 1  # seeds trained in one program, from `seed` on; engine jax only
+    # Several runs that differ in the seed only: this many from `seed` on, or those in the list. They are one program if
+    # the environment is compiled (engine jax), else processes.
+    num_seeds: int = 1
+    seeds: tuple[int, ...] = ()
+    workers: int | None = None  # processes at a time for several seeds; default: one for each core
+    from_agent: str | None = None  # begin with the weights of this agent or run, as far as they fit; also --from
     plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
     results_dir: str = "results"
@@ -65,7 +75,9 @@ class RunConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads num_seeds"
+        positive = (
+            "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
+        )
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
@@ -75,7 +87,15 @@ class RunConfig:
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
-        require(self, "a name", "env device wandb_project", lambda x: x.strip() != "")
+        require(self, "a name", "env device wandb_project from_agent", lambda x: x.strip() != "")
+        require(
+            self,
+            "different whole numbers of at least 0",
+            "seeds",
+            lambda x: min(x, default=0) >= 0 and len(set(x)) == len(x),
+        )
+        if self.seeds and self.num_seeds > 1:
+            raise BadInput(f"both seeds {list(self.seeds)} and num_seeds {self.num_seeds} are given; give one of them")
         if self.vectorization == "async" and self.num_envs > MOST_PROCESSES:
             raise BadInput(
                 f"num_envs is {self.num_envs:,} with vectorization 'async', a process for each; expected at most "
@@ -86,11 +106,24 @@ class RunConfig:
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
             )
-        self.env_arguments  # noqa: B018 (checks every value)
+        self.env_config  # noqa: B018 (checks every value)
+        for wrapper in self.wrappers:
+            split_wrapper(wrapper)
 
     @property
-    def env_arguments(self) -> PlainDict:
-        return plain_pairs("env_kwargs", self.env_kwargs)
+    def env_config(self) -> EnvConfig:
+        """The environment as its agent sees it."""
+        arguments = plain_pairs("env_kwargs", self.env_kwargs)
+        return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=self.wrappers, frame_stack=self.frame_stack)
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """Of every run that these settings describe."""
+        return list(self.seeds) or [self.seed + number for number in range(self.num_seeds)]
+
+    def with_seed(self, seed: int) -> "RunConfig":
+        """One of these runs."""
+        return dataclasses.replace(self, seed=seed, num_seeds=1, seeds=(), workers=None)
 
     @property
     def budget(self) -> int:

@@ -1,8 +1,9 @@
 """Evaluation: own environments, own random stream, frozen normalizer. It does not affect training."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +13,11 @@ from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
+from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
+from drl.envs.wrapper_names import WrapperLike
+from drl.experiment.agent_env import env_for
+from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import rates
 
@@ -95,24 +100,32 @@ def own_stream(agent: Agent, seed: int) -> Iterator[None]:
 
 
 def evaluate(
-    agent: Agent,
-    env: str,
+    agent: Agent | str | Path,
+    env: EnvLike | None = None,
     episodes: int = 100,
     seed: int = 0,
     *,
     explore: bool = False,
     num_envs: int = 8,
     vectorization: str = "sync",
-    frame_stack: int = 1,
+    frame_stack: int | None = None,
     env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
     timeout: float = PATIENCE,
+    trust: bool = False,
 ) -> Evaluation:
-    """Play `episodes` episodes of `env` and return them. `explore=True` explores as in training."""
+    """Play `episodes` episodes and return them. `explore=True` explores as in training.
+
+    `agent` may be a run, or whatever `load_agent` takes. `env` is anything that `make_vec_env` takes; None: the
+    environment of the training. Arguments, wrappers and frames at once are those of the training, unless given.
+    `trust`: import modules that the agent's card names, which runs their code.
+    """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
-    options: EnvOptions = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
-    options["timeout"] = timeout
-    with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
-        check_fit(agent, envs.obs_spec, envs.action_spec, env)
-        with own_stream(agent, seed):
-            return run_episodes(agent, envs, episodes, explore)
+    player: Agent = load_agent(agent) if isinstance(agent, str | Path) else agent
+    config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)
+    options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}
+    with open_vec_env(config, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
+        check_fit(player, envs.obs_spec, envs.action_spec, config.env)
+        with own_stream(player, seed):
+            return run_episodes(player, envs, episodes, explore)

@@ -2,8 +2,9 @@
 
 import contextlib
 import importlib.util
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +15,19 @@ from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
+from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.trust import check_trusted
+from drl.envs.user_objects import name_of
+from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
+from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
+from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
-from drl.experiment.session import Finished, Session, drive, say, sync_points
+from drl.experiment.seed_processes import train_in_processes
+from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
@@ -31,10 +38,22 @@ from drl.tracking.recorded_episodes import EpisodeTracker
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker
 
-MakeTrackers = Callable[[Run], list[Tracker]]
 DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
-KEPT_BY_FORKS = ("algorithm", "env", "env_kwargs", "num_envs", "frame_stack", "engine", "seed", "num_seeds", "her")
+KEPT_BY_FORKS = (
+    "algorithm",
+    "env",
+    "env_kwargs",
+    "wrappers",
+    "num_envs",
+    "frame_stack",
+    "engine",
+    "seed",
+    "num_seeds",
+    "seeds",
+    "from_agent",
+    "her",
+)
 
 
 class Origin(NamedTuple):
@@ -45,43 +64,73 @@ class Origin(NamedTuple):
     changes: PlainDict
 
 
-def train(experiment: Experiment, trackers: MakeTrackers | None = None, console: bool = True) -> Finished:
+def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> Finished:
     """Train and track everything in a new run folder. Bad input raises before anything is written.
 
-    `trackers` makes additional trackers; `console=False` prints nothing.
+    `console=False` prints nothing.
     """
-    return _train(experiment, None, trackers, console)
+    return _train(experiment, None, extras, console)
 
 
 def resume(
-    folder: str | Path, trackers: MakeTrackers | None = None, console: bool = True, trust: bool = False
+    folder: str | Path,
+    *,
+    env: AnyEnv | None = None,
+    wrappers: Iterable[WrapperLike] = (),
+    model: object = None,
+    trackers: MakeTrackers = (),
+    stages: Iterable[Stage] = (),
+    console: bool = True,
+    trust: bool = False,
 ) -> Finished:
     """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run or an experiment,
     whose newest run is meant. A run of several seeds in one program continues with all of them.
 
-    `trust`: import the modules that its config.yaml names, which runs their code.
+    Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
+    defines them under their name. `trust`: import the modules that its config.yaml names, which runs their code.
     """
     folder = find_run(folder)
+    _name_again(folder, env, wrappers)
     experiment = experiment_of(folder, trust)
+    extras = Extras.of(experiment, model, trackers, stages)
     run = Run.reopen(folder)
+    if "model" in run.record and extras.model is None:
+        run.close()
+        raise BadInput(f"{folder} was started with a model of its own, {run.record['model']}: drl.resume(…, model=…)")
     if run.record.get("seed_batch"):
         run.close()
         finished = _resume_seeds(folder, experiment, console)
         return next(each for each in finished if each.folder == folder)
-    return _train(experiment, run, trackers, console)
+    return _train(experiment, run, extras, console)
+
+
+def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike]) -> None:
+    """Make objects known under the names that a run has for them."""
+    settings = read_settings(folder)
+    if env is not None and (name := as_config(env).env) != settings.get("env"):
+        raise BadInput(f"{folder} was started in {settings.get('env')}; env is {name}")
+    given, started = list(wrapper_names(wrappers)), settings.get("wrappers") or []
+    if given and given != started:
+        raise BadInput(f"{folder} was started with the wrappers {started}; wrappers is {given}")
 
 
 def fork(
     folder: str | Path,
     changes: PlainDict | None = None,
     at: int | None = None,
-    trackers: MakeTrackers | None = None,
+    *,
+    env: AnyEnv | None = None,
+    wrappers: Iterable[WrapperLike] = (),
+    model: object = None,
+    trackers: MakeTrackers = (),
+    stages: Iterable[Stage] = (),
     console: bool = True,
     trust: bool = False,
 ) -> Finished:
     """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
-    None: the newest. The new run is beside the other; its `run.json` names it."""
+    None: the newest. The new run is beside the other; its `run.json` names it. Objects are given as in `resume`."""
     folder, changes = find_run(folder), dict(changes or {})
+    _name_again(folder, env, wrappers)
     if kept := [name for name in changes if name in KEPT_BY_FORKS]:
         raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")
     settings = experiment_of(folder, trust).to_flat() | {"name": folder.parent.name}
@@ -91,7 +140,8 @@ def fork(
     state = checkpoints.load_newest() if at is None else checkpoints.load(at)
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
-    return _train(experiment, None, trackers, console, Origin(folder, state, changes))
+    extras = Extras.of(experiment, model, trackers, stages)
+    return _train(experiment, None, extras, console, Origin(folder, state, changes))
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -99,19 +149,29 @@ def is_unfinished(folder: Path) -> bool:
     return read_record(folder).get("status") != "finished" and not is_in_use(folder)
 
 
-def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
-    """Train `num_seeds` seeds in one compiled program: a run folder for each, and a picture of all of them."""
+def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> list[Finished]:
+    """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
+    environment can be compiled, and processes otherwise."""
     config = experiment.run
     if config.wandb_project is not None:
-        raise BadInput(f"wandb_project takes one run at a time; leave it out with num_seeds {config.num_seeds}")
-    in_one_program(experiment)
-    return _train_seeds(experiment, None, console)
+        raise BadInput(f"wandb_project takes one run at a time; leave it out with {len(config.all_seeds)} seeds")
+    if in_one_program(experiment, extras.model):
+        if config.workers is not None:
+            raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")
+        finished = _train_seeds(experiment, None, console)
+    else:
+        finished = train_in_processes(experiment, extras, console)
+    folders = [each.folder for each in finished]
+    if config.plots and len(folders) > 1:
+        with contextlib.suppress(DrlError, OSError, ValueError):
+            plot_compare(folders, folders[0].parent / f"{folders[0].name}_seeds.png")
+    return finished
 
 
 def _train(
     experiment: Experiment,
     resumed: Run | None,
-    trackers: MakeTrackers | None,
+    extras: Extras,
     console: bool,
     origin: Origin | None = None,
 ) -> Finished:
@@ -122,18 +182,23 @@ def _train(
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
-            trainer = stack.enter_context(open_trainer(experiment, sync_points(experiment)))
+            # A checkpoint has its own weights, and the agent of `from_agent` may be gone.
+            begins = origin is None and (resumed is None or not resumed.checkpoints.stored())
+            built = experiment if begins else replace(experiment, run=replace(config, from_agent=None))
+            trainer = stack.enter_context(open_trainer(built, sync_points(experiment), extras.model))
         signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
         run = resumed or _begin_run(experiment, trainer)
         stack.callback(run.close)
-        own = _trackers(experiment, run, console) + [InThread(each) for each in (trackers(run) if trackers else [])]
+        if extras.model is not None:
+            run.note(model=name_of(extras.model))
+        own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
         board = None
         if config.wandb_project is not None:
             board = _board(config.wandb_project, experiment, run)
             stack.enter_context(contextlib.closing(board))
-        session = Session(experiment, trainer, run, own, board, signals)
+        session = Session(experiment, trainer, run, own, board, signals, extras.stages)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -155,7 +220,7 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
             trainers = build_seed_batch(experiment, sync_points(experiment)).trainers
         signals.may_be_left = lambda: trainers[0].may_be_left
         for number, trainer in enumerate(trainers):
-            one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
+            one = replace(experiment, run=config.with_seed(config.all_seeds[number]))
             run = resumed[number] if resumed else _begin_run(one, trainer)
             stack.callback(run.close)
             trackers = _trackers(one, run, console and number == 0)  # only the first seed has a panel
@@ -165,12 +230,7 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
                 session.run.note(seed_batch=[each.run.folder.name for each in sessions])
             else:
                 _continue(session)
-        finished = drive(sessions)
-    folders = [each.folder for each in finished]
-    if config.plots and len(folders) > 1:
-        with contextlib.suppress(DrlError, OSError, ValueError):
-            plot_compare(folders, folders[0].parent / f"{folders[0].name}_seeds.png")
-    return finished
+        return drive(sessions)
 
 
 def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[Finished]:
@@ -182,8 +242,8 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
     if missing := [name for name in names if name not in beside]:
         raise BadInput(f"{folder} was trained in one program with {', '.join(missing)}, which is not there any more")
     runs = [Run.reopen(folder.parent / name) for name in names]
-    first = replace(experiment.run, seed=int(runs[0].record["seed"]), num_seeds=len(runs))
-    return _train_seeds(replace(experiment, run=first), runs, console)
+    seeds = tuple(int(run.record["seed"]) for run in runs)
+    return _train_seeds(replace(experiment, run=replace(experiment.run, seeds=seeds)), runs, console)
 
 
 def experiment_of(folder: Path, trust: bool) -> Experiment:
@@ -197,7 +257,7 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
         if plugins:
             what = f"the plugins {', '.join(plugins)}, and importing them runs their code"
             raise BadInput(f"{file} names {what}; if you trust them, add --trust")
-        check_trusted(str(settings.get("env")), str(file))
+        check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file))
     import_plugins(plugins)
     try:
         return Experiment.from_flat(settings, str(file))
@@ -236,7 +296,7 @@ def _continue(session: Session) -> None:
 
 def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
     config = experiment.run
-    name = config.name or f"{config.env.replace('/', '_').replace(':', '_')}_{experiment.algorithm}"
+    name = config.name or f"{re.sub(r'[^\w.-]+', '_', config.env)}_{experiment.algorithm}"
     settings, choice = experiment.to_flat(), trainer.notes.get("compile")
     if isinstance(choice, dict):  # written down, so that a run that continues or repeats this one does the same
         settings["compile"] = choice["choice"]
@@ -245,6 +305,9 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
     if not config.quiet:
         envs = f"{config.num_envs} environments ({trainer.vectorization})"
         say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
+        if isinstance(taken := trainer.notes.get("from_agent"), dict):
+            left_out = ", ".join(taken["left_out"]) or "nothing"
+            say(f"begins with the weights of {taken['agent']}; new in this run: {left_out}")
         if isinstance(choice, dict):
             say(f"compile: {choice['choice']} ({choice['reason']})")
     return run

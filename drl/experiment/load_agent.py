@@ -6,6 +6,7 @@ from typing import Any
 
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
+from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.experiment.run_folder import find_agent_folder
 
@@ -27,12 +28,17 @@ def load_agent(path: str | Path, model: object = None, device: str = "cpu", engi
             raise BadInput("engine='numpy' runs only our own MLPs; a model of your own needs its engine")
         from drl.engines.numpy.agents import load_numpy_agent
 
-        return load_numpy_agent(path)
+        return _with_notes(load_numpy_agent(path), card)
     if engine not in ENGINES:
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
-    return agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
+    return _with_notes(agent_in(find_variant(card["variant"], path), engine).load(path, model, device), card)
+
+
+def _with_notes(agent: Any, card: PlainDict) -> Any:
+    agent.notes = card["notes"]
+    return agent
 
 
 def _first_installed(written_by: str, path: str | Path) -> str:

@@ -54,7 +54,7 @@ def open_again(run: RunConfig, mode: str | None) -> Env:
     if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    env = make_env(run.env, render_mode=mode, env_kwargs=run.env_arguments)
+    env = make_env(run.env_config, render_mode=mode, frame_stack=1)
     if mode is not None and env.render_mode != mode:
         raise BadInput(f"{run.env} cannot be drawn: it has no render mode {mode!r}")
     return env

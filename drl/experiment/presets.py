@@ -2,6 +2,7 @@
 
 import glob
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from drl.core.state_files import PlainDict
@@ -22,6 +23,19 @@ def load_preset(algorithm: str, env: str) -> PlainDict | None:
     if not path.is_file() and not re.search(r"-v\d+$", env):  # take the newest version, as Gymnasium does
         path = max(path.parent.glob(f"{glob.escape(path.stem)}-v*.yaml"), default=path)
     return read_yaml(path) if path.is_file() else None
+
+
+BUDGETS = {"total_timesteps": "num_episodes", "num_episodes": "total_timesteps"}  # each, and the other kind
+
+
+def one_budget(preset: PlainDict, from_file: PlainDict, given: Collection[str]) -> None:
+    """A budget in a file, or one of the `given` names, replaces one of the other kind in what it overrides."""
+    for name, other in BUDGETS.items():
+        if from_file.get(name):
+            preset.pop(other, None)
+        if name in given:
+            preset.pop(other, None)
+            from_file.pop(other, None)
 
 
 def preset_note(algorithm: str, env: str) -> str:

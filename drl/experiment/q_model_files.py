@@ -46,7 +46,7 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
         raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
     check_finite(arrays, str(path))
     run = experiment.run
-    with make_env(run.env, frame_stack=run.frame_stack, env_kwargs=run.env_arguments) as env:
+    with make_env(run.env_config) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
     config, support = experiment.model, arrays.pop("head.support", None)
     if support is not None and config.distributional == "c51" and support.ndim == 1 and len(support) >= 2:

@@ -6,19 +6,19 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from drl.core.contracts import Agent, Tracker
 from drl.core.errors import DrlError, EnvFailed, Interrupted, NonFinite
 from drl.core.log import Log
-from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
+from drl.envs.env_config import EnvConfig, without_vector
 from drl.experiment import stages
+from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import evaluate
-from drl.experiment.open_envs import EnvOptions
+from drl.experiment.extras import Stage
+from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
 from drl.experiment.stop_signals import StopSignals
@@ -28,17 +28,6 @@ from drl.tracking.guarded import guard
 from drl.tracking.plots import plot_run
 from drl.tracking.recorded_episodes import write_crash
 from drl.trainer.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The result of a run."""
-
-    folder: Path
-    agent: Agent
-    log: Log | None  # the last one
-    status: str  # finished · interrupted · terminated · hung up
-    evaluation: dict[str, float] | None  # of the final agent
 
 
 class Session:
@@ -52,7 +41,9 @@ class Session:
         trackers: list[Tracker],
         board: Tracker | None,  # W&B; closed only after plots and videos are made
         signals: StopSignals,
+        user_stages: tuple[Stage, ...] = (),
     ):
+        self.stages = user_stages
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
         self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
@@ -64,6 +55,8 @@ class Session:
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
         trainer.should_stop = signals.stopped
+        self.env = without_vector(experiment.run.env_config)  # to evaluate and film in; None: there is none
+        trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | {"algorithm": experiment.algorithm}
         self.logs: Iterator[Log] | None = None
 
     def state_dict(self) -> StateDict:
@@ -140,11 +133,12 @@ class Session:
             self.save(lambda: _note_compilation(trainer, run, config.quiet))
         if status == "finished":
             try:
-                evaluation = self._evaluate()
-                self.save(lambda: run.note(final_evaluation=evaluation))
+                if self.env is not None:
+                    evaluation = self._evaluate()
+                    self.save(lambda: run.note(final_evaluation=evaluation))
                 self._note_status(status)
                 with self.signals.at_once():
-                    _illustrate(self.experiment, trainer.agent, run)
+                    _illustrate(config, self.env, trainer.agent, run)
             except Interrupted:  # in the evaluation, or in plots and videos
                 status = self.signals.status
         if evaluation is None:
@@ -160,11 +154,15 @@ class Session:
     def _evaluate(self) -> dict[str, float]:
         """A signal ends it at once: `resume` begins it again."""
         with self.signals.at_once():
-            return _evaluate(self.experiment, self.trainer.agent, self.experiment.run.evaluation_episodes)
+            config = self.experiment.run
+            # EnvPool has environments that Gymnasium does not know.
+            vectorization = "envpool" if config.vectorization == "envpool" else "sync"
+            episodes, seed = config.evaluation_episodes, config.seed
+            return evaluate(self.trainer.agent, self.env, episodes, seed, vectorization=vectorization).summary()
 
     def _save_agent(self) -> None:
         agent, models = self.trainer.agent, self.run.models
-        agent.save(self.run.folder / "agent", env_steps=self.trainer.env_steps, **_notes(self.experiment))
+        agent.save(self.run.folder / "agent", env_steps=self.trainer.env_steps)
         agent.save_policy_net(models / "final_actor.pth")
         if agent.has_value:
             agent.save_value_net(models / "final_critic.pth")  # type: ignore[attr-defined]
@@ -177,11 +175,13 @@ class Session:
             yield log
 
     def _pipeline(self) -> Iterator[Log]:
-        experiment, trainer, config = self.experiment, self.trainer, self.experiment.run
+        trainer, config = self.trainer, self.experiment.run
         agent, logs = trainer.agent, self._logs()
         every = _evaluate_every(config)
-        if every:
+        if every and self.env is not None:
             logs = stages.evaluate_every(logs, every, self._evaluate)
+        for stage in self.stages:
+            logs = stage(logs)
         logs = stages.keep_models(
             logs,
             agent,
@@ -194,7 +194,6 @@ class Session:
             in_sync=lambda: trainer.in_sync,
             best=self.best,
             attempt=self.save,
-            **_notes(experiment),
         )
         logs = stages.track(logs, self.everyone)
         every = _checkpoint_every(config)
@@ -256,14 +255,6 @@ def sync_points(experiment: Experiment) -> tuple[float, ...]:
     return (_evaluate_every(config), _checkpoint_every(config), *fractions)
 
 
-def _evaluate(experiment: Experiment, agent: Agent, episodes: int) -> dict[str, float]:
-    run = experiment.run
-    options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
-    if run.vectorization == "envpool":  # EnvPool has environments that Gymnasium does not know
-        options["vectorization"] = "envpool"
-    return evaluate(agent, run.env, episodes, run.seed, **options).summary()
-
-
 def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
     """What compiling the update took, or why it could not be compiled."""
     from drl.engines.torch.flat_optimizer import FlatOptimizer
@@ -280,24 +271,11 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
         say(f"compiling the update took {seconds:.1f} s")
 
 
-def _notes(experiment: Experiment) -> PlainDict:
-    """What an agent's card holds about its environment, so that it can be evaluated elsewhere."""
-    run = experiment.run
-    envs = {"env": run.env, "env_kwargs": run.env_arguments, "frame_stack": run.frame_stack}
-    return envs | {"algorithm": experiment.algorithm}
-
-
-def _illustrate(experiment: Experiment, agent: Agent, run: Run) -> None:
-    config = experiment.run
+def _illustrate(config: RunConfig, env: EnvConfig | None, agent: Agent, run: Run) -> None:
     try:
         if config.plots:
             plot_run(run.folder)
-        if config.video:
-            path, frames, env_kwargs = (
-                run.folder / "videos" / "final_agent.mp4",
-                config.frame_stack,
-                config.env_arguments,
-            )
-            film(agent, config.env, path, config.seed, frame_stack=frames, env_kwargs=env_kwargs)
+        if config.video and env is not None:
+            film(agent, env, run.folder / "videos" / "final_agent.mp4", config.seed)
     except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
         warnings.warn(f"plots or video were not made: {error}", stacklevel=2)

@@ -16,12 +16,13 @@ from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
-from drl.core.state_files import PlainDict
 from drl.envs.action_masks import mask_reader, stack_masks
+from drl.envs.env_config import EnvConfig, EnvLike
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
+from drl.experiment.agent_env import env_for
 from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import JAX_ONLY
 from drl.tracking.video import write_video
@@ -63,76 +64,74 @@ def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool
 
 def watch(
     agent: Agent,
-    env_id: str,
+    env: EnvLike,
     mode: str,
     episodes: int,
     seed: int,
     *,
     explore: bool = False,
     stream: TextIO | None = None,
-    frame_stack: int = 1,
-    env_kwargs: PlainDict | None = None,
 ) -> list[Episode]:
     """Play episodes in the environment's own window (`mode="human"`) or as text (`mode="ansi"`).
 
     Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Other
     modes print only the result of each episode.
     """
-    finished = []
+    finished, config = [], env_for(agent, env)
     stream = stream or sys.stdout
-    with blamed(env_id), _open(agent, env_id, mode, frame_stack, env_kwargs) as env, own_stream(agent, seed):
+    with blamed(config.env), _open(agent, config, mode) as single, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
                 print(f"── episode {index + 1} of {episodes} ".ljust(80, "─"), file=stream)
             total, length = 0.0, 0
-            for step in play(agent, env, Seeds(seed).integer("watch", index), explore, explain=mode == "ansi"):
+            for step in play(agent, single, Seeds(seed).integer("watch", index), explore, explain=mode == "ansi"):
                 total, length, last = total + step.reward, length + 1, step
                 if mode == "ansi":
-                    print(_line(agent, length, step, env), file=stream)
+                    print(_line(agent, length, step, single), file=stream)
             how = "terminated" if last.terminated else "truncated"
             print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
-            success = judge_success(success_in(last.info), total, reward_threshold(env_id))
+            success = judge_success(success_in(last.info), total, reward_threshold(config.env))
             finished.append(Episode(total, length, last.terminated, success, env_index=0))
     return finished
 
 
 def film(
     agent: Agent,
-    env_id: str,
+    env: EnvLike,
     path: Path,
     seed: int = 0,
     *,
     explore: bool = False,
-    frame_stack: int = 1,
-    env_kwargs: PlainDict | None = None,
 ) -> Path | None:
     """Write one episode as an mp4; None if the environment cannot be rendered."""
-    if env_id.startswith(JAX_ONLY):
+    config = env_for(agent, env)
+    if config.env.startswith(JAX_ONLY):
         return None
-    opened = _open(agent, env_id, "rgb_array", frame_stack, env_kwargs)
-    with blamed(env_id), opened as env, own_stream(agent, seed):
-        if env.render_mode != "rgb_array":
+    opened = _open(agent, config, "rgb_array")
+    with blamed(config.env), opened as single, own_stream(agent, seed):
+        if single.render_mode != "rgb_array":
             return None
-        steps = play(agent, env, Seeds(seed).integer("film"), explore)
-        frames = (np.asarray(env.render()) for _ in itertools.islice(steps, MAX_FRAMES))
-        return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
+        steps = play(agent, single, Seeds(seed).integer("film"), explore)
+        frames = (np.asarray(single.render()) for _ in itertools.islice(steps, MAX_FRAMES))
+        return write_video(path, frames, fps=int(single.metadata.get("render_fps") or 30))
 
 
 @contextlib.contextmanager
-def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: PlainDict | None) -> Iterator[Env]:
+def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
     """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
+    env_id = config.env
     if env_id.startswith(JAX_ONLY):
         raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
     # pygame needs a sound card always, and a screen even for off-screen drawing.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if mode == "rgb_array":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    env: Env = make_env(env_id, frame_stack=frame_stack, env_kwargs=env_kwargs)
+    env: Env = make_env(config)
     try:
         check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
         if mode in env.metadata.get("render_modes", []):
             close_anyway(env.close, env_id)
-            env = make_env(env_id, render_mode=mode, frame_stack=frame_stack, env_kwargs=env_kwargs)
+            env = make_env(config, mode)
         yield env
     finally:
         close_anyway(env.close, env_id)

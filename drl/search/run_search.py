@@ -195,13 +195,7 @@ class _Plan:
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
         with make_vec_env(
-            run.env,
-            run.num_envs,
-            run.seed,
-            vectorization=run.vectorization,
-            frame_stack=run.frame_stack,
-            env_kwargs=run.env_arguments,
-            timeout=run.worker_timeout,
+            run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:
             self.images = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)

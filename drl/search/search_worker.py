@@ -67,13 +67,7 @@ def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
 def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[], bool]) -> Outcome:
     run, score = experiment.run, None
     with make_vec_env(
-        run.env,
-        run.num_envs,
-        run.seed,
-        vectorization=run.vectorization,
-        frame_stack=run.frame_stack,
-        env_kwargs=run.env_arguments,
-        timeout=run.worker_timeout,
+        run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
     ) as envs:
         _set_threads(run.threads or 1)
         trainer = build_trainer(experiment, envs)
@@ -82,12 +76,10 @@ def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[]
             with np.errstate(invalid="ignore"):  # infinite returns fail the trial below
                 return evaluate(
                     trainer.agent,
-                    run.env,
+                    run.env_config,
                     run.evaluation_episodes,
                     run.seed,
                     vectorization="envpool" if run.vectorization == "envpool" else "sync",
-                    frame_stack=run.frame_stack,
-                    env_kwargs=run.env_arguments,
                 ).summary()
 
         logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import drl
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.torch import ops
+from drl.experiment import launch
 from drl.experiment.config import Experiment
 from drl.tracking.console import blocks, plain_text
 from drl.tracking.files import read_metrics
@@ -27,7 +27,7 @@ SMALL = {
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ppo")
-    return drl.train(Experiment.from_flat(SMALL | {"results_dir": str(folder)}, "test"))
+    return launch.train(Experiment.from_flat(SMALL | {"results_dir": str(folder)}, "test"))
 
 
 def test_the_log_has_the_three_blocks(finished):
@@ -56,7 +56,7 @@ def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
 
 def test_where_nobody_can_tell_there_is_no_success_rate(tmp_path):
     flat = SMALL | {"env": "drl/TwoStep-v0", "results_dir": str(tmp_path), "total_timesteps": 256}
-    done = drl.train(Experiment.from_flat(flat, "test"))
+    done = launch.train(Experiment.from_flat(flat, "test"))
     assert "success_rate" not in done.log.recent
     assert "success_rate" not in done.evaluation
     assert done.evaluation["terminated_rate"] == 1.0

@@ -154,10 +154,11 @@ def test_the_roles_do_not_know_what_is_not_theirs():
 
 def test_ppo_learns_the_prisoners_dilemma(tmp_path):
     """`experiments/train_ppo_ipd.py` at a tiny size is run by tests/test_scripts.py; here through the front door."""
+    from drl.experiment import launch
     from drl.experiment.config import Experiment
 
     flat = {"env": "IteratedPrisonersDilemma-v0", "env_kwargs": ["opponents=tit_for_tat"], "total_timesteps": 1024}
     small = {"num_envs": 8, "rollout_length": 16, "hidden_sizes": [8], "results_dir": str(tmp_path), "quiet": True}
-    finished = drl.train(Experiment.from_flat(flat | small | {"video": False, "evaluation_episodes": 2}, "test"))
+    finished = launch.train(Experiment.from_flat(flat | small | {"video": False, "evaluation_episodes": 2}, "test"))
     assert finished.status == "finished"
     assert drl.load_agent(finished.folder).action_spec.sizes == (2,)

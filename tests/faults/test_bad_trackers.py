@@ -9,6 +9,7 @@ import pytest
 from fault_cases import some
 
 from drl.experiment.config import Experiment
+from drl.experiment.extras import Extras
 from drl.experiment.launch import train
 from drl.tracking import guarded
 from drl.tracking.guarded import InThread, TrackerFailed, guard
@@ -104,7 +105,7 @@ SILENT = set(CHANGES)  # nothing failed, so nothing is said
 
 def run(folder, name, trackers=None):
     settings = LEAN | {"algorithm": "ppo", "results_dir": str(folder), "name": name, "stop_at_return": 1e6, "window": 1}
-    return train(Experiment.from_flat(settings, "test"), trackers, console=False).folder
+    return train(Experiment.from_flat(settings, "test"), Extras(trackers=trackers or ()), console=False).folder
 
 
 def digest(folder):

@@ -1,15 +1,31 @@
 """Build a learner from names and configs: the model state, the agent and the algorithm."""
 
+from typing import Any
+
 from drl.core.algorithms import class_in, find_algorithm
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
+from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.model_state import ModelState
+
+
+def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> Any:
+    """A user's model: itself, or what a function makes of the specs."""
+    made = (
+        model(obs_spec, action_spec)
+        if isinstance(model, type) or (not hasattr(model, "apply") and callable(model))
+        else model
+    )
+    if not hasattr(made, "init") or not hasattr(made, "apply"):
+        raise BadInput(f"model is {made!r:.80}; expected a config, an object with init and apply, or a function to one")
+    return made
 
 
 def build_learner(
@@ -20,6 +36,9 @@ def build_learner(
     normalize_obs: bool = False,
     device: str = "cpu",
     compile_update: object = True,  # for the PyTorch engine; here updates are always compiled
+    own_model: object = None,  # a model in place of the config's, or a function from specs to one
+    start: Start | None = None,  # weights to begin with
+    threads: object = None,  # for the PyTorch engine; here `start_jax` takes them
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, seeded by streams of the root seed."""
     (obs_spec, action_spec), (model_config, config) = specs, configs
@@ -27,7 +46,12 @@ def build_learner(
     learner = class_in(record, "jax", action_spec)
     variant = VARIANTS[record.variant(config)]
     normalizer = obs_normalizer(obs_spec) if normalize_obs else None
-    model = maker_in(variant, "jax")(obs_spec, action_spec, model_config)
+    if own_model is None:
+        model = maker_in(variant, "jax")(obs_spec, action_spec, model_config)
+    else:
+        model = _own(own_model, obs_spec, action_spec)
     state = ModelState(model, model.init(seeds.generator("init")), device)
+    if start is not None:
+        state.load(start.fitted(state.host), start.source)
     agent = agent_in(variant, "jax")(state, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
     return agent, learner(state, action_spec, config, seeds.generator("learner"))

@@ -7,7 +7,7 @@ import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec, PlainDict
 from drl.engines.numpy import distributions
 from drl.engines.numpy.exploration import AnyExploration
 
@@ -31,6 +31,7 @@ class Actor(ABC):
     ):
         self.obs_spec, self.action_spec, self.normalizer = obs_spec, action_spec, normalizer
         self.rng = rng or np.random.default_rng()
+        self.notes: PlainDict = {}  # about its training
 
     @abstractmethod
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:

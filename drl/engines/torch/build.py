@@ -12,9 +12,12 @@ from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.engines.torch.agents import TorchAgent
+from drl.engines.torch.models import load_parameters, parameters_by_name
+from drl.engines.torch.threads import set_threads
 
 
 def pick_device(name: str) -> torch.device:
@@ -29,6 +32,14 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+    """A user's module: itself, or what a function makes of the specs."""
+    made = model if isinstance(model, nn.Module) or not callable(model) else model(obs_spec, action_spec)
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model is {made!r:.80}; expected a config, an nn.Module, or a function from specs to one")
+    return made
+
+
 def build_learner(
     algorithm: str,
     specs: tuple[ObsSpec, ActionSpec],
@@ -37,15 +48,26 @@ def build_learner(
     normalize_obs: bool = False,
     device: str = "cpu",
     compile_update: bool | Callable[[nn.Module], bool] = False,  # or a rule that decides when the model is built
+    own_model: object = None,  # a module in place of the config's, or a function from specs to one
+    start: Start | None = None,  # weights to begin with
+    threads: int | None = None,  # of torch; see `set_threads`
 ) -> tuple[TorchAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
+    set_threads(specs[0], threads)
     (obs_spec, action_spec), (model_config, config) = specs, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "torch", action_spec)
     variant = VARIANTS[record.variant(config)]
     normalizer = obs_normalizer(obs_spec) if normalize_obs else None
     generator = torch.Generator().manual_seed(seeds.integer("init"))
-    model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator).to(pick_device(device))
+    if own_model is None:
+        model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator)
+    else:
+        model = _own(own_model, obs_spec, action_spec)
+    model.to(pick_device(device))
+    if start is not None:
+        own = {name: value.detach().cpu().numpy() for name, value in parameters_by_name(model).items()}
+        load_parameters(model, start.fitted(own), start.source)
     agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
     compiled = compile_update(model) if callable(compile_update) else compile_update
     return agent, learner(model, action_spec, config, seeds.generator("learner"), compiled)

@@ -7,6 +7,7 @@ from drl.core.configs import Config
 from drl.core.errors import BadInput
 from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
+from drl.core.start_weights import Start
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
 from drl.engines.jax.envs.jax_env import JaxEnv
@@ -23,6 +24,7 @@ def build_fused(
     budget: Budget,
     normalize_obs: bool = False,
     normalize_reward: bool = False,
+    start: Start | None = None,  # weights to begin with
 ) -> tuple[FusedLearner, list[JaxAgent]]:
     """One program for all seeds, and one agent per seed."""
     record = find_algorithm(algorithm)
@@ -33,7 +35,7 @@ def build_fused(
     if getattr(buffer, "checkpoint_rows", None) is not None:
         raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
     specs = (env.obs_spec, env.action_spec)
-    made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs) for seed in seeds]
+    made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs, start=start) for seed in seeds]
     setup = Setup(env, num_envs, budget, buffer, exploration, normalize_obs, normalize_reward)
     program = resolve(record.fused).make(made[0][1].pure, setup)  # type: ignore[attr-defined]
     params = [agent.model_state.params for agent, _ in made]

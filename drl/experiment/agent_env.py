@@ -1,0 +1,70 @@
+"""The environment that an agent plays in: the one that is named, or the one on its card."""
+
+from collections.abc import Iterable
+
+from drl.core.contracts import Agent
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.specs import PlainDict
+from drl.envs.env_config import EnvConfig, EnvLike, as_config
+from drl.envs.spaces import EnvKwargs
+from drl.envs.trust import check_trusted
+from drl.envs.wrapper_names import WrapperLike
+
+MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
+
+
+def env_notes(config: EnvConfig) -> PlainDict:
+    """What an agent's card says about its environment."""
+    told = {"env": config.env, "env_kwargs": config.env_kwargs, "frame_stack": config.frame_stack}
+    return told | ({"wrappers": list(config.wrappers)} if config.wrappers else {})
+
+
+def env_for(
+    agent: Agent,
+    env: EnvLike | None = None,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    frame_stack: int | None = None,
+    *,
+    source: str = "the agent's card",
+    command: str | None = None,
+    trust: bool = False,
+) -> EnvConfig:
+    """The environment to play in; None: that of the training. In that one, its arguments and wrappers are those of the
+    training, and in each the agent sees as many frames at once as in training, unless others are given.
+
+    `source`, `command` and `trust`: see `check_trusted`; a card may name only known modules.
+    """
+    trained = _on_card(agent.notes, source)
+    if env is None and trained is None:
+        raise BadInput(f"{source} does not name its environment; name one: --env ID, or env= in Python")
+    if trained is None:
+        assert env is not None
+        return as_config(env, env_kwargs, wrappers, frame_stack)
+    config = as_config(trained if env is None else env)
+    if not isinstance(env, EnvConfig):  # which is complete
+        if config.env == trained.env:
+            wrappers_named = trained.wrappers if wrappers is None else ()
+            if not trust:
+                check_trusted(trained.env if env is None else "", wrappers_named, source, command)
+            config = trained
+        config = as_config(config, frame_stack=trained.frame_stack)
+    return as_config(config, env_kwargs, wrappers, frame_stack)
+
+
+def _on_card(notes: PlainDict, source: str) -> EnvConfig | None:
+    """The environment of the training. A card is untrusted, so its types are checked."""
+    if notes.get("env") is None:
+        return None
+    given: PlainDict = {"env_kwargs": {}, "wrappers": [], "frame_stack": 1} | notes
+    given["env_kwargs"] = given["env_kwargs"] or {}
+    stack, wrappers = given["frame_stack"], given["wrappers"]
+    checks = {
+        "env": isinstance(given["env"], str),
+        "env_kwargs": isinstance(given["env_kwargs"], dict),
+        "wrappers": isinstance(wrappers, list) and all(isinstance(wrapper, str) for wrapper in wrappers),
+        "frame_stack": isinstance(stack, int) and not isinstance(stack, bool) and 1 <= stack <= MOST_FRAMES,
+    }
+    if wrong := [name for name, right in checks.items() if not right]:
+        raise UnusableFile(f"{source} describes its environment wrongly, in {', '.join(wrong)}")
+    return EnvConfig(env=given["env"], env_kwargs=given["env_kwargs"], wrappers=tuple(wrappers), frame_stack=stack)

@@ -1,0 +1,48 @@
+"""What a run leaves to the program that started it."""
+
+import base64
+import html
+from dataclasses import dataclass
+from pathlib import Path
+
+from drl.core.contracts import Agent
+from drl.core.log import Log
+from drl.tracking.files import read_metrics
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The result of a run. A notebook shows it with its learning curve."""
+
+    folder: Path
+    agent: Agent
+    log: Log | None  # the last one of this process
+    status: str  # finished · interrupted · terminated · hung up
+    evaluation: dict[str, float] | None  # of the final agent
+
+    @property
+    def metrics(self) -> dict[str, list[object]]:
+        """A table of everything that was logged: columns by name, one row per log, None where a log lacks a column.
+        `pandas.DataFrame(run.metrics)` takes it as it is."""
+        rows = read_metrics(self.folder / "metrics.jsonl")
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def report(self) -> str:
+        """Status, score and file paths."""
+        folder, summary = self.folder, self.evaluation
+        lines = [f"{self.status}: {folder}"]
+        if summary:
+            score = f"mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f}"
+            lines.append(f"final agent: {score} over {summary['episodes']} episodes")
+        paths = {"agent": folder / "agent", "plot": folder / "plots" / "return.png"}
+        paths |= {"video": folder / "videos" / "final_agent.mp4"}
+        return "\n".join(lines + [f"  {name:6} {path}" for name, path in paths.items() if path.exists()])
+
+    def _repr_html_(self) -> str:
+        picture = self.folder / "plots" / "return.png"
+        shown = f"<pre>{html.escape(self.report())}</pre>"
+        if not picture.is_file():
+            return shown
+        data = base64.b64encode(picture.read_bytes()).decode()
+        return f'{shown}<img alt="learning curve" width="600" src="data:image/png;base64,{data}">'

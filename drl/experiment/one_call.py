@@ -1,0 +1,130 @@
+"""`drl.train("ppo", env=…)`: what the command `drl train` does, in one call, with objects where it takes names."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drl.core.algorithms import find_algorithm
+from drl.core.errors import BadInput
+from drl.core.network_parts import import_plugins
+from drl.core.specs import PlainDict
+from drl.envs.env_config import AnyEnv, as_config, given_vector
+from drl.envs.spaces import EnvKwargs
+from drl.envs.trust import check_trusted
+from drl.envs.wrapper_names import WrapperLike
+from drl.experiment import launch
+from drl.experiment.config import Experiment, RunConfig, read_yaml
+from drl.experiment.extras import Extras, MakeTrackers, Stage
+from drl.experiment.finished import Finished
+from drl.experiment.presets import load_preset, one_budget, preset_path
+
+
+def train(
+    algorithm: str = "ppo",
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    trackers: MakeTrackers = (),
+    stages: Iterable[Stage] = (),
+    config: str | Path | Mapping[str, Any] | None = None,
+    preset: bool = True,
+    trust: bool = False,
+    console: bool = True,
+    **settings: Any,
+) -> Finished:
+    """Train in a new run folder. Settings are those of `drl train`: the preset's, then `config`'s, then yours.
+
+    `env` is an id, a class or function that makes a Gymnasium environment, one to copy, an `EnvSpec`, an `EnvConfig`,
+    or a vector environment, which is stepped as it is. `wrappers` are names or classes. `model` is a config, a module,
+    or a function from (obs_spec, action_spec) to a module. `trackers` are objects with `write` and `close`, or a
+    function of the run that makes them. `stages` take logs and yield logs. `config` is a YAML file or a dict; modules
+    that a file names need `trust`. `console=False` prints nothing.
+    """
+    experiment = make_experiment(
+        algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
+        trust=trust, **settings,
+    )  # fmt: skip
+    if len(experiment.run.all_seeds) > 1:
+        raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
+    return launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
+
+
+def train_seeds(
+    algorithm: str = "ppo", env: AnyEnv | None = None, *, model: object = None, console: bool = True, **settings: Any
+) -> list[Finished]:
+    """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
+    experiment = make_experiment(algorithm, env, model=model, **settings)
+    return launch.train_seeds(experiment, Extras.of(experiment, model), console)
+
+
+def make_experiment(
+    algorithm: str,
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    preset: bool = True,
+    trust: bool = False,
+    **settings: Any,
+) -> Experiment:
+    """The settings of a run, from those of `train`."""
+    from_file, source = _read(config, algorithm, trust)
+    import_plugins(settings.get("plugins", ()))
+    record = find_algorithm(algorithm)
+    described = as_config(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
+    shipped = (load_preset(algorithm, described.env) if preset else None) or {}
+    one_budget(shipped, from_file, settings)
+    given = dict(settings) | {"algorithm": algorithm, "env": described.env}
+    if described.env_kwargs or env_kwargs is not None:
+        given["env_kwargs"] = _pairs(described.env_kwargs)
+    if described.wrappers or wrappers is not None:
+        given["wrappers"] = list(described.wrappers)
+    if described.frame_stack > 1:
+        given.setdefault("frame_stack", described.frame_stack)
+    if (vector := given_vector(described.env)) is not None:
+        given.setdefault("num_envs", vector.num_envs)
+    experiment = Experiment.from_flat(shipped | from_file | given, source or str(preset_path(algorithm, described.env)))
+    if model is None:
+        return experiment
+    model_config = record.parts["model"]
+    if named := [field.name for field in dataclasses.fields(model_config) if field.name in settings]:
+        raise BadInput(f"{', '.join(named)} is given beside model; leave it out, or put it into the model")
+    return dataclasses.replace(experiment, model=model) if isinstance(model, model_config) else experiment
+
+
+def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
+    """The settings in a file or dict, and its name. Modules that a file names are not imported without `trust`."""
+    if config is None:
+        return {}, "train"
+    if isinstance(config, Mapping):
+        return dict(config), "config"
+    settings, source = read_yaml(config), str(config)
+    if settings.get("algorithm", algorithm) != algorithm:
+        raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
+    if not trust:
+        if plugins := settings.get("plugins"):
+            raise BadInput(f"{source} names the plugins {plugins}, and importing runs their code; add trust=True")
+        check_trusted(str(settings.get("env", "")), settings.get("wrappers") or (), source)
+    import_plugins(settings.get("plugins") or ())
+    return settings, source
+
+
+def _pairs(env_kwargs: EnvKwargs) -> list[str]:
+    """Arguments as a config holds them: NAME=VALUE, the value as YAML."""
+    try:
+        shown = {
+            name: yaml.safe_dump(value, default_flow_style=True, width=10**6) for name, value in env_kwargs.items()
+        }
+    except yaml.YAMLError:
+        raise BadInput(
+            f"env_kwargs is {env_kwargs!r:.200}; expected numbers, texts and lists of them; for other objects pass a "
+            "function: env=lambda: MyEnv(…)"
+        ) from None
+    return [f"{name}={text.removesuffix('...' + chr(10)).strip()}" for name, text in shown.items()]

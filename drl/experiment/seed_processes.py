@@ -1,0 +1,138 @@
+"""Several seeds, each in a process of its own."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from drl.core.child_processes import start_child
+from drl.core.errors import DrlError, Interrupted
+from drl.core.network_parts import import_plugins
+from drl.envs.user_objects import give_objects, given_objects
+from drl.experiment.config import Experiment
+from drl.experiment.extras import Extras
+from drl.experiment.finished import Finished
+from drl.experiment.load_agent import load_agent
+from drl.experiment.session import say
+
+
+class Answer(NamedTuple):
+    """What a process tells of its run: where it is and how it ended, or why there is none."""
+
+    folder: Path | None = None
+    status: str = "failed"
+    evaluation: dict[str, float] | None = None
+    error: str = ""
+    exit_code: int = 1
+
+
+class SeedFailed(DrlError):
+    """The run of a seed failed; the exit code is that of its error."""
+
+
+def train_in_processes(experiment: Experiment, extras: Extras, console: bool) -> list[Finished]:
+    """Train every seed, `workers` at a time; the runs in the order of their seeds. A signal is passed on: every run is
+    saved, and no other is started. If runs fail the others go on, and the first error is raised at the end."""
+    config, answers = experiment.run, dict[int, Answer]()
+    seeds = config.all_seeds
+    with Processes(experiment, extras) as processes:
+        for seed, answer in processes.train(seeds, config.workers or os.cpu_count() or 1):
+            answers[seed] = answer
+            if console and not config.quiet:
+                score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
+                say(f"seed {seed}: {answer.error or answer.status}{score} ({len(answers)} of {len(seeds)})")
+    failed = {seed: answers[seed] for seed in seeds if seed in answers and answers[seed].folder is None}
+    for seed, answer in failed.items():
+        error = SeedFailed(f"seed {seed}: {answer.error}")
+        error.exit_code = answer.exit_code
+        raise error
+    ended = [answers[seed] for seed in seeds if seed in answers]
+    runs = [(answer, answer.folder) for answer in ended if answer.folder is not None]
+    model = extras.model if hasattr(extras.model, "parameters") else None
+    return [
+        Finished(folder, load_agent(folder, model), None, answer.status, answer.evaluation) for answer, folder in runs
+    ]
+
+
+class Processes:
+    """The processes of the runs in progress."""
+
+    def __init__(self, experiment: Experiment, extras: Extras):
+        self.experiment, self.extras = experiment, extras
+        self.running: dict[Connection, tuple[int, BaseProcess]] = {}  # by our end of the pipe
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.running.values():  # only after an error of our own
+            each[1].kill()
+            each[1].join()
+
+    def train(self, seeds: list[int], workers: int) -> Iterator[tuple[int, Answer]]:
+        """Seeds and answers, as runs end."""
+        waiting = list(reversed(seeds))
+        while waiting or self.running:
+            try:
+                while waiting and len(self.running) < workers:
+                    self._start(waiting.pop())
+                ended = multiprocessing.connection.wait(list(self.running))
+            except KeyboardInterrupt as stop:
+                waiting.clear()
+                self._pass_on(stop)
+                continue
+            for pipe in [each for each in self.running if each in ended]:
+                seed, process = self.running.pop(pipe)
+                yield seed, _answer(pipe, process)
+
+    def _start(self, seed: int) -> None:
+        one = replace(self.experiment, run=self.experiment.run.with_seed(seed))
+        content = cloudpickle.dumps((one, self.extras, given_objects()))
+        # Our threads would not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = start_child(context, work, theirs, one.run.plugins, content)
+        theirs.close()
+        self.running[ours] = (seed, process)
+
+    def _pass_on(self, stop: KeyboardInterrupt) -> None:
+        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else None
+        for _, process in self.running.values():
+            if number is not None and process.pid is not None:  # Ctrl-C reaches the whole process group by itself
+                os.kill(process.pid, number)
+
+
+def _answer(pipe: Connection, process: BaseProcess) -> Answer:
+    try:
+        answer: Answer = pipe.recv()
+    except (EOFError, OSError):
+        process.join()
+        code = process.exitcode
+        hint = "; a script that starts processes needs `if __name__ == '__main__':`" if code == 1 else ""
+        return Answer(error=f"its process ended with exit code {code}{hint}")
+    process.join()
+    return answer
+
+
+def work(pipe: Connection, plugins: tuple[str, ...], content: bytes) -> None:
+    """Body of a process: train one seed."""
+    import_plugins(plugins)  # before its objects are read
+    experiment, extras, objects = cloudpickle.loads(content)
+    give_objects(objects)
+    from drl.experiment.launch import train
+
+    try:
+        finished = train(experiment, extras, console=False)
+        pipe.send(Answer(finished.folder, finished.status, finished.evaluation))
+    except Interrupted:
+        pipe.send(Answer(error="stopped before it began", exit_code=130))
+    except Exception as error:
+        code = error.exit_code if isinstance(error, DrlError) else 1
+        pipe.send(Answer(error=f"{type(error).__name__}: {error}", exit_code=code))
