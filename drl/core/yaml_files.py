@@ -1,5 +1,6 @@
 """Settings as YAML: plain values only, with a size limit. No objects are constructed and no aliases are expanded."""
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -26,11 +27,17 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# YAML 1.1 reads 1e-3 as a text, because it has no dot.
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+)
+
+
 def parse_yaml(text: str | bytes) -> PlainValue:
     """Parse a text; raise `ValueError` if it is not plain YAML.
 
-    >>> parse_yaml("gravity: -5")
-    {'gravity': -5}
+    >>> parse_yaml("{gravity: -5, rate: 1e-3}")
+    {'gravity': -5, 'rate': 0.001}
     """
     try:
         return yaml.load(text, _PlainLoader)

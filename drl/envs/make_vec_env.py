@@ -162,6 +162,8 @@ def find_spec(env_id: str) -> EnvSpec:
     if callable(own):
         return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=own)
     spec = gym.registry.get(name) or _latest_version(name)
+    if spec is None and module:
+        raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
     if spec is None:
         raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
     return spec

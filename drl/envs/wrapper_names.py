@@ -76,8 +76,8 @@ def split_wrapper(text: str) -> tuple[str, dict[str, Any]]:
 def _find_by_class(name: str) -> object:
     installed = [home for home in HOMES if is_installed(home) and importlib.util.find_spec(home.partition(".")[0])]
     homes = [importlib.import_module(home) for home in installed]
-    for home in homes:
-        if isinstance(found := getattr(home, name, None), type) and issubclass(found, gym.Wrapper):
-            return found
-    known = [each for home in homes for each in vars(home) if not each.startswith("_") and each[0].isupper()]
+    pairs = [pair for home in homes for pair in vars(home).items()]
+    known = {name: each for name, each in pairs if isinstance(each, type) and issubclass(each, gym.Wrapper)}
+    if name in known:
+        return known[name]
     raise BadInput(f"unknown wrapper {name!r}; {did_you_mean(name, known)}; for one of your own: module:NAME")

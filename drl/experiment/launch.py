@@ -189,7 +189,8 @@ def _train(
         signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
-        run = resumed or _begin_run(experiment, trainer)
+        told = experiment if console else replace(experiment, run=replace(config, quiet=True))
+        run = resumed or _begin_run(experiment, trainer, told.run.quiet)
         stack.callback(run.close)
         if extras.model is not None:
             run.note(model=name_of(extras.model))
@@ -198,7 +199,7 @@ def _train(
         if config.wandb_project is not None:
             board = _board(config.wandb_project, experiment, run)
             stack.enter_context(contextlib.closing(board))
-        session = Session(experiment, trainer, run, own, board, signals, extras.stages)
+        session = Session(told, trainer, run, own, board, signals, extras.stages)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -221,7 +222,7 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
         signals.may_be_left = lambda: trainers[0].may_be_left
         for number, trainer in enumerate(trainers):
             one = replace(experiment, run=config.with_seed(config.all_seeds[number]))
-            run = resumed[number] if resumed else _begin_run(one, trainer)
+            run = resumed[number] if resumed else _begin_run(one, trainer, config.quiet or not console)
             stack.callback(run.close)
             trackers = _trackers(one, run, console and number == 0)  # only the first seed has a panel
             sessions.append(Session(one, trainer, run, trackers, None, signals))
@@ -294,15 +295,15 @@ def _continue(session: Session) -> None:
         say(f"resumed: inexact: {trainer.inexact}")
 
 
-def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
+def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool) -> Run:
     config = experiment.run
-    name = config.name or f"{re.sub(r'[^\w.-]+', '_', config.env)}_{experiment.algorithm}"
+    name = config.name or re.sub(r"[^\w.-]+", "_", f"{config.env}_{experiment.algorithm}")
     settings, choice = experiment.to_flat(), trainer.notes.get("compile")
     if isinstance(choice, dict):  # written down, so that a run that continues or repeats this one does the same
         settings["compile"] = choice["choice"]
     run = Run.create(name, settings, config.results_dir, config.seed)
     run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
-    if not config.quiet:
+    if not quiet:
         envs = f"{config.num_envs} environments ({trainer.vectorization})"
         say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
         if isinstance(taken := trainer.notes.get("from_agent"), dict):
