@@ -35,7 +35,7 @@ def train_and_evaluate(
         finished = train_seeds(experiment, console=False) if len(seeds) > 1 else [train(experiment)]
         seconds = time.perf_counter() - started
     run = experiment.run
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
+    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_config.env_kwargs}
     results = []
     for seed, each in zip(seeds, finished, strict=True):
         assert each.log is not None

@@ -22,6 +22,7 @@ _PUBLIC = {
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.one_call",
     "train_seeds": "drl.experiment.one_call",
+    "search": "drl.search.one_call",
     "resume": "drl.experiment.launch",
     "fork": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",

@@ -19,7 +19,7 @@ from drl.experiment import launch
 from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
-from drl.experiment.presets import load_preset, one_budget, preset_path
+from drl.experiment.presets import load_preset, one_budget
 
 
 def train(
@@ -78,19 +78,11 @@ def make_experiment(
     from_file, source = _read(config, algorithm, trust)
     import_plugins(settings.get("plugins", ()))
     record = find_algorithm(algorithm)
-    described = as_config(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
-    shipped = (load_preset(algorithm, described.env) if preset else None) or {}
+    described = as_settings(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
+    shipped = (load_preset(algorithm, described["env"]) if preset else None) or {}
     one_budget(shipped, from_file, settings)
-    given = dict(settings) | {"algorithm": algorithm, "env": described.env}
-    if described.env_kwargs or env_kwargs is not None:
-        given["env_kwargs"] = _pairs(described.env_kwargs)
-    if described.wrappers or wrappers is not None:
-        given["wrappers"] = list(described.wrappers)
-    if described.frame_stack > 1:
-        given.setdefault("frame_stack", described.frame_stack)
-    if (vector := given_vector(described.env)) is not None:
-        given.setdefault("num_envs", vector.num_envs)
-    experiment = Experiment.from_flat(shipped | from_file | given, source or str(preset_path(algorithm, described.env)))
+    flat = shipped | from_file | described | settings | {"algorithm": algorithm}
+    experiment = Experiment.from_flat(flat, source)
     if model is None:
         return experiment
     model_config = record.parts["model"]
@@ -114,6 +106,23 @@ def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: 
         check_trusted(str(settings.get("env", "")), settings.get("wrappers") or (), source)
     import_plugins(settings.get("plugins") or ())
     return settings, source
+
+
+def as_settings(
+    env: AnyEnv, env_kwargs: EnvKwargs | None = None, wrappers: Iterable[WrapperLike] | None = None
+) -> PlainDict:
+    """An environment as settings of a run: only those that it decides."""
+    config = as_config(env, env_kwargs, wrappers)
+    settings: PlainDict = {"env": config.env}
+    if config.env_kwargs or env_kwargs is not None:
+        settings["env_kwargs"] = _pairs(config.env_kwargs)
+    if config.wrappers or wrappers is not None:
+        settings["wrappers"] = list(config.wrappers)
+    if config.frame_stack > 1:
+        settings["frame_stack"] = config.frame_stack
+    if (vector := given_vector(config.env)) is not None:
+        settings["num_envs"] = vector.num_envs
+    return settings
 
 
 def _pairs(env_kwargs: EnvKwargs) -> list[str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.configs import require
-from drl.core.errors import BadInput, EnvFailed
-from drl.core.search_dimensions import Choice
+from drl.core.errors import BadInput, EnvFailed, did_you_mean
+from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
@@ -121,16 +121,17 @@ def search(
     use_preset: bool = True,
     options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
+    space: Space | None = None,
 ) -> SearchResult:
     """Search, or continue a search.
 
     `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
-    starting point. `options` narrows the choices of a setting. With `own_study` every budget and combination of
-    settings has its own study.
+    starting point. `options` narrows the choices of a setting; `space` replaces all of them. With `own_study` every
+    budget and combination of settings has its own study.
     """
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
-    plan = _Plan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study)
+    plan = _Plan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study, space)
     with storage_errors(config.storage or str(plan.folder / "study.db")), contextlib.ExitStack() as stack:
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)
@@ -183,7 +184,9 @@ class _Plan:
         given: PlainDict,
         narrowed: Mapping[str, tuple[object, ...]],
         own_study: bool,
+        space: Space | None,
     ):
+        self.own_space = space
         self.algorithm, self.config = algorithm, config
         pair = {"algorithm": algorithm, "env": config.env}
         self.given: PlainDict = pair | given | pair
@@ -203,7 +206,12 @@ class _Plan:
         if self.images:
             self.start_flat["width"] = start.model.cnn_features // 4
         self.layers = max(len(start.model.hidden_sizes), 1)
-        self.space = space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
+        self.space = space or space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
+        if unknown := [name for name in self.space if name != "width" and name not in self.start_flat]:
+            known = ["width", *self.start_flat]
+            raise BadInput(
+                f"search_space has {unknown[0]!r}, no setting of {algorithm}; {did_you_mean(unknown[0], known)}"
+            )
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
         self.threads = run.threads or max(cores // max(config.n_jobs, 1), 1)
@@ -231,7 +239,8 @@ class _Plan:
         """What must stay the same so that scores are comparable."""
         names = ("mode", "reports", "evaluation_episodes")
         fixed = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
-        return {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
+        told = {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
+        return told if self.own_space is None else told | {"search_space": str(self.own_space)}
 
     def preset(self, found: Found) -> PlainDict:
         """Settings that train like this trial, with or without a shipped preset for the pair."""

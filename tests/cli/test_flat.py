@@ -53,7 +53,7 @@ def test_atari_has_its_own_decay_and_screen():
     experiment = settings("--env_name", "ALE/Pong-v5")
     assert experiment.exploration.epsilon_decay == 1_000_000
     assert experiment.run.frame_stack == 4
-    assert experiment.run.env_arguments == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
+    assert experiment.run.env_config.env_kwargs == {"screen_size": 84, "noop_max": 30, "frame_skip": 1}
     assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").exploration.epsilon_decay == 5
 
 

@@ -77,7 +77,7 @@ def test_yaml_reads_on_and_off_as_booleans(tmp_path, text, meaning):
 
 def test_environment_arguments_are_read_as_yaml():
     run = Experiment.from_flat({"env_kwargs": ["gravity=-5.0", "name=a=b", "on=true"]}, "x").run
-    assert run.env_arguments == {"gravity": -5.0, "name": "a=b", "on": True}
+    assert run.env_config.env_kwargs == {"gravity": -5.0, "name": "a=b", "on": True}
 
 
 @pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", "1: 2"])

@@ -38,7 +38,7 @@ def test_the_command_lines_values_make_a_pool(tmp_path):
         ("opponents={x: [1, 0.5, 0, 1, 0]}", ("x",)),
         (f"opponents={tmp_path}/p.json", ("grim", "random")),
     ):
-        env = IteratedPrisonersDilemmaEnv(**RunConfig(env_kwargs=(pair,)).env_arguments)
+        env = IteratedPrisonersDilemmaEnv(**RunConfig(env_kwargs=(pair,)).env_config.env_kwargs)
         assert env.pool.names == names
     assert env.pool.weights.tolist() == [0.2, 0.8]
 

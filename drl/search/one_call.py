@@ -1,0 +1,48 @@
+"""`drl.search("ppo", env=…)`: what the command `drl search` does, in one call."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from drl.core.errors import BadInput
+from drl.core.search_dimensions import Choice, Dimension, Real, Space
+from drl.envs.env_config import EnvLike
+from drl.envs.spaces import EnvKwargs
+from drl.envs.wrapper_names import WrapperLike
+from drl.experiment.one_call import as_settings
+from drl.search.run_search import SearchConfig, SearchResult
+from drl.search.run_search import search as run
+
+OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
+
+
+def search(
+    algorithm: str = "ppo",
+    env: EnvLike = "CartPole-v1",
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    search_space: Mapping[str, Dimension | list[Any]] | None = None,
+    preset: bool = True,
+    **settings: Any,
+) -> SearchResult:
+    """Search, or continue a search. `settings` are those of `drl search` (`n_trials`, …) and those of the run, which
+    stay fixed; for a setting that is searched they are the starting point.
+
+    `search_space` replaces the algorithm's: by the name of a setting a `Real(low, high)`, drawn on a logarithmic scale,
+    or a list of values.
+    """
+    own = {name: settings.pop(name) for name in OWN & settings.keys()}
+    described = as_settings(env, env_kwargs, wrappers)
+    config = SearchConfig(env=described.pop("env"), **own)
+    return run(algorithm, config, described | settings, use_preset=preset, space=_dimensions(search_space))
+
+
+def _dimensions(space: Mapping[str, Dimension | list[Any]] | None) -> Space | None:
+    if space is None:
+        return None
+    made = {name: Choice(tuple(each)) if isinstance(each, list) else each for name, each in space.items()}
+    for name, each in made.items():
+        if not isinstance(each, Real | Choice) or (isinstance(each, Choice) and not each.options):
+            raise BadInput(f"search_space has {name}: {each!r:.80}; expected Real(low, high) or a list of values")
+    return made
