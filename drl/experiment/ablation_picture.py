@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from drl.tracking.curves import LEAST
-from drl.tracking.figures import INK, Look, look, make_panels, panel_title, save_figure
+from drl.tracking.figures import INK, Look, finish, look, make_panels, panel_title, save_figure
 from drl.tracking.forest_plots import Score, draw_forest, text_width
-from drl.tracking.metric_curves import RETURN, curves_of, history_of
+from drl.tracking.metric_curves import RETURN, axis_words, curves_of, history_of
 from drl.tracking.plots import draw_curves
 
 FULL, PLAIN = Look(INK, "-", "*"), Look(INK, "-", "p")
@@ -38,8 +38,9 @@ def draw_ablation(
         for names in halves.values()
     ]
     for ax, title, half in zip(axes, halves, drawn, strict=False):
-        draw_curves(ax, half, looks, "mean")
+        draw_curves(ax, half, looks, "mean", thin=False)
         panel_title(ax, title)
+        finish(ax, axis_words(curves.name, curves.smoothing))
     bounds = [ax.get_ylim() for ax in axes[:2]]
     for ax in axes[:2]:  # one scale, to compare them
         ax.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -73,6 +73,7 @@ def _importances(study: "Study", complete: "list[FrozenTrial]") -> "Figure | Non
         ax.text(value + 0.01 * values.max(), row, f"{value:.2f}", va="center", fontsize=8.5, color=figures.INK)
     figures.finish(ax, "", x_label="share", whole=False)
     figures.name_ticks(ax.yaxis, names)
+    ax.grid(False, axis="y")
     ax.set_xlim(0, 1.1 * max(values.max(), 1e-9))
     return figure
 
@@ -89,7 +90,7 @@ def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
     for number, (ax, name) in enumerate(zip(axes, names, strict=False)):
         there = [t for t in complete if name in t.params]
         values, scores = [t.params[name] for t in there], np.array([t.value for t in there])
-        distribution = there[0].distributions[name]
+        distribution: Any = there[0].distributions[name]
         options = getattr(distribution, "choices", None)
         x = values if options is None else [options.index(value) for value in values]
         shades = [to_rgba(figures.COLORS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
@@ -100,7 +101,7 @@ def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
             figures.name_ticks(ax.xaxis, [str(option) for option in options])
             ax.set_xlim(-0.5, len(options) - 0.5)
         elif getattr(distribution, "log", False):
-            make_log(ax, min(values), max(values))
+            make_log(ax, distribution.low, distribution.high)
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     return figure

@@ -27,7 +27,7 @@ Dashes = str | tuple[int, tuple[float, ...]]
 LINES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.5, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}  # suffix → metadata; no date in the file
-CHARACTER = 0.076  # inches that one takes in 9 points, on the safe side
+CHARACTER = 0.068  # inches that one takes in 9 points, on the safe side
 
 
 class Look(NamedTuple):
@@ -115,6 +115,13 @@ def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, m
     draw_line(ax, band.x, band.center, look, label=label, marks=marks)
 
 
+def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
+    """A place on a line that needs an eye."""
+    ax.plot(
+        [x], [y], marker="o", markersize=9, markerfacecolor="white", color=look.color, markeredgewidth=1.8, zorder=4
+    )
+
+
 def finish(ax: "Axes", y_label: str, x_label: str = "environment steps", whole: bool = True) -> None:
     """Axis titles, ticks and grid. `whole`: x has whole numbers only."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -146,6 +153,8 @@ def panel_title(ax: "Axes", text: str) -> None:
 
 def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
     """The labels of all axes once, below them, in as many columns as fit. The figure grows by their height."""
+    from matplotlib.collections import PathCollection
+
     named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if not named:
         return
@@ -163,7 +172,7 @@ def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
             fontsize=8.5,
             frameon=False,
             labelcolor=INK,
-            handlelength=3.2,  # shows the dashes
+            handlelength=4,  # shows the dashes
         )
         extent = legend.get_window_extent()
         if extent.width / figure.dpi <= room or columns == 1:
@@ -171,8 +180,8 @@ def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
         legend.remove()
     for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
         text.set_parse_math(False)
-        if handle is not None:
-            handle.set_alpha(1.0)  # a faint dot is hard to see in a legend
+        if isinstance(handle, PathCollection):  # small faint dots are hard to see in a legend
+            handle.set(alpha=1.0, sizes=[25.0])
     grown = extent.height / figure.dpi + 0.15
     legend.set_bbox_to_anchor((left, 0.15 / (height + grown)))
     _grow_below(figure, grown)

@@ -7,7 +7,7 @@ import numpy as np
 
 from drl.core.specs import Array
 from drl.tracking.curves import LEAST, bootstrap
-from drl.tracking.figures import CHARACTER, FAINT, INK, Look, finish, short_number
+from drl.tracking.figures import CHARACTER, FAINT, INK, Look, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,16 +51,18 @@ def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: 
     """
     ax.axvline(reference, color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
     wide = max(len(score.label) for score in scores)
+    largest = max(float(np.abs(score.seeds).max()) for score in scores)
+    digits = 0 if largest >= 1000 else 1 if largest >= 10 else 3
     for row, score in enumerate(scores):
         mean, low, high = interval_of(score.seeds)
         color = score.look.color
         ax.scatter(score.seeds, np.full(len(score.seeds), row), s=9, color=color, alpha=0.45, linewidths=0, zorder=2)
-        numbers = _number(mean)
+        numbers = f"{mean:,.{digits}f}"
         if low is not None and high is not None:
             ax.plot([low, high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
-            numbers += f"  [{_number(low)}, {_number(high)}]"
-        ax.plot([mean], [row], color=color, marker=score.look.marker, markersize=7, markeredgecolor="white", zorder=4)
-        for text, offset in ((score.label, 0.1), (numbers, 0.1 + (wide + 2) * CHARACTER)):
+            numbers += f"  [{low:,.{digits}f}, {high:,.{digits}f}]"
+        ax.scatter([mean], [row], s=50, color=color, marker=score.look.marker, linewidths=0, zorder=4)
+        for text, offset in ((score.label, 0.1), (numbers.replace("-", "−"), 0.1 + (wide + 2) * CHARACTER)):
             ax.annotate(
                 text,
                 (1.0, row),
@@ -75,7 +77,3 @@ def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: 
     finish(ax, "", x_label=x_label, whole=False)
     ax.set_yticks([])
     ax.set_ylim(len(scores) - 0.4, -0.6)
-
-
-def _number(value: float) -> str:
-    return short_number(round(value, 1) if abs(value) >= 10 else float(f"{value:.3g}"), letters_from=1e5)

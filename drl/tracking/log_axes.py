@@ -30,9 +30,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 def tick_text(value: float) -> str:
     """
     >>> [tick_text(value) for value in (3e-4, 1e-3, 0.01, 0.5, 1.0, 500.0, 20_000.0, 1e6)]
-    ['3e-4', '1e-3', '0.01', '0.5', '1', '500', '2e4', '1e6']
+    ['3e-4', '1e-3', '1e-2', '0.5', '1', '500', '2e4', '1e6']
     """
-    if 0.01 <= value < 10_000:
+    if 0.1 <= value < 10_000:
         return f"{value:g}"
     digits, power = f"{value:.3e}".split("e")
     return f"{float(digits):g}e{int(power)}"

@@ -33,6 +33,7 @@ from drl.tracking.figures import (
     add_legend,
     draw_band,
     draw_line,
+    draw_ring,
     finish,
     look,
     make_figure,
@@ -114,12 +115,16 @@ def plot_compare(
         figure, axes = make_panels(title, caption, 1, 1, (7.0, 3.4))
     else:
         wide = min(len(panels), 2 if len(panels) in (2, 4) else 3)
-        figure, axes = make_panels("Learning curves", caption, -(-len(panels) // wide), wide, (4.4, 2.6), titled=True)
+        down, size = -(-len(panels) // wide), (4.4, 2.6) if wide == 2 else (3.7, 2.2)
+        figure, axes = make_panels("Learning curves", caption, down, wide, size, titled=True)
     looks = {label: look(i) for i, label in enumerate(groups)}
-    for ax, panel in zip(axes, panels, strict=False):
+    for i, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         draw_curves(ax, panel, looks, statistic)
         if len(panels) > 1:
             panel_title(ax, panel.name)
+            finish(ax, panel.smoothing, x_label="environment steps" if i >= len(panels) - wide else "")
+        else:
+            finish(ax, axis_words(panel.name, panel.smoothing))
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     add_legend(figure, axes)
@@ -128,14 +133,18 @@ def plot_compare(
 
 def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
     """What the lines and bands are, for a caption."""
-    most = max(len(curves) for panel in panels for curves in panel.lines.values())
-    name = "IQM (mean of the middle half)" if statistic == "iqm" else statistic
-    band = f"; band: 95 % percentile bootstrap over seeds, where there are {LEAST}" if most >= LEAST else ""
-    return f"{name} over seeds{band}; thin: single seeds" if most > 1 else "one seed per line"
+    lines = [curves for panel in panels for curves in panel.lines.values()]
+    most, forked = max(map(len, lines)), any(len(curves) == 1 and curves[0].forked for curves in lines)
+    words = ["one seed per line"]
+    if most > 1:
+        words = [f"{'IQM (mean of the middle half)' if statistic == 'iqm' else statistic} over seeds"]
+        words += [f"band: 95 % percentile bootstrap ({LEAST} seeds or more)"] if most >= LEAST else []
+        words += ["thin: single seeds"]
+    return "; ".join([*words, "ring: a fork begins"] if forked else words)
 
 
-def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], statistic: str) -> None:
-    """Each line of a metric: the statistic over its runs with a band, or its only run."""
+def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], statistic: str, thin: bool = True) -> None:
+    """Each line of a metric: the statistic over its runs with a band, and `thin` single runs; or its only run."""
     marks = MARKS if len(panel.lines) > 1 else 0
     for label, curves in panel.lines.items():
         style = looks[label]
@@ -143,13 +152,12 @@ def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], stat
             (curve,) = curves
             draw_line(ax, curve.x, curve.y, style, label=label, marks=marks)
             if curve.forked:
-                draw_line(ax, curve.x[:1], curve.y[:1], style)
+                draw_ring(ax, curve.x[0], curve.y[0], style)
             continue
-        for curve in curves:
+        for curve in curves if thin else ():
             draw_line(ax, curve.x, curve.y, Look(style.color), width=0.7, alpha=0.3)
         band = across([(curve.x, curve.y) for curve in curves], statistic)
         draw_band(ax, band, style, label=f"{label} ({len(curves)} seeds)", marks=marks)
-    finish(ax, axis_words(panel.name, panel.smoothing))
 
 
 def _return(episodes: EpisodeTable, label: str) -> "Figure | None":

@@ -69,7 +69,7 @@ class Behavior:
         ax.imshow(self.cooperation, cmap=shades, vmin=0.0, vmax=1.0, aspect="auto")
         for (row, column), rate in np.ndenumerate(self.cooperation):
             if np.isfinite(rate):
-                ink = "white" if rate > 0.55 else figures.INK
+                ink = "white" if rate > 0.8 else figures.INK
                 ax.text(column, row, f"{rate:.2f}", ha="center", va="center", fontsize=9, color=ink)
         figures.finish(ax, "", x_label="")
         ax.grid(False)
