@@ -1,7 +1,6 @@
 """Pictures of a search: scores by trial, importances, scores by setting."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def _importances(study: "Study", complete: "list[FrozenTrial]") -> "Figure | Non
     ax.barh(range(len(names)), values, color=figures.COLORS[0], height=0.6)
     for row, value in enumerate(values):
         ax.text(value + 0.01 * values.max(), row, f"{value:.2f}", va="center", fontsize=8.5, color=figures.INK)
-    figures.finish(ax, "", x_label="share", whole=False)
+    figures.finish(ax, "", x_label="share")
     figures.name_ticks(ax.yaxis, names)
     ax.grid(False, axis="y")
     ax.set_xlim(0, 1.1 * max(values.max(), 1e-9))
@@ -95,7 +94,7 @@ def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
         x = values if options is None else [options.index(value) for value in values]
         shades = [to_rgba(figures.COLORS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
         ax.scatter(x, scores, s=16, color=shades, linewidths=0)
-        figures.finish(ax, "mean return" if number % wide == 0 else "", x_label="", whole=_whole(values))
+        figures.finish(ax, "mean return" if number % wide == 0 else "", x_label="")
         figures.panel_title(ax, name)
         if options is not None:
             figures.name_ticks(ax.xaxis, [str(option) for option in options])
@@ -105,7 +104,3 @@ def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     return figure
-
-
-def _whole(values: Sequence[object]) -> bool:
-    return all(isinstance(value, int) for value in values)

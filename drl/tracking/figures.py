@@ -122,13 +122,13 @@ def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
     )
 
 
-def finish(ax: "Axes", y_label: str, x_label: str = "environment steps", whole: bool = True) -> None:
-    """Axis titles, ticks and grid. `whole`: x has whole numbers only."""
+def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:
+    """Axis titles, ticks and grid."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ax.set_xlabel(x_label, color=INK, fontsize=9.5)
     ax.set_ylabel(y_label, color=INK, fontsize=9.5)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=[1, 2, 2.5, 5, 10]))
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value, letters_from=1e5)))

@@ -74,6 +74,6 @@ def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: 
                 color=INK,
                 parse_math=False,
             )
-    finish(ax, "", x_label=x_label, whole=False)
+    finish(ax, "", x_label=x_label)
     ax.set_yticks([])
     ax.set_ylim(len(scores) - 0.4, -0.6)
