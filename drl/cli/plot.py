@@ -35,14 +35,12 @@ def main(arguments: list[str]) -> int:
     folders = [folder for _, folder in found]
     if not folders:
         raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
-    if flags.smooth is not None and flags.smooth < 1:
-        raise BadInput(f"--smooth is {flags.smooth}; expected a whole number of at least 1")
     out = Path(flags.out or folders[0].parent / "comparison.png")
     picture_format(out)
     if out.exists() and flags.out and not flags.overwrite:
         raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
     changes = {"metrics": flags.metric, "statistic": flags.statistic, "smooth": flags.smooth}
-    options: dict[str, Any] = {name: value for name, value in changes.items() if value}
+    options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
     try:
         if flags.labels:
             options["labels"] = _label_of_each(flags.labels, found)
@@ -73,10 +71,9 @@ def _label_of_each(labels: Sequence[str], found: Sequence[tuple[str, Path]]) -> 
         return [labels[paths.index(given)] for given, _ in found]
     lines = grouped_runs([folder for _, folder in found])
     if len(labels) != len(lines):
-        shown = "; ".join(lines)
         raise BadInput(
-            f"--labels has {len(labels)} names for {len(paths)} paths and {len(lines)} lines ({shown}); "
-            f"give one for each path, or one for each line"
+            f"--labels has {len(labels)} names; expected one for each path ({len(paths)}), "
+            f"or one for each line of the plot ({len(lines)}: {'; '.join(lines)})"
         )
     of_run = {run: label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
     return [of_run[folder] for _, folder in found]

@@ -116,10 +116,8 @@ def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, m
 
 
 def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
-    """A place on a line that needs an eye."""
-    ax.plot(
-        [x], [y], marker="o", markersize=9, markerfacecolor="white", color=look.color, markeredgewidth=1.8, zorder=4
-    )
+    """Mark one place on a line."""
+    ax.scatter([x], [y], s=70, facecolors="white", edgecolors=look.color, linewidths=1.8, zorder=4)
 
 
 def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:

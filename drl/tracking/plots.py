@@ -100,6 +100,8 @@ def plot_compare(
     out = Path(out)
     picture_format(out)
     check_statistic(statistic)
+    if smooth is not None and smooth < 1:
+        raise BadInput(f"smooth is {smooth}; expected a whole number of at least 1")
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
     groups = grouped_runs([Path(run_dir) for run_dir in run_dirs], labels)

@@ -94,10 +94,10 @@ def test_plot_takes_labels_metrics_and_formats(trained, tmp_path):
     [
         (("--metric", "entropi"), "did you mean 'entropy'"),
         (("--metric", "zzz"), "there are return, evaluation/"),
-        (("--labels", "a", "b"), "--labels has 2 names for 1 paths and 1 lines (first)"),
+        (("--labels", "a", "b"), "one for each path (1), or one for each line of the plot (1: first)"),
         (("--out", "x.jpg"), ".png, .pdf, .svg"),
         (("--statistic", "medain"), "did you mean 'median'"),
-        (("--smooth", "0"), "--smooth is 0"),
+        (("--smooth", "0"), "smooth is 0"),
     ],
 )
 def test_plot_refuses_in_one_line_and_writes_nothing(trained, tmp_path, flags, hint):
@@ -117,7 +117,7 @@ def test_plot_labels_name_paths_or_lines(tmp_path):
     assert _label_of_each(["A"], found) == ["A", "A", "A"]
     assert _label_of_each(["zero", "one"], found) == ["zero", "one", "one"]
     assert _label_of_each(["A", "B"], [*found, ("results/b", found[0][1])]) == ["A", "A", "A", "B"]
-    with pytest.raises(BadInput, match="3 names for 1 paths and 2 lines"):
+    with pytest.raises(BadInput, match="has 3 names; expected one for each path"):
         _label_of_each(["A", "B", "C"], found)
 
 
