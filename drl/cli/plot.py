@@ -75,8 +75,8 @@ def _label_of_each(labels: Sequence[str], found: Sequence[tuple[str, Path]]) -> 
             f"--labels has {len(labels)} names; expected one for each path ({len(paths)}), "
             f"or one for each line of the plot ({len(lines)}: {'; '.join(lines)})"
         )
-    of_run = {run: label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
-    return [of_run[folder] for _, folder in found]
+    of_run = {run.resolve(): label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
+    return [of_run[folder.resolve()] for _, folder in found]
 
 
 def _runs_of(given: str) -> list[Path]:

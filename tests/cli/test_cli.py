@@ -116,6 +116,8 @@ def test_plot_labels_name_paths_or_lines(tmp_path):
         (run / "config.yaml").write_text(f"learning_rate: {min(i, 1)}")
     assert _label_of_each(["A"], found) == ["A", "A", "A"]
     assert _label_of_each(["zero", "one"], found) == ["zero", "one", "one"]
+    again = ("x", tmp_path / "a" / ".." / "a" / "x")
+    assert _label_of_each(["zero", "one"], [*found, again, ("y", again[1])]) == ["zero", "one", "one", "zero", "zero"]
     assert _label_of_each(["A", "B"], [*found, ("results/b", found[0][1])]) == ["A", "A", "A", "B"]
     with pytest.raises(BadInput, match="has 3 names; expected one for each path"):
         _label_of_each(["A", "B", "C"], found)
