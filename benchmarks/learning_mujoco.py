@@ -102,8 +102,6 @@ def stored() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def report() -> None:
-    import matplotlib.pyplot as plt
-
     curves = stored()
     print("| environment | contestant | seeds | return at the end | each seed | CPU minutes |")
     print("|---|---|---|---|---|---|")
@@ -113,22 +111,31 @@ def report() -> None:
         minutes = np.median([each["cpu_seconds"] for each in runs]) / 60
         each = ", ".join(f"{value:,.0f}" for value in last)
         print(f"| {env} | {contestant} | {len(runs)} | **{last.mean():,.0f}**{error} | {each} | {minutes:.0f} |")
+    print(f"\n{draw(curves)}")
+
+
+def draw(curves: dict[tuple[str, str], list[dict[str, Any]]]) -> Path:
+    from drl.tracking import figures
+    from drl.tracking.curves import across
+
     envs = sorted({env for env, _ in curves})
-    figure, axes = plt.subplots(1, len(envs), figsize=(5.5 * len(envs), 4), squeeze=False, layout="constrained")
-    for axis, env in zip(axes[0], envs, strict=True):
-        for color, (contestant, label) in enumerate(NAMES.items()):
-            lines = [np.array(each["curve"]) for each in curves.get((env, contestant), [])]
-            for points in lines:
-                axis.plot(points[:, 0], points[:, 1], color=f"C{color}", alpha=0.3, linewidth=1)
-            if lines:
-                grid = lines[0][:, 0]
-                mean = np.mean([np.interp(grid, points[:, 0], points[:, 1]) for points in lines], axis=0)
-                axis.plot(grid, mean, color=f"C{color}", linewidth=2.5, label=label)
-        axis.set(title=env, xlabel="environment steps", ylabel="return of ten evaluation episodes")
-        axis.legend(frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PICTURE, dpi=110)
-    print(f"\n{PICTURE}")
+    caption = "means over seeds; band: 95 % percentile bootstrap (3 seeds or more); thin: single seeds"
+    figure, axes = figures.make_panels("Return on MuJoCo", caption, 1, len(envs), (4.6, 3.0), titled=True)
+    for ax, env in zip(axes, envs, strict=True):
+        for number, (contestant, label) in enumerate(NAMES.items()):
+            look = figures.look(number)
+            lines = [np.array(each["curve"], float).T for each in curves.get((env, contestant), [])]
+            for x, y in lines if len(lines) > 1 else ():
+                figures.draw_line(ax, x, y, figures.Look(look.color), width=0.7, alpha=0.4)
+            if len(lines) > 1:
+                figures.draw_band(ax, across([(x, y) for x, y in lines]), look, label=label, marks=9)
+            elif lines:
+                figures.draw_line(ax, lines[0][0], lines[0][1], look, label=label, marks=10)
+        seeds = ", ".join(str(len(curves.get((env, contestant), []))) for contestant in NAMES)
+        figures.panel_title(ax, f"{env}; seeds: {seeds}")
+        figures.finish(ax, "return of ten evaluation episodes")
+    figures.add_legend(figure, axes)
+    return figures.save_figure(figure, PICTURE)
 
 
 def main() -> None:

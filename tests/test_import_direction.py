@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "drl"
 SIBLINGS = {
     "core": set(),
     "envs": {"core"},
-    "games": {"core"},
-    "buffers": {"core"},
     "tracking": {"core"},
+    "games": {"core", "tracking"},  # its pictures have the style of all plots
+    "buffers": {"core"},
     "engines.numpy": {"core"},
 }
 ALLOWED = SIBLINGS | {

@@ -17,10 +17,10 @@ def main(arguments: list[str]) -> int:
     from drl.experiment.ablation import ablate
 
     folder, table = ablate(experiment, numbers["seeds"], numbers["workers"], numbers["episodes"])
-    print(f"\n{'variant':28} {'mean return':>12}   95 %")
+    print(f"\n{'variant':28} {'mean return':>12}   95 % interval")
     for row in table:
-        half = row["half_width_95"]
-        print(f"{row['variant']:28} {row['mean_return']:12.2f}   " + ("" if half is None else f"± {half:.2f}"))
+        interval = "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"
+        print(f"{row['variant']:28} {row['mean_return']:12.2f}   {interval}".rstrip())
     print(f"\n{folder / 'ablation.png'}\n{folder / 'ablation.json'}")
     return 0
 

@@ -1,9 +1,10 @@
 """`drl plot RUN…`: plot one run again, or several runs together."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,24 +16,38 @@ from drl.experiment.run_folder import find_run, runs_in
 @dataclass(frozen=True)
 class Flags:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # run folders, or experiment folders with all their runs
-    out: str | None = None  # plot of several runs; default: comparison.png beside the first
+    labels: tuple[str, ...] = ()  # a name for each of RUNS, or for each line of the plot
+    metric: tuple[str, ...] = ()  # columns of metrics.jsonl, a panel each; default: return, of each episode
+    statistic: str | None = None  # of the lines over seeds: mean (the default), median or iqm
+    smooth: int | None = None  # episodes or rows that a trailing mean is over; 1: none; default: by the runs' length
+    out: str | None = None  # .png, .pdf or .svg; default: comparison.png beside the first run
     overwrite: bool = False  # replace an existing --out
     report: bool = False  # also write report.html into each run folder
 
 
 def main(arguments: list[str]) -> int:
-    flags = parse_flags(Flags, arguments, prog="drl plot", description="Draw runs.")
+    flags = parse_flags(Flags, arguments, prog="drl plot", description="Draw one run, or several together.")
+    from drl.tracking.figures import picture_format
     from drl.tracking.plots import plot_compare, plot_run
     from drl.tracking.report import write_report
 
-    folders = [folder for given in flags.runs for folder in _runs_of(given)]
+    found = [(given, folder) for given in flags.runs for folder in _runs_of(given)]
+    folders = [folder for _, folder in found]
     if not folders:
         raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
     out = Path(flags.out or folders[0].parent / "comparison.png")
+    picture_format(out)
     if out.exists() and flags.out and not flags.overwrite:
         raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
+    changes = {"metrics": flags.metric, "statistic": flags.statistic, "smooth": flags.smooth}
+    options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
     try:
-        written = plot_run(folders[0]) if len(folders) == 1 and flags.out is None else [plot_compare(folders, out)]
+        if flags.labels:
+            options["labels"] = _label_of_each(flags.labels, found)
+        if len(folders) == 1 and flags.out is None and not options:
+            written = plot_run(folders[0])
+        else:
+            written = [plot_compare(folders, out, **options)]
         if flags.report:
             written += [write_report(folder) for folder in folders]
     except DrlError:
@@ -45,6 +60,23 @@ def main(arguments: list[str]) -> int:
     for path in written:
         print(path)
     return 0
+
+
+def _label_of_each(labels: Sequence[str], found: Sequence[tuple[str, Path]]) -> list[str]:
+    """The label of each run: that of its path, or else that of its line."""
+    from drl.tracking.run_groups import grouped_runs
+
+    paths = list(dict.fromkeys(given for given, _ in found))
+    if len(labels) == len(paths):
+        return [labels[paths.index(given)] for given, _ in found]
+    lines = grouped_runs([folder for _, folder in found])
+    if len(labels) != len(lines):
+        raise BadInput(
+            f"--labels has {len(labels)} names; expected one for each path ({len(paths)}), "
+            f"or one for each line of the plot ({len(lines)}: {'; '.join(lines)})"
+        )
+    of_run = {run.resolve(): label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
+    return [of_run[folder.resolve()] for _, folder in found]
 
 
 def _runs_of(given: str) -> list[Path]:

@@ -11,10 +11,10 @@ import numpy as np
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.state_files import PlainDict, write_json
+from drl.experiment.ablation_picture import draw_ablation
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
-from drl.tracking.curves import t_975
-from drl.tracking.plots import plot_compare
+from drl.tracking.forest_plots import interval_of
 
 Switches = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]  # name → settings when on, when off
 
@@ -24,7 +24,9 @@ class Row(TypedDict):
 
     variant: str
     mean_return: float
-    half_width_95: float | None  # None with a single seed
+    low_95: float | None  # ends of the 95 % interval; None with fewer than three seeds
+    high_95: float | None
+    returns: list[float]  # of each seed
 
 
 def variants(switches: Switches) -> dict[str, PlainDict]:
@@ -43,7 +45,7 @@ def variants(switches: Switches) -> dict[str, PlainDict]:
 
 
 def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[Row]]:
-    """Run every variant with every seed. Writes a table of evaluations, best first, and a plot with 95 % bands.
+    """Run every variant with every seed. Writes a table of evaluations, best first, and a plot.
 
     The folder is `results/<name>/`; each variant has a folder inside it. Finished runs are not repeated, so a stopped
     ablation continues.
@@ -59,10 +61,11 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             name, seed = futures[future]
             print(f"{number:4d} of {len(jobs)}  {name:24} seed {seed}  {future.result():8.2f}", flush=True)
-    table = _table(folder, list(variants(switches)), seeds)
+    results = {name: [_result(folder, name, seed) for seed in range(seeds)] for name in variants(switches)}
+    table = _table(results)
     write_json(folder / "ablation.json", table)
-    runs = [run.parent for name in variants(switches) for run in sorted((folder / name).glob("*/run.json"))]
-    plot_compare(runs, folder / "ablation.png")
+    runs = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
+    draw_ablation(runs, {row["variant"]: row["returns"] for row in table}, list(switches), folder / "ablation.png")
     return folder, table
 
 
@@ -85,13 +88,15 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
     return float(summary["mean_return"])
 
 
-def _table(folder: Path, names: list[str], seeds: int) -> list[Row]:
+def _result(folder: Path, name: str, seed: int) -> PlainDict:
+    result: PlainDict = json.loads((folder / name / f"seed_{seed}.json").read_text())
+    return result
+
+
+def _table(results: Mapping[str, list[PlainDict]]) -> list[Row]:
     rows: list[Row] = []
-    for name in names:
-        files = [folder / name / f"seed_{seed}.json" for seed in range(seeds)]
-        returns = np.array([json.loads(file.read_text())["mean_return"] for file in files])
-        half = None
-        if seeds > 1:
-            half = float(t_975(np.array(seeds - 1)) * returns.std(ddof=1) / np.sqrt(seeds))
-        rows.append({"variant": name, "mean_return": float(returns.mean()), "half_width_95": half})
+    for name, of_seeds in results.items():
+        returns = [float(result["mean_return"]) for result in of_seeds]
+        mean, low, high = interval_of(np.array(returns))
+        rows.append({"variant": name, "mean_return": mean, "low_95": low, "high_95": high, "returns": returns})
     return sorted(rows, key=lambda row: -row["mean_return"])

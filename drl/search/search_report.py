@@ -1,8 +1,7 @@
-"""Output of a search: a progress bar, a table, plots, `best.yaml` and `best.json`."""
+"""Output of a search: a progress bar, a table, `best.yaml` and `best.json`."""
 
 import math
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +9,10 @@ import yaml
 
 from drl.core.safe_files import write_atomically
 from drl.core.state_files import PlainDict, write_json
+from drl.search.search_pictures import draw_study
 from drl.search.search_worker import Job, Outcome
-from drl.tracking import figures
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from optuna import Study
     from optuna.trial import FrozenTrial
     from rich.progress import TaskID
 
@@ -176,104 +173,3 @@ def _cells(found: "Found") -> tuple[str, str, str]:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def draw_study(study: "Study", folder: Path) -> list[Path]:
-    """`history.png`, `importances.png` and `slices.png`; a plot without data is skipped."""
-    complete = [t for t in study.get_trials(deepcopy=False) if t.value is not None and t.state.name == "COMPLETE"]
-    if not complete:
-        return []
-    pictures = {
-        "history": _history(study, complete),
-        "importances": _importances(study, complete),
-        "slices": _slices(study, complete),
-    }
-    return [
-        figures.save_figure(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None
-    ]
-
-
-def _history(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
-    figure, ax = figures.make_figure("Score by trial", study.study_name)
-    numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
-    ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLORS[0], linewidths=0, label="complete")
-    pruned = [(t.number, v) for t in study.get_trials(deepcopy=False) if (v := _last_score(t)) is not None]
-    if pruned:
-        x, y = zip(*pruned, strict=True)
-        ax.scatter(x, y, s=18, marker="x", color=figures.FAINT, linewidths=1, label="pruned, last score")
-    ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLORS[1], label="best so far")
-    figures.finish(ax, "mean return", x_label="trial")
-    figures.add_legend(ax)
-    return figure
-
-
-def _last_score(trial: "FrozenTrial") -> float | None:
-    """The last score of a pruned trial; None for other trials."""
-    values = trial.intermediate_values
-    return float(values[max(values)]) if trial.state.name == "PRUNED" and values else None
-
-
-def _importances(study: "Study", complete: "list[FrozenTrial]") -> "Figure | None":
-    """PED-ANOVA: how strongly a setting separates the best tenth of the trials from the rest."""
-    if len(complete) < 4 or len({t.value for t in complete}) < 2:
-        return None
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental in Optuna 4
-        try:
-            shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        except (RuntimeError, ValueError):  # too few distinct trials
-            return None
-    if not shares or not np.isfinite(list(shares.values())).all():
-        return None
-    figure, (ax,) = figures.make_panels(
-        "Importance", f"{study.study_name} · PED-ANOVA", 1, 1, (7.0, 0.4 * len(shares) + 0.8)
-    )
-    names = list(shares)[::-1]
-    ax.barh(range(len(names)), [shares[name] for name in names], color=figures.COLORS[0], height=0.6)
-    figures.finish(ax, "", x_label="share")
-    from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
-
-    ax.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
-    ax.yaxis.set_major_formatter(NullFormatter())
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.set_xlim(0, 1.15 * max(*shares.values(), 1e-9))
-    for row, name in enumerate(names):  # names go on the bars, because they may not fit into a margin
-        ax.text(0.01 * ax.get_xlim()[1], row, f"{name}  {shares[name]:.2f}", va="center", fontsize=9, color=figures.INK)
-    return figure
-
-
-def _slices(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
-    """Score against each setting; later trials are darker."""
-    from matplotlib.colors import to_rgba
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    names = list(dict.fromkeys(name for t in complete for name in t.params))
-    wide = min(len(names), 3)
-    figure, axes = figures.make_panels(
-        "Score by setting", f"{study.study_name} · later trials are darker", -(-len(names) // wide), wide, (3.7, 1.9)
-    )
-    for ax, name in zip(axes, names, strict=False):
-        there = [t for t in complete if name in t.params]
-        values, scores = [t.params[name] for t in there], np.array([t.value for t in there])
-        distribution = there[0].distributions[name]
-        options = getattr(distribution, "choices", None)
-        x = values if options is None else [options.index(value) for value in values]
-        shades = [to_rgba(figures.COLORS[0], alpha) for alpha in np.linspace(0.25, 1.0, len(there))]
-        ax.scatter(x, scores, s=16, color=shades, linewidths=0)
-        figures.finish(ax, "", x_label="")
-        ax.set_title(name, fontsize=10, color=figures.INK, loc="left")
-        if options is not None:
-            labels = [str(option) for option in options]
-            ax.xaxis.set_major_locator(FixedLocator(list(range(len(labels)))))
-            ax.xaxis.set_major_formatter(
-                FuncFormatter(lambda at, _, labels=labels: labels[round(at)] if 0 <= round(at) < len(labels) else "")
-            )
-            ax.set_xlim(-0.5, len(labels) - 0.5)
-        elif getattr(distribution, "log", False):
-            ax.set_xscale("log")
-            ax.xaxis.set_minor_locator(NullLocator())
-    for ax in axes[len(names) :]:
-        ax.set_visible(False)
-    return figure

@@ -1,12 +1,20 @@
-"""Turns rows of `metrics.jsonl` into curves: smoothing, thinning and confidence bands, in NumPy."""
+"""Turns rows of `metrics.jsonl` into curves: smoothing, bins, statistics over seeds and 95 % bands, in NumPy."""
 
+import math
+from collections.abc import Callable, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import Array
 from drl.tracking.files import Row
+
+BINS = 100  # most bins along the environment steps
+RESAMPLES = 2000  # of the seeds, for a bootstrap
+LEAST = 3  # seeds or episodes with which there is a band
 
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, a series around the normal is exact to 1e-3.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -22,11 +30,50 @@ class EpisodeTable(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Group means and the half-width of their 95 % confidence interval (NaN where a group is too small)."""
+    """A curve and the ends of its 95 % interval (NaN where there is too little for one)."""
 
     x: Array
-    mean: Array
-    half: Array
+    center: Array
+    low: Array
+    high: Array
+
+
+def iqm(values: Array) -> Array:
+    """Interquartile mean over the last axis: a quarter of the values (rounded down) is cut off at each end.
+
+    >>> iqm(np.array([0.0, 2.0, 4.0, 900.0]))
+    np.float64(3.0)
+    """
+    count = values.shape[-1]
+    return np.sort(values, axis=-1)[..., count // 4 : count - count // 4].mean(axis=-1)
+
+
+STATISTICS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {
+        "mean": lambda values: values.mean(axis=-1),
+        "median": lambda values: np.median(values, axis=-1),
+        "iqm": iqm,
+    }
+)  # over the last axis
+
+
+def check_statistic(name: str) -> None:
+    if name not in STATISTICS:
+        raise BadInput(f"there is no statistic {name!r}; {did_you_mean(name, STATISTICS)}")
+
+
+def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
+    """Ends of the 95 % percentile interval of a statistic over the last axis. Equal values give equal ends."""
+    count = values.shape[-1]
+    table = values.reshape(-1, count)
+    draws = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    chunk = max(1, 2_000_000 // draws.size)  # rows at a time, for the sake of memory
+    ends = [
+        np.percentile(STATISTICS[statistic](table[i : i + chunk, draws]), (2.5, 97.5), axis=-1)
+        for i in range(0, len(table), chunk)
+    ]
+    low, high = np.concatenate(ends, axis=-1).reshape(2, *values.shape[:-1])
+    return low, high
 
 
 def episodes_of(rows: list[Row]) -> EpisodeTable:
@@ -81,14 +128,36 @@ def thinned(count: int, most: int) -> Array:
     return np.unique(np.round(np.linspace(0, count - 1, min(count, most))).astype(int))
 
 
-def grouped(x: Array, values: Array, starts: Array, least: int = 2) -> Band:
+def bin_width(last: float, bins: int = BINS) -> float:
+    """The smallest round width with which at most `bins` bins reach from 0 to `last`.
+
+    >>> bin_width(100_000), bin_width(100_001), bin_width(7)
+    (1000.0, 1500.0, 0.08)
+    """
+    least = max(last, 1e-9) / bins
+    size = 10.0 ** math.floor(math.log10(least))
+    return float(
+        next(round(step * size, 12) for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15) if step * size >= least)
+    )
+
+
+def bin_starts(x: Array, width: float) -> Array:
+    """Where each bin that is not empty begins in ascending `x`. Bins end at multiples of `width`, which they include.
+
+    >>> bin_starts(np.array([1.0, 10.0, 11.0, 35.0]), 10.0)
+    array([0, 2, 3])
+    """
+    return np.unique(np.ceil(x / width), return_index=True)[1]
+
+
+def grouped(x: Array, values: Array, starts: Array) -> Band:
     """Means of consecutive groups that begin at `starts`, at each group's last x. NaN values do not count.
 
-    Groups of fewer than `least` values get no band.
+    The interval is Student's t, within the range of all values; groups of fewer than three values have none.
 
-    >>> band = grouped(np.arange(4.0), np.array([1.0, 3.0, 5.0, 5.0]), np.array([0, 2]))
-    >>> band.mean, band.half.round(2)
-    (array([2., 5.]), array([12.71,  0.  ]))
+    >>> band = grouped(np.arange(4.0), np.array([1.0, 2.0, 3.0, 9.0]), np.array([0, 3]))
+    >>> band.center, band.low, band.high.round(2)
+    (array([2., 9.]), array([ 1., nan]), array([4.48,  nan]))
     """
     finite = np.isfinite(values)
     n = np.add.reduceat(finite.astype(int), starts)
@@ -97,8 +166,9 @@ def grouped(x: Array, values: Array, starts: Array, least: int = 2) -> Band:
     sizes = np.diff(np.append(starts, len(values)))
     deviation = np.where(finite, values - np.repeat(mean, sizes), 0.0)
     variance = np.add.reduceat(np.square(deviation), starts) / np.maximum(n - 1, 1)
-    half = np.where(n >= least, t_975(n - 1) * np.sqrt(variance / np.maximum(n, 1)), np.nan)
-    return Band(x[starts + sizes - 1], mean, half)
+    half = np.where(n >= LEAST, t_975(n - 1) * np.sqrt(variance / np.maximum(n, 1)), np.nan)
+    lowest, highest = (values[finite].min(), values[finite].max()) if finite.any() else (np.nan, np.nan)
+    return Band(x[starts + sizes - 1], mean, np.maximum(mean - half, lowest), np.minimum(mean + half, highest))
 
 
 def t_975(degrees: Array) -> Array:
@@ -112,19 +182,29 @@ def t_975(degrees: Array) -> Array:
     return np.where(d <= len(T_975), np.take(T_975, np.minimum(d, len(T_975)).astype(int) - 1), series)
 
 
-def across(curves: list[tuple[Array, Array]], points: int = 300) -> Band:
-    """Mean and 95 % band over the curves of several runs, where at least half of them (and at least two) have data.
+def across(curves: list[tuple[Array, Array]], statistic: str = "mean", points: int = 300) -> Band:
+    """A statistic over the curves of several seeds, where at least half of them (and at least two) have data.
 
-    A run that ended early does not cut the mean of the others. Fewer than three runs get no band.
+    The interval is a percentile bootstrap over the seeds; fewer than three have none. A run that ended early does not
+    cut the curve of the others.
     """
     needed = max(2, -(-len(curves) // 2))
     low = sorted(x[0] for x, _ in curves)[needed - 1]
     high = sorted((x[-1] for x, _ in curves), reverse=True)[needed - 1]
     if high < low:
         empty = np.array([])
-        return Band(empty, empty, empty)
+        return Band(empty, empty, empty, empty)
     grid = np.linspace(low, high, points if high > low else 1)
-    table = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves])  # [runs, points]
-    flat = grouped(np.repeat(grid, len(curves)), table.T.ravel(), np.arange(len(grid)) * len(curves), least=3)
-    enough = np.isfinite(table).sum(axis=0) >= needed
-    return Band(grid[enough], flat.mean[enough], flat.half[enough])
+    table = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves], axis=-1)  # [points, seeds]
+    there = np.isfinite(table)
+    enough = there.sum(axis=-1) >= needed
+    grid, table, there = grid[enough], table[enough], there[enough]
+    band = Band(grid, *np.full((3, len(grid)), np.nan))
+    patterns, of_point = np.unique(there, axis=0, return_inverse=True)  # which seeds have data
+    for i, seeds in enumerate(patterns):
+        at = of_point.ravel() == i
+        values = table[at][:, seeds]
+        band.center[at] = STATISTICS[statistic](values)
+        if seeds.sum() >= LEAST:
+            band.low[at], band.high[at] = bootstrap(values, statistic)
+    return band

@@ -1,41 +1,76 @@
-"""The shared look of all plots: panels, lines, bands, axes. Files are written atomically.
+"""The one style of all pictures: panels, lines, bands, axes, legends, files. Files are written atomically.
 
 Figures use matplotlib's Agg canvas directly: no window, no pyplot, no state shared with the user's own figures.
 """
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from drl.core.errors import BadInput
 from drl.core.safe_files import draft_of
 from drl.core.specs import Array
 from drl.tracking.curves import Band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#6b6b6b")
-INK, FAINT = "#2b2b2b", "#8a8a8a"
+INK, FAINT, GRID = "#2b2b2b", "#757575", "#e6e6e6"
+# Okabe and Ito's colors, which the color-blind can tell apart; without their yellow, which white paper swallows.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+Dashes = str | tuple[int, tuple[float, ...]]
+LINES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.5, 1.2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FORMATS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}  # suffix → metadata; no date in the file
+CHARACTER = 0.068  # inches that one takes in 9 points, on the safe side
+
+
+class Look(NamedTuple):
+    """How a line looks; in gray, the dashes and the marker tell it apart."""
+
+    color: str
+    dashes: Dashes = "-"
+    marker: str = "o"
+
+
+def look(number: int) -> Look:
+    """The look of one line among several; 28 of them differ."""
+    return Look(COLORS[number % len(COLORS)], LINES[number % len(LINES)], MARKERS[number % len(MARKERS)])
 
 
 def make_panels(
-    title: str, subtitle: str, down: int, wide: int, size: tuple[float, float]
+    title: str,
+    subtitle: str,
+    down: int,
+    wide: int,
+    size: tuple[float, float],
+    *,
+    titled: bool = False,  # whether the panels have titles
+    left: float = 0.9,
+    right: float = 0.25,
 ) -> "tuple[Figure, list[Axes]]":
     """`down` × `wide` panels of `size` inches under one title. Margins are fixed: measuring them doubles the time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    gap_x, gap_y, left, right, top, bottom = 0.65, 0.6, 0.75, 0.25, 0.75, 0.52  # inches
-    top += 0.3 if down * wide > 1 else 0.0  # room for the panels' titles
+    gap_x, gap_y, top, bottom = 0.8, 0.6, 0.75, 0.52  # inches
     width = left + wide * size[0] + (wide - 1) * gap_x + right
+    lines = textwrap.wrap(subtitle, int((width - left - right) / CHARACTER)) or [""]
+    top += 0.16 * (len(lines) - 1) + (0.3 if titled else 0.0)
     height = top + down * size[1] + (down - 1) * gap_y + bottom
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
-    figure.text(left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, va="top")
     # parse_math is off because a folder name may contain a $.
-    figure.text(left / width, 1 - 0.47 / height, subtitle, fontsize=9, color=FAINT, va="top", parse_math=False)
+    figure.text(
+        left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, va="top", parse_math=False
+    )
+    text = "\n".join(lines)
+    figure.text(left / width, 1 - 0.47 / height, text, fontsize=9, color=FAINT, va="top", parse_math=False)
     spaces = {"wspace": gap_x / size[0], "hspace": gap_y / size[1]}
     edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
     return figure, list(figure.subplots(down, wide, squeeze=False, gridspec_kw=spaces | edges).ravel())
@@ -50,44 +85,43 @@ def draw_line(
     ax: "Axes",
     x: Array,
     y: Array,
+    look: Look,
     *,
-    color: str,
     label: str | None = None,
-    linestyle: str = "-",
-    linewidth: float = 2.0,
+    width: float = 2.0,
     alpha: float | None = None,
-    marker: str = "",
-    markersize: float | None = None,
+    marks: int = 0,  # markers along the line, at most one per point
 ) -> None:
     """A curve; a single point is drawn as a dot."""
+    shift = MARKERS.index(look.marker) / len(MARKERS) if look.marker in MARKERS and len(x) > 2 * marks else 0.0
+    places = (np.arange(marks) + shift) / max(marks - 1 + shift, 1) * (len(x) - 1)  # not above those of other looks
     ax.plot(
         x,
         y,
-        color=color,
+        color=look.color,
+        linestyle=look.dashes,
+        marker=look.marker if marks or len(x) == 1 else "",
+        markevery=sorted(set(places.round().astype(int).tolist())) if marks and len(x) > marks else None,
+        markersize=5,
         label=label,
-        linestyle=linestyle,
-        linewidth=linewidth,
+        linewidth=width,
         alpha=alpha,
-        marker="o" if len(x) == 1 else marker,
-        markersize=markersize,
         solid_capstyle="round",
     )
 
 
-def draw_band(
-    ax: "Axes",
-    band: Band,
-    color: str,
-    label: str | None = None,
-    linestyle: str = "-",
-    bounds: tuple[float, float] = (-float("inf"), float("inf")),  # the band is clipped to these
-) -> None:
-    low, high = (np.clip(edge, *bounds) for edge in (band.mean - band.half, band.mean + band.half))
-    ax.fill_between(band.x, low, high, color=color, alpha=0.18, linewidth=0)
-    draw_line(ax, band.x, band.mean, color=color, label=label, linestyle=linestyle)
+def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, marks: int = 0) -> None:
+    ax.fill_between(band.x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
+    draw_line(ax, band.x, band.center, look, label=label, marks=marks)
+
+
+def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
+    """Mark one place on a line."""
+    ax.scatter([x], [y], s=70, facecolors="white", edgecolors=look.color, linewidths=1.8, zorder=4)
 
 
 def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:
+    """Axis titles, ticks and grid."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ax.set_xlabel(x_label, color=INK, fontsize=9.5)
@@ -96,7 +130,7 @@ def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value, letters_from=1e5)))
-    ax.grid(True, color="#e6e6e6", linewidth=0.8)
+    ax.grid(True, color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.tick_params(colors=INK, labelsize=8.5, length=0)
     for side in ("top", "right", "left"):
@@ -104,11 +138,63 @@ def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None
     ax.spines["bottom"].set_color("#bdbdbd")
 
 
-def add_legend(ax: "Axes") -> None:
-    legend = ax.legend(fontsize=8.5, frameon=True, framealpha=0.85, edgecolor="none", labelcolor=INK)
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1.0)  # a faint dot is hard to see in a legend
+def name_ticks(axis: "Axis", names: Sequence[str]) -> None:
+    """Names instead of the numbers 0, 1, 2, …"""
+    axis.set_ticks(list(range(len(names))), list(names))
+    for text in axis.get_ticklabels():
+        text.set_parse_math(False)
+
+
+def panel_title(ax: "Axes", text: str) -> None:
+    ax.set_title(text, fontsize=10, color=INK, loc="left", parse_math=False)
+
+
+def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
+    """The labels of all axes once, below them, in as many columns as fit. The figure grows by their height."""
+    from matplotlib.collections import PathCollection
+
+    named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if not named:
+        return
+    (width, height), (left, right) = figure.get_size_inches(), (axes[0].get_position().x0, axes[-1].get_position().x1)
+    room = (max(right, left + 0.4) - left) * width
+    labels = [textwrap.fill(label, int(room / CHARACTER) - 6) for label in named]
+    for columns in range(min(len(named), 4), 0, -1):
+        legend = figure.legend(
+            list(named.values()),
+            labels,
+            ncols=columns,
+            loc="lower left",
+            borderaxespad=0,
+            borderpad=0,
+            fontsize=8.5,
+            frameon=False,
+            labelcolor=INK,
+            handlelength=4,  # shows the dashes
+        )
+        extent = legend.get_window_extent()
+        if extent.width / figure.dpi <= room or columns == 1:
+            break
+        legend.remove()
+    for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+        text.set_parse_math(False)
+        if isinstance(handle, PathCollection):  # small faint dots are hard to see in a legend
+            handle.set(alpha=1.0, sizes=[25.0])
+    grown = extent.height / figure.dpi + 0.15
+    legend.set_bbox_to_anchor((left, 0.15 / (height + grown)))
+    _grow_below(figure, grown)
+
+
+def _grow_below(figure: "Figure", inches: float) -> None:
+    """Make room at the bottom; everything else keeps its size and its distance from the top."""
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + inches)
+    scale = height / (height + inches)
+    for ax in figure.axes:
+        place = ax.get_position()
+        ax.set_position((place.x0, 1 - (1 - place.y0) * scale, place.width, place.height * scale))
+    for text in figure.texts:
+        text.set_y(1 - (1 - text.get_position()[1]) * scale)
 
 
 def short_number(value: float, letters_from: float = 1e3) -> str:
@@ -126,7 +212,21 @@ def short_number(value: float, letters_from: float = 1e3) -> str:
     return text.replace("-", "−")
 
 
+def picture_format(path: Path) -> str:
+    """The format that a path's suffix names."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise BadInput(f"{path} ends in {path.suffix or 'no suffix'!r}; a picture ends in one of {known}")
+    return kind
+
+
 def save_figure(figure: "Figure", path: Path) -> Path:
-    with draft_of(path) as draft:
-        figure.savefig(draft, format="png")
+    """Write a picture in the format of its suffix. Equal figures give equal bytes; text in PDF and SVG stays text."""
+    import matplotlib
+
+    kind = picture_format(path)
+    plain = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "drl"}
+    with matplotlib.rc_context(plain), draft_of(path) as draft:  # type: ignore[arg-type]
+        figure.savefig(draft, format=kind, metadata=FORMATS[kind])
     return path

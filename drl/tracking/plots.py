@@ -1,10 +1,9 @@
 """Plots of finished or running runs. They need only `metrics.jsonl`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +11,14 @@ from drl.core.errors import BadInput
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.tracking.curves import (
+    BINS,
+    LEAST,
+    Band,
     EpisodeTable,
     across,
+    bin_starts,
+    bin_width,
+    check_statistic,
     column,
     episodes_of,
     grouped,
@@ -24,29 +29,45 @@ from drl.tracking.curves import (
 )
 from drl.tracking.figures import (
     COLORS,
-    INK,
+    Look,
     add_legend,
     draw_band,
     draw_line,
+    draw_ring,
     finish,
+    look,
     make_figure,
     make_panels,
+    panel_title,
+    picture_format,
     save_figure,
 )
-from drl.tracking.files import Row, read_metrics
-from drl.tracking.run_groups import grouped_runs, origin_of
+from drl.tracking.files import Row
+from drl.tracking.metric_curves import (
+    POINTS,
+    RETURN,
+    MetricCurves,
+    axis_words,
+    binned_words,
+    curves_of,
+    history_of,
+    rows_of,
+)
+from drl.tracking.run_groups import grouped_runs
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_PANELS = 60  # in one figure
-DOTS, LINE_POINTS, GROUPS = 4000, 1500, 200  # drawing limits; more points would overlap
+DOTS = 4000  # most of a scatter; more would overlap
+MARKS = 9  # markers on a line
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
     """Write `plots/*.png` of one run and return the paths. A plot without data is skipped."""
     run_dir = Path(run_dir)
-    rows = _rows(run_dir)
+    rows = rows_of(run_dir)
     label = f"{run_dir.resolve().parent.name} / {run_dir.resolve().name}"
     episodes = episodes_of(rows)
     pictures = {
@@ -61,75 +82,84 @@ def plot_run(run_dir: str | Path) -> list[Path]:
     return [save_figure(figure, path) for path, figure in drawn.items() if figure is not None]
 
 
-def plot_compare(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
-    """Plot the smoothed returns of several runs together.
+def plot_compare(
+    run_dirs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    labels: Sequence[str] | None = None,  # one per run; those of one label are one line if they are repetitions
+    metrics: Sequence[str] = (RETURN,),  # a panel each
+    statistic: str = "mean",  # over seeds; mean · median · iqm
+    smooth: int | None = None,  # episodes or rows that a trailing mean is over; None: chosen by the length of the runs
+) -> Path:
+    """Plot metrics of several runs together, as a .png, .pdf or .svg.
 
-    Runs of one experiment that differ only in the seed become a mean with a 95 % band; the single runs are drawn
+    Runs of one experiment that differ only in the seed become one line with a 95 % band; the single runs are drawn
     faintly. Runs with other settings get their own line, labeled with the settings that differ. Forks leave the line of
     the run that they began in, so that a family is one tree.
     """
+    out = Path(out)
+    picture_format(out)
+    check_statistic(statistic)
+    if smooth is not None and smooth < 1:
+        raise BadInput(f"smooth is {smooth}; expected a whole number of at least 1")
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
-    groups = {label: _curves(runs) for label, runs in grouped_runs([Path(run_dir) for run_dir in run_dirs]).items()}
-    groups = {label: curves for label, curves in groups.items() if curves}
-    if not groups:
-        raise BadInput(f"none of {[str(run_dir) for run_dir in run_dirs]} has a finished episode yet; train longer")
-    figure, ax = make_figure("Return per episode", "trailing mean; band: 95 % confidence over three runs or more")
-    for i, (label, curves) in enumerate(groups.items()):
-        color, linestyle = COLORS[i % len(COLORS)], ("-", "--", ":")[i // len(COLORS) % 3]
+    groups = grouped_runs([Path(run_dir) for run_dir in run_dirs], labels)
+    histories = {label: [history_of(run) for run in runs] for label, runs in groups.items()}
+    panels = [curves_of(histories, metric, smooth) for metric in dict.fromkeys(metrics)]
+    for panel in panels:
+        if not panel.lines:
+            what = "a finished episode" if panel.name == RETURN else f"a number for {panel.name}"
+            raise BadInput(f"none of {', '.join(map(str, run_dirs))} has {what} yet; train longer")
+    caption = statistic_words(panels, statistic)
+    if len(panels) == 1:
+        title = "Return per episode" if panels[0].name == RETURN else panels[0].name
+        figure, axes = make_panels(title, caption, 1, 1, (7.0, 3.4))
+    else:
+        wide = min(len(panels), 2 if len(panels) in (2, 4) else 3)
+        down, size = -(-len(panels) // wide), (4.4, 2.6) if wide == 2 else (3.7, 2.2)
+        figure, axes = make_panels("Learning curves", caption, down, wide, size, titled=True)
+    looks = {label: look(i) for i, label in enumerate(groups)}
+    for i, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+        draw_curves(ax, panel, looks, statistic)
+        if len(panels) > 1:
+            panel_title(ax, panel.name)
+            finish(ax, panel.smoothing, x_label="environment steps" if i >= len(panels) - wide else "")
+        else:
+            finish(ax, axis_words(panel.name, panel.smoothing))
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    add_legend(figure, axes)
+    return save_figure(figure, out)
+
+
+def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
+    """What the lines and bands are, for a caption."""
+    lines = [curves for panel in panels for curves in panel.lines.values()]
+    most, forked = max(map(len, lines)), any(len(curves) == 1 and curves[0].forked for curves in lines)
+    words = ["one seed per line"]
+    if most > 1:
+        words = [f"{'IQM (mean of the middle half)' if statistic == 'iqm' else statistic} over seeds"]
+        words += [f"band: 95 % percentile bootstrap ({LEAST} seeds or more)"] if most >= LEAST else []
+        words += ["thin: single seeds"]
+    return "; ".join([*words, "ring: a fork begins"] if forked else words)
+
+
+def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], statistic: str, thin: bool = True) -> None:
+    """Each line of a metric: the statistic over its runs with a band, and `thin` single runs; or its only run."""
+    marks = MARKS if len(panel.lines) > 1 else 0
+    for label, curves in panel.lines.items():
+        style = looks[label]
         if len(curves) == 1:
-            curve = curves[0]
-            draw_line(ax, curve.x, curve.y, color=color, label=label, linestyle=linestyle)
+            (curve,) = curves
+            draw_line(ax, curve.x, curve.y, style, label=label, marks=marks)
             if curve.forked:
-                ax.plot(curve.x[:1], curve.y[:1], marker="o", markersize=5, color=color)
+                draw_ring(ax, curve.x[0], curve.y[0], style)
             continue
-        for curve in curves:
-            draw_line(ax, curve.x, curve.y, color=color, linestyle=linestyle, linewidth=0.8, alpha=0.35)
-        band = across([(curve.x, curve.y) for curve in curves])
-        # Clip the band to the range of single episodes: a bounded return must not get a band past its bounds.
-        bounds = min(curve.lowest for curve in curves), max(curve.highest for curve in curves)
-        draw_band(ax, band, color, f"{label} ({len(curves)} runs)", linestyle, bounds)
-    finish(ax, "return")
-    add_legend(ax)
-    return save_figure(figure, Path(out))
-
-
-class _Curve(NamedTuple):
-    """The smoothed returns of a run, and the range of its episodes."""
-
-    x: Array
-    y: Array
-    lowest: float
-    highest: float
-    forked: bool  # whether it begins on the curve of another run
-
-
-def _curves(run_dirs: Sequence[Path]) -> list[_Curve]:
-    curves = []
-    for run_dir in run_dirs:
-        rows, begins = _rows_with_origin(run_dir)
-        episodes = episodes_of(rows)
-        keep = np.isfinite(episodes.returns)
-        x, y = episodes.env_steps[keep], episodes.returns[keep]
-        if len(y):
-            smooth = trailing_mean(y, smoothing_window(len(y)))
-            before = int(np.searchsorted(x, begins, side="right"))  # episodes of the run that it was forked from
-            first = max(before - 1, 0)
-            shown = first + thinned(len(y) - first, LINE_POINTS)
-            curves.append(_Curve(x[shown], smooth[shown], float(y.min()), float(y.max()), before > 0))
-    return curves
-
-
-def _rows_with_origin(run_dir: Path) -> tuple[list[Row], int]:
-    """The rows of a run, after those of the runs that it was forked from; and the step at which its own begin."""
-    rows, begins, origin = _rows(run_dir), 0, origin_of(run_dir)
-    seen = {run_dir.resolve()}
-    while origin is not None and origin.run_dir not in seen and (origin.run_dir / "metrics.jsonl").is_file():
-        begins, until = begins or origin.env_steps, origin.env_steps
-        seen.add(origin.run_dir)
-        rows = [row for row in _rows(origin.run_dir) if row.get("env_steps", 0) <= until] + rows
-        origin = origin_of(origin.run_dir)
-    return rows, begins
+        for curve in curves if thin else ():
+            draw_line(ax, curve.x, curve.y, Look(style.color), width=0.7, alpha=0.3)
+        band = across([(curve.x, curve.y) for curve in curves], statistic)
+        draw_band(ax, band, style, label=f"{label} ({len(curves)} seeds)", marks=marks)
 
 
 def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
@@ -137,7 +167,7 @@ def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
         return None
     figure, ax = make_figure("Return per episode", label)
     count = len(episodes.returns)
-    dots, shown, window = thinned(count, DOTS), thinned(count, LINE_POINTS), smoothing_window(count)
+    dots, shown, window = thinned(count, DOTS), thinned(count, POINTS), smoothing_window(count)
     size, alpha = (14.0, 0.45) if count < 500 else (5.0, 0.22)
     ax.scatter(
         episodes.env_steps[dots],
@@ -150,9 +180,10 @@ def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
     )
     if window > 1:
         smooth = trailing_mean(episodes.returns, window)
-        draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLORS[1], label=f"mean of the last {window:,}")
+        label = f"mean of the last {window:,} episodes"
+        draw_line(ax, episodes.env_steps[shown], smooth[shown], look(1)._replace(dashes="-"), label=label)
     finish(ax, "return")
-    add_legend(ax)
+    add_legend(figure, [ax])
     return figure
 
 
@@ -164,9 +195,9 @@ def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
     count = len(episodes.success)
     window = max(smoothing_window(count), min(count, 10))  # a rate over fewer than ten episodes is too noisy
     figure, ax = make_figure("Success rate", f"{label} · share of the last {window:,} episodes")
-    shown = thinned(count, LINE_POINTS)
+    shown = thinned(count, POINTS)
     smooth = trailing_mean(episodes.success, window)
-    draw_line(ax, episodes.env_steps[shown], smooth[shown], color=COLORS[2])
+    draw_line(ax, episodes.env_steps[shown], smooth[shown], Look(COLORS[2]))
     finish(ax, "success rate")
     ax.set_ylim(-0.03, 1.03)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -176,20 +207,20 @@ def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
 def _rollout_return(rows: list[Row], episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
-    used, starts = np.unique(episodes.row, return_index=True)  # rollouts in which an episode ended
-    per_group = -(-len(used) // GROUPS)
-    band = grouped(column(rows, "env_steps")[episodes.row], episodes.returns, starts[::per_group], least=3)
-    unit = "each rollout" if per_group == 1 else f"every {per_group:,} rollouts"
-    banded = " with its 95 % confidence" if np.isfinite(band.half).any() else ""
-    figure, ax = make_figure("Return per rollout", f"{label} · mean of {unit}{banded}")
-    draw_band(ax, band, color=COLORS[0])
-    # The band of a few episodes can be huge; the axis covers all means but cuts the widest bands.
-    spread = np.nanpercentile(np.concatenate([band.mean - band.half, band.mean + band.half, band.mean]), (2, 98))
-    low, high = min(spread[0], np.nanmin(band.mean)), max(spread[1], np.nanmax(band.mean))
-    if high > low:
-        ax.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    finish(ax, "return")
+    ends = column(rows, "env_steps")[episodes.row]
+    band, words = _binned(ends, episodes.returns)
+    banded = " · band: 95 % interval of the mean (Student's t)" if np.isfinite(band.low).any() else ""
+    figure, ax = make_figure("Return per rollout", label + banded)
+    draw_band(ax, band, Look(COLORS[0]))
+    finish(ax, axis_words("return", words or "mean per rollout"))
     return figure
+
+
+def _binned(x: Array, values: Array) -> tuple[Band, str]:
+    """Means of the values at each x, or in bins if that is too many; and the words for the axis."""
+    starts = np.unique(x, return_index=True)[1]
+    width = bin_width(x[-1]) if len(starts) > BINS else 0.0
+    return grouped(x, values, bin_starts(x, width) if width else starts), binned_words(width)
 
 
 def _evaluation(rows: list[Row], label: str) -> "Figure | None":
@@ -199,7 +230,7 @@ def _evaluation(rows: list[Row], label: str) -> "Figure | None":
     hidden = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # get no panel
     note = " · shaded: worst to best episode" if ranges else ""
     kept = [name for name in names if name not in hidden]
-    return _small_multiples(rows, kept, "Evaluation", label + note, marker="o", ranges=ranges)
+    return _small_multiples(rows, kept, "Evaluation", label + note, marked=True, ranges=ranges)
 
 
 def _small_multiples(
@@ -208,7 +239,7 @@ def _small_multiples(
     title: str,
     label: str,
     *,
-    marker: str = "",
+    marked: bool = False,
     ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),  # name → names of the bounds of its shaded range
 ) -> "Figure | None":
     """One panel per name, each on its own scale."""
@@ -216,30 +247,23 @@ def _small_multiples(
         return None
     names = names[:MOST_PANELS]
     wide = 2 if len(names) in (2, 4) else min(len(names), 3)
-    figure, axes = make_panels(title, label, -(-len(names) // wide), wide, (3.7, 1.9))
     steps = column(rows, "env_steps")
+    figure, axes = make_panels(title, label, -(-len(names) // wide), wide, (3.7, 1.9), titled=len(names) > 1)
     for i, (ax, name) in enumerate(zip(axes, names, strict=False)):
         values = column(rows, name)
         there = np.isfinite(values)
         x, y = steps[there], values[there]
-        starts = np.unique(np.linspace(0, len(y), min(len(y), 2 * GROUPS), endpoint=False).astype(int))
-        curve = grouped(x, y, starts)
-        dots = marker if len(starts) <= 60 else ""
-        if name in ranges and len(y) == len(starts):
+        curve, words = _binned(x, y)
+        style = Look(COLORS[i % len(COLORS)])
+        if name in ranges and not words:
             low, high = (column(rows, bound)[there] for bound in ranges[name])
-            ax.fill_between(x, low, high, color=COLORS[i % len(COLORS)], alpha=0.15, linewidth=0)
-        draw_line(ax, curve.x, curve.mean, color=COLORS[i % len(COLORS)], linewidth=1.5, marker=dots, markersize=3.5)
+            ax.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
+        draw_line(ax, curve.x, curve.center, style, width=1.5, marks=len(curve.x) if marked else 0)
         short, lowest = name.split("/", 1)[1], i >= len(names) - wide  # lowest of its column
         if len(axes) > 1:
-            ax.set_title(short, fontsize=10, color=INK, loc="left")
-        finish(ax, "" if len(axes) > 1 else short, x_label="environment steps" if lowest else "")
+            panel_title(ax, short)
+        y_label = words if len(axes) > 1 else axis_words(short, words)
+        finish(ax, y_label, x_label="environment steps" if lowest else "")
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     return figure
-
-
-def _rows(run_dir: Path) -> list[Row]:
-    path = run_dir / "metrics.jsonl"
-    if not os.path.lexists(path):
-        raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
-    return read_metrics(path)

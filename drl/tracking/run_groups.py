@@ -1,5 +1,6 @@
 """Groups runs that may be averaged: runs of one experiment folder that differ at most in the seed."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,24 +22,32 @@ SHOWN = 4  # most settings named in a label
 FORKED_AT = "forked_at"  # the step at which a fork begins, named like a setting
 
 
-def grouped_runs(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
+def grouped_runs(run_dirs: Sequence[Path], labels: Sequence[str] | None = None) -> dict[str, list[Path]]:
     """Label → runs that are repetitions. A label is the experiment's name and the settings in which its groups differ.
 
-    Runs without a readable `config.yaml` count as equal.
+    `labels`, one per run, take the place of the experiments: runs of one label may be repetitions, others may not.
+    Runs without a readable `config.yaml` count as equal. A run that is given twice counts once.
     """
-    groups: dict[tuple[Path, str], list[Path]] = {}
-    settings: dict[tuple[Path, str], PlainDict] = {}
-    for run_dir in run_dirs:
+    folders = [run_dir.resolve().parent for run_dir in run_dirs]
+    names = distinct_names(list(dict.fromkeys(folders))) if folders else {}
+    labels = [names[folder] for folder in folders] if labels is None else labels
+    groups: dict[tuple[str, str], list[Path]] = {}
+    settings: dict[tuple[str, str], PlainDict] = {}
+    for run_dir, label in zip(run_dirs, labels, strict=True):
         own = _settings(run_dir)
-        key = (run_dir.resolve().parent, json.dumps(own, sort_keys=True, default=str))
-        groups.setdefault(key, []).append(run_dir)
+        key = (label, json.dumps(own, sort_keys=True, default=str))
+        group = groups.setdefault(key, [])
+        if run_dir.resolve() not in [other.resolve() for other in group]:
+            group.append(run_dir)
         settings[key] = own
-    names = distinct_names(list(dict.fromkeys(folder for folder, _ in groups)))
-    labels: dict[str, list[Path]] = {}
+    labeled: dict[str, list[Path]] = {}
     for key, runs in groups.items():
-        siblings = [other for (folder, _), other in zip(groups, settings.values(), strict=True) if folder == key[0]]
-        labels[", ".join([names[key[0]], *_differing(settings[key], siblings)])] = runs
-    return labels
+        siblings = [other for (label, _), other in zip(groups, settings.values(), strict=True) if label == key[0]]
+        text = ", ".join([key[0], *_differing(settings[key], siblings)])
+        numbered = (f"{text} ({number})" for number in itertools.count(2))
+        # Groups that differ only in what is not shown still get a label each.
+        labeled[next(each for each in itertools.chain([text], numbered) if each not in labeled)] = runs
+    return labeled
 
 
 def _differing(own: PlainDict, all_of_them: list[PlainDict]) -> list[str]:

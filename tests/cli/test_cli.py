@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from drl.cli.plot import _label_of_each
 from drl.cli.train import read_experiment
+from drl.core.errors import BadInput
 
 TINY = ["--total-timesteps", "256", "--num-envs", "2", "--rollout-length", "32", "--evaluation-episodes", "2"]
 LEAN = ["--no-plots", "--no-video", "--no-tensorboard"]
@@ -76,6 +78,49 @@ def test_plot_draws_one_run_and_several(trained):
     assert (folder / "both.png").exists()
     assert "exists" in drl(*arguments, cwd=folder, code=2).stderr
     assert "report.html" in drl("plot", str(run), "--report", cwd=folder).stdout
+
+
+def test_plot_takes_labels_metrics_and_formats(trained, tmp_path):
+    run = str(next((trained[0] / "results" / "first").iterdir()))
+    options = ("--labels", "Ours", "--metric", "return", "entropy", "--statistic", "median", "--smooth", "3")
+    assert drl("plot", run, *options, "--out", "x.svg", cwd=tmp_path).stdout == "x.svg\n"
+    drawn = (tmp_path / "x.svg").read_text()
+    for words in ("Ours", "learn/entropy", "mean of the last 3 episodes", "mean of the last 3 values"):
+        assert f">{words}</text>" in drawn
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        (("--metric", "entropi"), "did you mean 'entropy'"),
+        (("--metric", "zzz"), "there are return, evaluation/"),
+        (("--labels", "a", "b"), "one for each path (1), or one for each line of the plot (1: first)"),
+        (("--out", "x.jpg"), ".png, .pdf, .svg"),
+        (("--statistic", "medain"), "did you mean 'median'"),
+        (("--smooth", "0"), "smooth is 0"),
+    ],
+)
+def test_plot_refuses_in_one_line_and_writes_nothing(trained, tmp_path, flags, hint):
+    run = next((trained[0] / "results" / "first").iterdir())
+    out = () if "--out" in flags else ("--out", "x.png")
+    message = drl("plot", str(run), *out, *flags, cwd=tmp_path, code=2).stderr.strip()
+    assert hint in message
+    assert "\n" not in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plot_labels_name_paths_or_lines(tmp_path):
+    found = [("results/a", tmp_path / "a" / run) for run in "xyz"]
+    for i, (_, run) in enumerate(found):
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(f"learning_rate: {min(i, 1)}")
+    assert _label_of_each(["A"], found) == ["A", "A", "A"]
+    assert _label_of_each(["zero", "one"], found) == ["zero", "one", "one"]
+    again = ("x", tmp_path / "a" / ".." / "a" / "x")
+    assert _label_of_each(["zero", "one"], [*found, again, ("y", again[1])]) == ["zero", "one", "one", "zero", "zero"]
+    assert _label_of_each(["A", "B"], [*found, ("results/b", found[0][1])]) == ["A", "A", "A", "B"]
+    with pytest.raises(BadInput, match="has 3 names; expected one for each path"):
+        _label_of_each(["A", "B", "C"], found)
 
 
 def test_a_runs_config_starts_it_again(trained):

@@ -224,6 +224,9 @@ def test_behavior_of_an_agent(tmp_path):
     from matplotlib.image import imread
 
     assert imread(seen.draw(tmp_path / "new" / "picture.png", "title")).shape[2] == 4
+    drawn = seen.draw(tmp_path / "picture.svg", "title").read_text()
+    for words in ("title", "always_defect", "first round", "after CD", "95%", "60%", "1.00"):
+        assert f">{words}</text>" in drawn
 
 
 def test_what_cannot_be_valued_is_refused():

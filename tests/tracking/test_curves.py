@@ -1,6 +1,23 @@
-import numpy as np
+import itertools
 
-from drl.tracking.curves import across, episodes_of, grouped, names_in, smoothing_window, thinned, trailing_mean
+import numpy as np
+import pytest
+from scipy.stats import trim_mean
+
+from drl.tracking.curves import (
+    STATISTICS,
+    across,
+    bin_starts,
+    bin_width,
+    bootstrap,
+    episodes_of,
+    grouped,
+    iqm,
+    names_in,
+    smoothing_window,
+    thinned,
+    trailing_mean,
+)
 
 
 def test_episodes_are_spread_over_their_learning_step():
@@ -28,13 +45,48 @@ def test_trailing_mean_against_the_definition():
     assert np.isnan(trailing_mean(np.array([np.nan, 1.0]), 1)[0])
 
 
-def test_a_band_is_a_students_t_interval():
-    values = np.array([1.0, 2.0, 3.0, 10.0, np.nan, 7.0])
-    band = grouped(np.arange(6.0), values, np.array([0, 3, 5]))
-    np.testing.assert_array_equal(band.x, [2, 4, 5])
-    np.testing.assert_array_equal(band.mean, [2, 10, 7])
-    np.testing.assert_allclose(band.half, [4.303 * 1.0 / np.sqrt(3), np.nan, np.nan])
-    assert np.isnan(grouped(np.arange(6.0), values, np.array([0, 3, 5]), least=4).half).all()
+def test_a_groups_band_is_a_students_t_interval_within_what_was_reached():
+    values = np.array([1.0, 2.0, 3.0, 10.0, np.nan, 7.0, 7.0, 7.0, 7.0])
+    band = grouped(np.arange(9.0), values, np.array([0, 3, 5]))
+    np.testing.assert_array_equal(band.x, [2, 4, 8])
+    np.testing.assert_array_equal(band.center, [2, 10, 7])
+    half = 4.303 * 1.0 / np.sqrt(3)
+    np.testing.assert_allclose(band.high, [2 + half, np.nan, 7])
+    np.testing.assert_allclose(band.low, [1, np.nan, 7])  # 2 - half is less than any value
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_iqm_is_scipys_trimmed_mean(count):
+    values = np.random.default_rng(count).normal(size=(3, count))
+    np.testing.assert_allclose(iqm(values), trim_mean(values, 0.25, axis=-1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_bootstrap_resamples_the_seeds(statistic):
+    """Against every one of the 4⁴ equally likely resamples of four values."""
+    values = np.array([1.0, 2.0, 4.0, 9.0])
+    every = STATISTICS[statistic](np.array(list(itertools.product(values, repeat=4))))
+    np.testing.assert_allclose(bootstrap(values, statistic), np.percentile(every, (2.5, 97.5)), atol=0.3)
+    low, high = bootstrap(np.stack([values, 10 * values, 0 * values]), statistic)
+    np.testing.assert_allclose(low[1], 10 * low[0])
+    assert low[0] < STATISTICS[statistic](values) < high[0]
+    assert low[2] == high[2] == 0
+
+
+def test_many_seeds_are_bootstrapped_in_parts():
+    values = np.random.default_rng(0).normal(size=(700, 6))
+    low, high = bootstrap(values)
+    again, _ = bootstrap(values[650:])
+    np.testing.assert_array_equal(low[650:], again)
+    assert low.shape == high.shape == (700,)
+
+
+def test_bins_have_round_widths_and_at_most_a_hundred():
+    for last in (1, 99, 100, 101, 12_345, 307_200, 9_999_999):
+        width = bin_width(last)
+        assert last / 100 <= width < last / 100 * 1.6
+        assert width == float(f"{width:.2g}")
+        assert len(bin_starts(np.arange(1.0, min(last, 50_000) + 1), width)) <= 100
 
 
 def test_runs_are_averaged_where_half_of_them_have_data():
@@ -43,11 +95,17 @@ def test_runs_are_averaged_where_half_of_them_have_data():
     middle = np.array([5.0, 20.0]), np.array([6.0, 21.0])
     band = across([short, long, middle], points=4)
     np.testing.assert_allclose(band.x, [5, 10, 15, 20])  # the short run ends at 10 and cuts nobody
-    np.testing.assert_allclose(band.mean, [6, 11, 16.5, 21.5])
-    np.testing.assert_allclose(band.half[:2], 4.303 / np.sqrt(3), rtol=1e-3)  # t(0.975, 2 degrees), deviation 1
-    assert np.isnan(band.half[2:]).all()
-    assert np.isnan(across([short, long], points=3).half).all()  # two runs say nothing of their spread
+    np.testing.assert_allclose(band.center, [6, 11, 16.5, 21.5])
+    np.testing.assert_allclose([band.low[:2], band.high[:2]], [[5, 10], [7, 12]])  # one resample in 27 is the lowest
+    assert np.isnan(band.low[2:]).all()  # two runs say nothing of their spread
+    assert np.isnan(across([short, long], points=3).low).all()
     assert len(across([short, (np.array([30.0]), np.array([1.0]))]).x) == 0
+
+
+def test_an_outlier_moves_the_mean_only():
+    curves = [(np.array([0.0, 1.0]), np.full(2, float(level))) for level in (1, 2, 3, 4, 1000)]
+    centers = {name: across(curves, name, points=2).center[0] for name in STATISTICS}
+    assert centers == {"mean": 202.0, "median": 3.0, "iqm": 3.0}
 
 
 def test_windows_and_thinning():

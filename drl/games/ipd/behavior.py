@@ -47,27 +47,39 @@ class Behavior:
         return "\n".join([*lines, f"{'the pool':{wide}}  {self.payoff:6.3f}  {best:6.3f}  {self.share:6.1%}"])
 
     def draw(self, path: Path, title: str) -> Path:
-        """Plot the cooperation in each state (column) against each opponent (row)."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        """Plot the cooperation in each state (column) against each opponent (row), as a .png, .pdf or .svg."""
+        from matplotlib.colors import LinearSegmentedColormap
 
-        figure = Figure(figsize=(7.0, 1.6 + 0.42 * len(self.pool)), dpi=130, layout="constrained")
-        FigureCanvasAgg(figure)
-        ax = figure.subplots()
-        ax.set_facecolor("#d8d8d8")  # unvisited states
-        image = ax.imshow(self.cooperation, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
+        from drl.tracking import figures
+
+        longest = max(map(len, self.pool.names))
+        figure, (ax,) = figures.make_panels(
+            title,
+            "how often it cooperates, by what happened in the round before (its move first); gray: never seen · "
+            "right: payoff as a share of the best reply's",
+            1,
+            1,
+            (5.6, 0.36 * len(self.pool)),
+            titled=True,  # the columns are named above
+            left=0.3 + longest * figures.CHARACTER,
+            right=0.9,
+        )
+        shades = LinearSegmentedColormap.from_list("cooperation", ["white", figures.COLORS[0]])
+        ax.set_facecolor("#d8d8d8")
+        ax.imshow(self.cooperation, cmap=shades, vmin=0.0, vmax=1.0, aspect="auto")
         for (row, column), rate in np.ndenumerate(self.cooperation):
             if np.isfinite(rate):
-                ink = "black" if 0.15 < rate < 0.85 else "white"
+                ink = "white" if rate > 0.8 else figures.INK
                 ax.text(column, row, f"{rate:.2f}", ha="center", va="center", fontsize=9, color=ink)
-        ax.set_xticks(range(len(STATES)), ["first round", *(f"after {state}" for state in STATES[1:])])
-        rows = zip(self.pool.names, self.payoffs / self.best, strict=True)
-        ax.set_yticks(range(len(self.pool)), [f"{name}  {share:.0%}" for name, share in rows])
-        ax.set_title(f"{title}\npercent: share of the best reply's payoff", fontsize=10)
-        figure.colorbar(image, ax=ax, label="cooperates")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-        return path
+        figures.finish(ax, "", x_label="")
+        ax.grid(False)
+        figures.name_ticks(ax.xaxis, ["first round", *(f"after {state}" for state in STATES[1:])])
+        figures.name_ticks(ax.yaxis, self.pool.names)
+        ax.xaxis.tick_top()
+        for row, share in enumerate(self.payoffs / self.best):
+            text = f"{share:.0%}" if np.isfinite(share) else "–"
+            ax.text(len(STATES) - 0.35, row, text, ha="left", va="center", fontsize=9, color=figures.INK)
+        return figures.save_figure(figure, path)
 
 
 def observe_behavior(
