@@ -50,6 +50,22 @@ def test_the_readmes_python_runs(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_the_readmes_first_example_runs_as_a_notebook(tmp_path):
+    """Each line is a cell; progress is printed below it, and a run is shown with its learning curve."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    (block,) = re.findall(r"```python\n(import drl\n\nrun.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line for line in block.replace("100_000", "2_000").splitlines() if line]
+    cells = [nbformat.v4.new_code_cell(line) for line in [*lines, "run"]]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(output.get("text", "") for output in notebook.cells[1].outputs)
+    assert "mean_ep_return" in printed
+    (shown,) = notebook.cells[-1].outputs
+    assert "data:image/png;base64" in shown["data"]["text/html"]
+
+
 def test_the_readmes_commands_exist(tmp_path):
     """Flags shown in the README are flags that the command knows."""
     text = (ROOT / "README.md").read_text()
