@@ -67,34 +67,38 @@ def main(arguments: list[str]) -> int:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
         agent.temperature = flags.temperature
-    result = _play(agent, env, flags, folder, frame_stack, env_kwargs)
+    result = _play(agent, env, flags, frame_stack, env_kwargs)
     if flags.json:
         print(json.dumps({"env": env, "agent": str(folder)} | result.summary()))
     else:
         print(f"{env}: {result.sentence()}")
+    if flags.video:  # last: the numbers are there if it fails
+        _film(agent, env, flags, folder, frame_stack, env_kwargs)
     return 0
 
 
-def _play(
-    agent: Agent, env: str, flags: Flags, folder: Path, frame_stack: int, env_kwargs: PlainDict | None
-) -> "Evaluation":
-    from drl.experiment.evaluation import Evaluation, evaluate
-    from drl.experiment.watch import film, watch
+def _film(agent: Agent, env: str, flags: Flags, folder: Path, frame_stack: int, env_kwargs: PlainDict | None) -> None:
+    from drl.experiment.watch import film
 
-    if flags.video:
-        path = film(
-            agent,
-            env,
-            stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4")),
-            flags.seed,
-            explore=flags.sampled,
-            frame_stack=frame_stack,
-            env_kwargs=env_kwargs,
-        )
-        if path is None:
-            raise BadInput(f"{env} cannot be drawn: it has no render mode 'rgb_array'")
-        if not flags.json:
-            print(f"video: {path}")
+    path = film(
+        agent,
+        env,
+        stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4")),
+        flags.seed,
+        explore=flags.sampled,
+        frame_stack=frame_stack,
+        env_kwargs=env_kwargs,
+    )
+    if path is None:
+        raise BadInput(f"{env} cannot be drawn: it has no render mode 'rgb_array'")
+    if not flags.json:
+        print(f"video: {path}")
+
+
+def _play(agent: Agent, env: str, flags: Flags, frame_stack: int, env_kwargs: PlainDict | None) -> "Evaluation":
+    from drl.experiment.evaluation import Evaluation, evaluate
+    from drl.experiment.watch import watch
+
     if flags.render or flags.step_by_step:
         if flags.json:
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")

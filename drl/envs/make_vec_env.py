@@ -98,9 +98,18 @@ def make_env(
     frame_stack: int = 1,
     env_kwargs: EnvKwargs | None = None,
 ) -> GymEnv:
-    """One plain Gymnasium environment with the same observations, for rendering, filming and evaluation."""
+    """One plain Gymnasium environment with the same observations, for rendering and watching."""
+    return env_maker(env_id, frame_stack, env_kwargs)(render_mode)
+
+
+def env_maker(env_id: str, frame_stack: int, env_kwargs: EnvKwargs | None) -> Callable[[str | None], GymEnv]:
+    """What makes a plain environment in a render mode. It can be sent to a process that does not know the id."""
     _check_count("frame_stack", frame_stack)
-    env = _make_env(find_spec(env_id), render_mode, dict(env_kwargs or {}))
+    return functools.partial(_make_stacked, find_spec(env_id), frame_stack, dict(env_kwargs or {}))
+
+
+def _make_stacked(spec: EnvSpec, frame_stack: int, env_kwargs: EnvKwargs, render_mode: str | None) -> GymEnv:
+    env = _make_env(spec, render_mode, env_kwargs)
     return env if frame_stack == 1 else StackedEnv(env, frame_stack)
 
 

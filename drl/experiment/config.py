@@ -26,7 +26,7 @@ class RunConfig:
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
-    worker_timeout: float = 60.0  # seconds that a worker process (async) may take to start, reset or step
+    worker_timeout: float = 60.0  # seconds that a worker process (async, video) may take to start, reset or step
     frame_stack: int = 1  # observations the agent sees at once
     # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
     normalize_obs: bool | None = None

@@ -1,6 +1,7 @@
 """One run in progress: its logs flow through the stages until it is over, then everything is saved."""
 
 import contextlib
+import functools
 import itertools
 import time
 import traceback
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent, Tracker
-from drl.core.errors import DrlError, EnvFailed, Interrupted, NonFinite
+from drl.core.errors import EnvFailed, Interrupted, NonFinite
 from drl.core.log import Log
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
+from drl.envs.faults import reason
 from drl.experiment import stages
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
@@ -289,15 +291,17 @@ def _notes(experiment: Experiment) -> PlainDict:
 
 def _illustrate(experiment: Experiment, agent: Agent, run: Run) -> None:
     config = experiment.run
+    if config.plots:
+        _attempt("plots", lambda: plot_run(run.folder))
+    if config.video:
+        make = functools.partial(film, frame_stack=config.frame_stack, env_kwargs=config.env_arguments)
+        path = run.folder / "videos" / "final_agent.mp4"
+        _attempt("video", lambda: make(agent, config.env, path, config.seed, timeout=config.worker_timeout))
+
+
+def _attempt(what: str, make: Callable[[], object]) -> None:
+    """Pictures are not worth a run: whatever is raised becomes a warning."""
     try:
-        if config.plots:
-            plot_run(run.folder)
-        if config.video:
-            path, frames, env_kwargs = (
-                run.folder / "videos" / "final_agent.mp4",
-                config.frame_stack,
-                config.env_arguments,
-            )
-            film(agent, config.env, path, config.seed, frame_stack=frames, env_kwargs=env_kwargs)
-    except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
-        warnings.warn(f"plots or video were not made: {error}", stacklevel=2)
+        make()
+    except Exception as error:
+        warnings.warn(f"the run has no {what}: {reason(error)}", stacklevel=2)

@@ -4,7 +4,8 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -18,9 +19,11 @@ from drl.core.seeding import Seeds
 from drl.core.specs import Array
 from drl.core.state_files import PlainDict
 from drl.envs.action_masks import mask_reader, stack_masks
+from drl.envs.async_vec_env import PATIENCE
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
 from drl.envs.make_vec_env import make_env
+from drl.envs.rendered_env import RenderedEnv
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import JAX_ONLY
@@ -28,6 +31,7 @@ from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line
 MAX_FRAMES = 3000  # of one video; longer episodes are cut
+MAX_SECONDS = 300.0  # for one video; what takes longer is cut
 
 Env = gym.Env[object, Array]
 
@@ -105,17 +109,26 @@ def film(
     explore: bool = False,
     frame_stack: int = 1,
     env_kwargs: PlainDict | None = None,
+    timeout: float = PATIENCE,
 ) -> Path | None:
-    """Write one episode as an mp4; None if the environment cannot be rendered."""
+    """Write one episode as an mp4; None if the environment cannot be rendered. The environment is in a process of its
+    own, which has `timeout` seconds for its start and each step."""
     if env_id.startswith(JAX_ONLY):
         return None
-    opened = _open(agent, env_id, "rgb_array", frame_stack, env_kwargs)
-    with blamed(env_id), opened as env, own_stream(agent, seed):
-        if env.render_mode != "rgb_array":
+    rendered = RenderedEnv(env_id, frame_stack=frame_stack, env_kwargs=env_kwargs, timeout=timeout)
+    with blamed(env_id), rendered as env, own_stream(agent, seed):
+        check_fit(agent, env.obs_spec, env.action_spec, env_id)
+        if env.render_mode is None:
             return None
-        steps = play(agent, env, Seeds(seed).integer("film"), explore)
-        frames = (np.asarray(env.render()) for _ in itertools.islice(steps, MAX_FRAMES))
-        return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
+        return write_film(path, env, play(agent, env, Seeds(seed).integer("film"), explore))
+
+
+def write_film(path: Path, env: RenderedEnv, steps: Iterable[object]) -> Path:
+    """A picture after each step, until `MAX_FRAMES` or `MAX_SECONDS` are reached."""
+    end = time.monotonic() + MAX_SECONDS
+    timely = itertools.takewhile(lambda _: time.monotonic() < end, itertools.islice(steps, MAX_FRAMES))
+    frames = (np.asarray(env.render()) for _ in timely)
+    return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
 
 
 @contextlib.contextmanager
@@ -123,10 +136,7 @@ def _open(agent: Agent, env_id: str, mode: str, frame_stack: int, env_kwargs: Pl
     """One environment in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
     if env_id.startswith(JAX_ONLY):
         raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
-    # pygame needs a sound card always, and a screen even for off-screen drawing.
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    if mode == "rgb_array":
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame needs a sound card
     env: Env = make_env(env_id, frame_stack=frame_stack, env_kwargs=env_kwargs)
     try:
         check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
