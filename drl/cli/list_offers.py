@@ -27,7 +27,12 @@ def _algorithms() -> list[str]:
 
 
 def _presets() -> list[str]:
-    return [f"{algorithm:10} {env:30} {preset_note(algorithm, env)}".rstrip() for algorithm, env in list_presets()]
+    lines = []
+    for algorithm, env in list_presets():
+        name, _, preset = algorithm.partition("/")
+        shown = f"{env} --preset {preset}" if preset else env
+        lines.append(f"{name:10} {shown:30} {preset_note(algorithm, env)}".rstrip())
+    return lines
 
 
 def _envs() -> list[str]:

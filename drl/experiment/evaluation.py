@@ -12,6 +12,7 @@ from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
+from drl.envs.atari import usual_frame_stack, whole_games
 from drl.envs.spaces import EnvKwargs
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import rates
@@ -103,13 +104,16 @@ def evaluate(
     explore: bool = False,
     num_envs: int = 8,
     vectorization: str = "sync",
-    frame_stack: int = 1,
+    frame_stack: int = 0,  # 0: 4 for Atari games, else 1, as in training
     env_kwargs: EnvKwargs | None = None,
     timeout: float = PATIENCE,
 ) -> Evaluation:
-    """Play `episodes` episodes of `env` and return them. `explore=True` explores as in training."""
+    """Play `episodes` episodes of `env` and return them. `explore=True` explores as in training. Rewards are never
+    clipped, and an Atari game is played to its end even if a lost life ended an episode of training."""
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
+    env_kwargs = whole_games(env, env_kwargs or {})
+    frame_stack = frame_stack or usual_frame_stack(env, env_kwargs)
     options: EnvOptions = {"vectorization": vectorization, "frame_stack": frame_stack, "env_kwargs": env_kwargs}
     options["timeout"] = timeout
     with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
