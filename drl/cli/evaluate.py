@@ -27,6 +27,8 @@ MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
 @dataclass(frozen=True)
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    # Of a run: final (the newest), best (by the window of training), best-evaluated, or the step of a kept checkpoint.
+    which: str | None = None
     env: str | None = None  # environment to play in; default: the one it was trained in
     episodes: int = 10
     seed: int = 1  # for the evaluation's environments and actions
@@ -48,7 +50,7 @@ def main(arguments: list[str]) -> int:
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
     import_plugins(flags.plugins)
-    folder = find_agent_folder(flags.agent)
+    folder = find_agent_folder(flags.agent, flags.which)
     card, _ = read_agent(folder)
     notes = card["notes"]
     env = flags.env or notes.get("env")
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
     from drl.experiment.load_agent import load_agent
 
-    agent = load_agent(folder)
+    agent = load_agent(flags.agent, which=flags.which)
     if flags.sampled and flags.temperature != 1.0:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")

@@ -50,7 +50,8 @@ class RunConfig:
     best_after: int = 0  # episodes before a best model is saved
     wandb_project: str | None = None  # Weights & Biases project; None: off
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
-    # budget, or 10 000 if the budget is in episodes.
+    # budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
+    # would take more than a tenth of the steps of training; the one at the end is always made.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
     checkpoint_every: int | None = None

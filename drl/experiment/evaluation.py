@@ -25,6 +25,7 @@ class Evaluation:
     """Finished episodes and their summary."""
 
     episodes: list[Episode]
+    env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
 
     def summary(self) -> dict[str, float]:
         """Means over the episodes; `success_rate` only if the environment defines success."""
@@ -54,11 +55,11 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    obs, quiet_steps = envs.reset(), 0
+    obs, quiet_steps, vector_steps = envs.reset(), 0, 0
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
-        obs = step.obs
+        obs, vector_steps = step.obs, vector_steps + 1
         if agent.recurrent:
             agent.begin(step.over)
         for episode in step.episodes:
@@ -67,7 +68,7 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
         quiet_steps = 0 if step.episodes else quiet_steps + 1
         if quiet_steps > ENDLESS:
             raise EnvFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
-    return Evaluation([episode for by_env in finished for episode in by_env])
+    return Evaluation([episode for by_env in finished for episode in by_env], vector_steps * envs.num_envs)
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:

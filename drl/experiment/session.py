@@ -19,7 +19,7 @@ from drl.envs.faults import reason
 from drl.experiment import stages
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.evaluation import evaluate
+from drl.experiment.evaluation import Evaluation, evaluate
 from drl.experiment.open_envs import EnvOptions
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
@@ -61,6 +61,7 @@ class Session:
         self.watchers = [guard(tracker) for tracker in kept]
         self.everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
         self.best = stages.BestModel()
+        self.evaluation_steps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
         self.earlier = 0.0  # seconds before this process
         self.started = time.monotonic()
         self.log: Log | None = None  # the last one
@@ -72,11 +73,13 @@ class Session:
         """Everything that the rest of the run depends on."""
         pending = None if self.pending is None else self.pending.state_dict()
         state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
-        return state | {"pending": pending}
+        return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
+        if "evaluation_steps" in state:  # not in checkpoints of earlier versions
+            self.evaluation_steps.load_state_dict(state["evaluation_steps"])
         self.earlier = float(state["seconds"])
         self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
 
@@ -142,8 +145,12 @@ class Session:
             self.save(lambda: _note_compilation(trainer, run, config.quiet))
         if status == "finished":
             try:
-                evaluation = self._evaluate()
+                evaluation = self._evaluate().summary()
                 self.save(lambda: run.note(final_evaluation=evaluation))
+                notes = {"env_steps": trainer.env_steps} | _notes(self.experiment)
+                stages.keep_evaluated(
+                    trainer.agent, lambda: run.models, evaluation["mean_return"], self.best, self.save, **notes
+                )
                 self._note_status(status)
                 with self.signals.at_once():
                     _illustrate(self.experiment, trainer.agent, run)
@@ -159,10 +166,15 @@ class Session:
         counts = {"env_steps": self.trainer.env_steps, "episodes": self.trainer.episodes}
         self.save(lambda: self.run.note(status=status, **counts))
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
         with self.signals.at_once():
             return _evaluate(self.experiment, self.trainer.agent, self.experiment.run.evaluation_episodes)
+
+    def _evaluate_on_the_way(self) -> dict[str, float]:
+        result = self._evaluate()
+        self.evaluation_steps.add(result.env_steps)
+        return result.summary()
 
     def _save_agent(self) -> None:
         agent, models = self.trainer.agent, self.run.models
@@ -183,7 +195,9 @@ class Session:
         agent, logs = trainer.agent, self._logs()
         every = _evaluate_every(config)
         if every:
-            logs = stages.evaluate_every(logs, every, self._evaluate)
+            always = config.evaluate_every is not None
+            allow = (lambda log: True) if always else self.evaluation_steps.allow
+            logs = stages.evaluate_every(logs, every, self._evaluate_on_the_way, allow)
         logs = stages.keep_models(
             logs,
             agent,
@@ -258,12 +272,12 @@ def sync_points(experiment: Experiment) -> tuple[float, ...]:
     return (_evaluate_every(config), _checkpoint_every(config), *fractions)
 
 
-def _evaluate(experiment: Experiment, agent: Agent, episodes: int) -> dict[str, float]:
+def _evaluate(experiment: Experiment, agent: Agent, episodes: int) -> Evaluation:
     run = experiment.run
     options: EnvOptions = {"frame_stack": run.frame_stack, "env_kwargs": run.env_arguments}
     if run.vectorization == "envpool":  # EnvPool has environments that Gymnasium does not know
         options["vectorization"] = "envpool"
-    return evaluate(agent, run.env, episodes, run.seed, **options).summary()
+    return evaluate(agent, run.env, episodes, run.seed, **options)
 
 
 def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
