@@ -131,8 +131,19 @@ def find_spec(env_id: str) -> EnvSpec:
             raise MissingExtra(f"environment {env_id!r}", "atari", error) from error
     spec = gym.registry.get(name) or _latest_version(name)
     if spec is None:
-        raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
+        raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
     return spec
+
+
+def _advice(name: str) -> str:
+    """What to type instead of an unknown id: Gymnasium's own words for an old version, else the closest ids."""
+    try:
+        gym.spec(name)
+    except (gym.error.DeprecatedEnv, gym.error.VersionNotFound) as error:
+        return str(error)
+    except gym.error.Error:
+        pass
+    return did_you_mean(name, gym.registry)
 
 
 def _unchecked_spec(env_id: str) -> EnvSpec:
@@ -170,6 +181,9 @@ def _make_plain(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -
 
 
 def _missing(env_id: str, error: Exception) -> BadInput:
+    newest = _latest_version(env_id.rpartition("-v")[0])
+    if type(error) is ImportError and error.name is None and newest is not None and newest.id != env_id:
+        return BadInput(f"environment {env_id!r} cannot be made: {error} Its newest version here is {newest.id!r}")
     said = f"{error} {error.__cause__}".lower()
     for word, extra in EXTRAS.items():
         if word in said:

@@ -1,8 +1,9 @@
 """Evaluation: own environments, own random stream, frozen normalizer. It does not affect training."""
 
 import contextlib
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class Evaluation:
 
     episodes: list[Episode]
     env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
+    seconds: float | None = field(default=None, compare=False)  # that they took; never among the metrics
 
     def summary(self) -> dict[str, float]:
         """Means over the episodes; `success_rate` only if the environment defines success."""
@@ -47,6 +49,7 @@ class Evaluation:
             f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
             f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
             f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+            + (f" ({len(self.episodes) / self.seconds:.3g} a second)" if self.seconds else "")
         )
 
 
@@ -120,4 +123,6 @@ def evaluate(
     with open_vec_env(env, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, env)
         with own_stream(agent, seed):
-            return run_episodes(agent, envs, episodes, explore)
+            started = time.perf_counter()
+            played = run_episodes(agent, envs, episodes, explore)
+            return replace(played, seconds=time.perf_counter() - started)
