@@ -17,7 +17,7 @@ from drl.core.child_processes import start_program
 from drl.core.errors import EnvFailed
 from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.envs.action_masks import mask_reader
-from drl.envs.async_vec_env import GRACE, PATIENCE
+from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE
 from drl.envs.env_worker import Failure, ignore_signals
 from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import env_maker
@@ -55,7 +55,7 @@ class RenderedEnv(gym.Env[object, Array]):
         env_kwargs: EnvKwargs | None = None,
         timeout: float = PATIENCE,
     ):
-        self.env_id, self.timeout = env_id, timeout
+        self.env_id, self.timeout = env_id, min(timeout, MOST_SECONDS)
         self._ends = contextlib.ExitStack()
         make = env_maker(env_id, frame_stack, env_kwargs)
         refused = []

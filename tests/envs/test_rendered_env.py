@@ -64,7 +64,7 @@ def test_it_is_the_same_environment(env_id):
 
 
 def test_stacks_masks_and_infos():
-    with RenderedEnv("CartPole-v1", frame_stack=3) as env:
+    with RenderedEnv("CartPole-v1", frame_stack=3, timeout=1e300) as env:
         assert env.reset(seed=0)[0].shape == (12,)
     with RenderedEnv("NeedsOpenGL-v0", env_kwargs={"works": "egl", "mask": True}) as env:
         _, info = env.reset(seed=0)
