@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Flags:
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    # Of a run: final (the newest), best (by the window of training), best-evaluated, or the step of a kept checkpoint.
+    which: str | None = None
     env: str | None = None  # environment to play in; default: the one it was trained in
     wrappers: tuple[str, ...] = ()  # around it, also as --wrapper, once for each; default: those of the training
     episodes: int = 10
@@ -47,12 +49,12 @@ def main(arguments: list[str]) -> int:
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
     import_plugins(flags.plugins)
-    folder = find_agent_folder(flags.agent)
+    folder = find_agent_folder(flags.agent, flags.which)
 
     from drl.experiment.agent_env import env_for
     from drl.experiment.load_agent import load_agent
 
-    agent = load_agent(folder)
+    agent = load_agent(flags.agent, which=flags.which)
     env = env_for(
         agent,
         flags.env,
@@ -65,30 +67,30 @@ def main(arguments: list[str]) -> int:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
         agent.temperature = flags.temperature
-    result = _play(agent, env, flags, folder)
+    result = _play(agent, env, flags)
     if flags.json:
         print(json.dumps({"env": env.env, "agent": str(folder)} | result.summary()))
     else:
         print(f"{env.env}: {result.sentence()}")
+    if flags.video:  # last: the numbers are there if it fails
+        _film(agent, env, flags, folder)
     return 0
 
 
-def _play(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> "Evaluation":
-    from drl.experiment.evaluation import Evaluation, evaluate
-    from drl.experiment.watch import film, watch
+def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
+    from drl.experiment.watch import film
 
-    if flags.video:
-        path = film(
-            agent,
-            env,
-            stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4")),
-            flags.seed,
-            explore=flags.sampled,
-        )
-        if path is None:
-            raise BadInput(f"{env.env} cannot be drawn: it has no render mode 'rgb_array'")
-        if not flags.json:
-            print(f"video: {path}")
+    path = stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4"))
+    if film(agent, env, path, flags.seed, explore=flags.sampled) is None:
+        raise BadInput(f"{env.env} cannot be drawn: it has no render mode 'rgb_array'")
+    if not flags.json:
+        print(f"video: {path}")
+
+
+def _play(agent: Agent, env: "EnvConfig", flags: Flags) -> "Evaluation":
+    from drl.experiment.evaluation import Evaluation, evaluate
+    from drl.experiment.watch import watch
+
     if flags.render or flags.step_by_step:
         if flags.json:
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")

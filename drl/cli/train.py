@@ -14,11 +14,11 @@ from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import BUDGETS, load_preset, one_budget, preset_path
 
-USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--no-preset] …
+USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
-The preset of the pair of algorithm and environment is used if there is one. --config overrides it, and flags override
-both."""
+The preset of the pair of algorithm and environment is used if there is one; --preset takes another one, such as rainbow
+of dqn. --config overrides it, and flags override both."""
 
 # What a flag means without a value.
 SWITCH_WORDS = {
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     """The experiment, and a text that names the sources of its settings."""
     flags = full_words(list_wrappers(flags))
-    config_file = take_flag(flags, "--config")
+    config_file, preset_name = take_flag(flags, "--config"), take_flag(flags, "--preset")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file is not None else {}
@@ -71,13 +71,16 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         named = () if peek_list(flags, "--wrappers") else from_file.get("wrappers") or ()
         in_file = "" if _peek(flags, "--env") else env
         check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
-    preset = (load_preset(algorithm, env) if use_preset else None) or {}
+    if preset_name is not None and not use_preset:
+        raise BadInput("both --preset and --no-preset are given; give one of them")
+    preset = (load_preset(algorithm, env, preset_name) if use_preset else None) or {}
     typed = [name for name in BUDGETS if _peek(flags, f"--{name.replace('_', '-')}") is not None]
     one_budget(preset, from_file, typed)
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}
     left_open = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
+    left_open["frame_stack"] = settings.get("frame_stack", 0)
     parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
@@ -86,11 +89,13 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         prog=f"drl train {algorithm}",
         description=f"Train {algorithm}. Shown defaults are those of {env}"
         + (" (preset)." if preset else ".")
-        + " Also: --config FILE.yaml, settings that override the preset; --no-preset, ignore it; --trust, import the "
+        + " Also: --config FILE.yaml, settings that override the preset; --preset NAME, another preset than the usual "
+        "one; --no-preset, none; --trust, import the "
         "modules that the file names, which runs their code.",
     )
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
-    sources = ([f"preset {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
+    named = "" if preset_name is None else f" {preset_name}"
+    sources = ([f"preset{named} {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
     return experiment, ", then ".join(sources)
 
 

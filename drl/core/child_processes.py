@@ -1,17 +1,23 @@
 """Child processes that never outlive their parent, even if it is killed by SIGKILL while they hang."""
 
 import ctypes
+import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from typing import IO
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
+PROGRAM = "import sys; sys.path = {path!r}; from {here} import run_program; run_program{arguments!r}"
 
 
 def start_child(context: BaseContext, target: Callable[..., None], *args: object, daemon: bool = False) -> BaseProcess:
@@ -25,12 +31,62 @@ def start_child(context: BaseContext, target: Callable[..., None], *args: object
     return process
 
 
+def start_program(
+    target: Callable[[Connection], None], messages: IO[bytes], variables: Mapping[str, str]
+) -> tuple["subprocess.Popen[bytes]", Connection]:
+    """Start a new Python that runs `target(pipe)`, a function of a module, and ends when this process ends; our end of
+    the pipe. `messages` gets what it writes to stderr; `variables` are added to its environment.
+
+    It inherits nothing but `sys.path`: no threads or locks as in a fork, and the user's script is not run again as in a
+    spawned process.
+    """
+    from_main = threading.current_thread() is threading.main_thread()
+    ours, theirs = multiprocessing.Pipe()
+    try:
+        arguments = (target.__module__, target.__qualname__, theirs.fileno(), os.getpid(), from_main)
+        code = PROGRAM.format(path=[str(folder) for folder in sys.path], here=__name__, arguments=arguments)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            env=os.environ | variables,
+            pass_fds=[theirs.fileno()],
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def run_program(module: str, name: str, pipe: int, parent: int, from_main: bool) -> None:
+    """Body of a process of `start_program`."""
+    if from_main:
+        _die_with_parent()
+    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
+    getattr(importlib.import_module(module), name)(Connection(pipe))
+
+
 def _body(from_main: bool, target: Callable[..., None], *args: object) -> None:
-    if from_main and sys.platform == "linux":  # works even if the child hangs and lets no other thread run
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if from_main:
+        _die_with_parent()
     # For other systems and threads, and for a parent that died before the line above.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     target(*args)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":  # works even if the child hangs and lets no other thread run
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_without(parent: int) -> None:
+    """End this process when its parent is another one than it was, which happens when that one dies."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _end_with_parent() -> None:

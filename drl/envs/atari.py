@@ -54,6 +54,25 @@ def is_atari(spec: EnvSpec) -> bool:
     return spec.entry_point == "ale_py.env:AtariEnv"
 
 
+def usual_frame_stack(env_id: str, env_kwargs: EnvKwargs) -> int:
+    """Frames per observation where nothing else is said: 4 for a preprocessed game, as in the DQN papers.
+
+    >>> usual_frame_stack("ALE/Pong-v5", {}), usual_frame_stack("CartPole-v1", {})
+    (4, 1)
+    """
+    return 4 if _is_game(env_id) and env_kwargs.get("preprocess", True) else 1
+
+
+def whole_games(env_id: str, env_kwargs: EnvKwargs) -> EnvKwargs:
+    """`env_kwargs` for an evaluation: an episode is a whole game, as in the DQN papers, not a life."""
+    lives = _is_game(env_id) and "terminal_on_life_loss" in env_kwargs
+    return env_kwargs | {"terminal_on_life_loss": False} if lives else env_kwargs
+
+
+def _is_game(env_id: str) -> bool:
+    return env_id.rpartition(":")[2].startswith("ALE/")
+
+
 def split_kwargs(spec: EnvSpec, env_kwargs: EnvKwargs) -> tuple[AtariOptions, EnvKwargs]:
     """Our options, and the remaining arguments for the game's constructor."""
     names = {field.name for field in fields(AtariOptions)}

@@ -24,6 +24,16 @@ class Failure(NamedTuple):
     reason: str
     trace: str
 
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        return cls(reason(error), "".join(traceback.format_exception(error)))
+
+
+def ignore_signals() -> None:
+    """Ctrl-C reaches the whole process group; the parent decides when a worker ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
 
 class Closed(NamedTuple):
     """The last answer of a worker."""
@@ -64,14 +74,12 @@ class Rows(NamedTuple):
 
 def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows, pipe: Connection) -> None:
     """Body of the process. Nothing that the environment raises ends it, other than its own end."""
-    # Ctrl-C reaches the whole process group; the parent decides when we close.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         try:
             worker = _Worker(make(), index, num_envs, rows)
         except BaseException as error:
-            pipe.send(_failure(error))
+            pipe.send(Failure.of(error))
             pipe.recv()  # until it is asked to close: a worker that ends by itself counts as dead
             return
         pipe.send(Ready(worker.obs_spec, worker.action_spec))
@@ -82,17 +90,13 @@ def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows
             try:
                 answer = getattr(worker, name)(*argument)
             except BaseException as error:
-                answer = _failure(error)
+                answer = Failure.of(error)
             pipe.send(answer)
         try:
             worker.env.close()
             pipe.send(Closed(None))
         except BaseException as error:
             pipe.send(Closed(reason(error)))
-
-
-def _failure(error: BaseException) -> Failure:
-    return Failure(reason(error), "".join(traceback.format_exception(error)))
 
 
 class _Worker:

@@ -132,11 +132,25 @@ def make_env(
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
 ) -> GymEnv:
-    """One plain Gymnasium environment with the same observations, for rendering, filming and evaluation."""
-    config = as_config(env, env_kwargs, wrappers, frame_stack)
+    """One plain Gymnasium environment with the same observations, for rendering and watching."""
+    return env_maker(as_config(env, env_kwargs, wrappers, frame_stack))(render_mode)
+
+
+def env_maker(config: EnvConfig) -> Callable[[str | None], GymEnv]:
+    """What makes a plain environment in a render mode. It can be sent to a process that does not know the names."""
     found = tuple(find_wrapper(name) for name in config.wrappers)
-    made = _make_env(find_spec(config.env), render_mode, config.env_kwargs, found)
-    return made if config.frame_stack == 1 else StackedEnv(made, config.frame_stack)
+    return functools.partial(_make_stacked, find_spec(config.env), config.frame_stack, config.env_kwargs, found)
+
+
+def _make_stacked(
+    spec: EnvSpec,
+    frame_stack: int,
+    env_kwargs: EnvKwargs,
+    wrappers: tuple[FoundWrapper, ...],
+    render_mode: str | None,
+) -> GymEnv:
+    env = _make_env(spec, render_mode, env_kwargs, wrappers)
+    return env if frame_stack == 1 else StackedEnv(env, frame_stack)
 
 
 class OwnSpec(EnvSpec):
@@ -165,8 +179,19 @@ def find_spec(env_id: str) -> EnvSpec:
     if spec is None and module:
         raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
     if spec is None:
-        raise BadInput(f"Gymnasium knows no environment {name!r}: {did_you_mean(name, gym.registry)}")
+        raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
     return spec
+
+
+def _advice(name: str) -> str:
+    """What to type instead of an unknown id: Gymnasium's own words for an old version, else the closest ids."""
+    try:
+        gym.spec(name)
+    except (gym.error.DeprecatedEnv, gym.error.VersionNotFound) as error:
+        return str(error)
+    except gym.error.Error:
+        pass
+    return did_you_mean(name, gym.registry)
 
 
 def _unchecked_spec(env_id: str) -> EnvSpec:
@@ -212,6 +237,9 @@ def _make_bare(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) ->
 
 
 def _missing(env_id: str, error: Exception) -> BadInput:
+    newest = _latest_version(env_id.rpartition("-v")[0])
+    if type(error) is ImportError and error.name is None and newest is not None and newest.id != env_id:
+        return BadInput(f"environment {env_id!r} cannot be made: {error} Its newest version here is {newest.id!r}")
     said = f"{error} {error.__cause__}".lower()
     for word, extra in EXTRAS.items():
         if word in said:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import PlainDict
+from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig, EnvLike, as_config
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
@@ -40,7 +41,9 @@ def env_for(
         raise BadInput(f"{source} does not name its environment; name one: --env ID, or env= in Python")
     if trained is None:
         assert env is not None
-        return as_config(env, env_kwargs, wrappers, frame_stack)
+        config = as_config(env, env_kwargs, wrappers, frame_stack)
+        usual = config.frame_stack if isinstance(env, EnvConfig) else usual_frame_stack(config.env, config.env_kwargs)
+        return as_config(config, frame_stack=frame_stack or usual)
     config = as_config(trained if env is None else env)
     if not isinstance(env, EnvConfig):  # which is complete
         if config.env == trained.env:

@@ -37,6 +37,10 @@ class Checkpoints:
         found = [path for path in self.folder.glob("step_*") if PATTERN.fullmatch(path.name)]
         return [path for path in sorted(found) if path.is_dir() and is_inside(self.folder, path)]
 
+    def steps(self) -> list[int]:
+        """The environment steps of whole checkpoints, oldest first."""
+        return [int(path.name.removeprefix("step_")) for path in self.stored()]
+
     def save(self, env_steps: int, state: StateDict, keep: int) -> None:
         """Save one, then delete all but the newest `keep`."""
         whole, draft = self.folder / NAME.format(env_steps), self.folder / f".{NAME.format(env_steps)}"
@@ -83,7 +87,7 @@ class Checkpoints:
         """The state of the checkpoint at this step."""
         path = self.folder / NAME.format(env_steps)
         if not path.is_dir():
-            offered = ", ".join(str(int(each.name.removeprefix("step_"))) for each in self.stored()) or "none"
+            offered = ", ".join(map(str, self.steps())) or "none"
             raise UnusableFile(f"{self.folder} has no checkpoint at step {env_steps}; it has {offered}")
         return read_state(path, self.row_files)
 

@@ -15,6 +15,7 @@ from drl.core.network_parts import BACKBONES
 from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
+from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.wrapper_names import split_wrapper
 
@@ -31,8 +32,8 @@ class RunConfig:
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
-    worker_timeout: float = 60.0  # seconds that a worker process (async) may take to start, reset or step
-    frame_stack: int = 1  # observations the agent sees at once
+    worker_timeout: float = 60.0  # seconds that a worker process (async, video) may take to start, reset or step
+    frame_stack: int = 0  # observations the agent sees at once; 0: 4 for Atari games as in the DQN papers, else 1
     # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
     normalize_obs: bool | None = None
     # Divide by the standard deviation of the running discounted return; None: if the algorithm expects it.
@@ -59,7 +60,8 @@ class RunConfig:
     best_after: int = 0  # episodes before a best model is saved
     wandb_project: str | None = None  # Weights & Biases project; None: off
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
-    # budget, or 10 000 if the budget is in episodes.
+    # budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
+    # would take more than a tenth of the steps of training; the one at the end is always made.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
     checkpoint_every: int | None = None
@@ -75,15 +77,13 @@ class RunConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = (
-            "num_envs frame_stack total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
-        )
+        positive = "num_envs total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
-        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after"
+        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
@@ -114,7 +114,8 @@ class RunConfig:
     def env_config(self) -> EnvConfig:
         """The environment as its agent sees it."""
         arguments = plain_pairs("env_kwargs", self.env_kwargs)
-        return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=self.wrappers, frame_stack=self.frame_stack)
+        frames = self.frame_stack or usual_frame_stack(self.env, arguments)
+        return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=self.wrappers, frame_stack=frames)
 
     @property
     def all_seeds(self) -> list[int]:
@@ -160,11 +161,13 @@ class Experiment:
             if getattr(self, part) is None:
                 object.__setattr__(self, part, kind())
         backbone = BACKBONES.get(getattr(self.model, "backbone", "auto"))
-        expected = {
+        expected: PlainDict = {
             "normalize_obs": backbone is not None and backbone.normalize_obs,
             "normalize_reward": record.normalize_reward,
         }
         left_open = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
+        if self.run.frame_stack == 0:
+            left_open["frame_stack"] = self.run.env_config.frame_stack
         object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))  # type: ignore[arg-type]
 
     @classmethod

@@ -1,8 +1,9 @@
 """Evaluation: own environments, own random stream, frozen normalizer. It does not affect training."""
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
+from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
@@ -29,6 +31,8 @@ class Evaluation:
     """Finished episodes and their summary."""
 
     episodes: list[Episode]
+    env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
+    seconds: float | None = field(default=None, compare=False)  # that they took; never among the metrics
 
     def summary(self) -> dict[str, float]:
         """Means over the episodes; `success_rate` only if the environment defines success."""
@@ -50,6 +54,7 @@ class Evaluation:
             f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
             f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
             f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+            + (f" ({len(self.episodes) / self.seconds:.3g} a second)" if self.seconds else "")
         )
 
 
@@ -58,11 +63,11 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    obs, quiet_steps = envs.reset(), 0
+    obs, quiet_steps, vector_steps = envs.reset(), 0, 0
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
-        obs = step.obs
+        obs, vector_steps = step.obs, vector_steps + 1
         if agent.recurrent:
             agent.begin(step.over)
         for episode in step.episodes:
@@ -71,7 +76,7 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
         quiet_steps = 0 if step.episodes else quiet_steps + 1
         if quiet_steps > ENDLESS:
             raise EnvFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
-    return Evaluation([episode for by_env in finished for episode in by_env])
+    return Evaluation([episode for by_env in finished for episode in by_env], vector_steps * envs.num_envs)
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
@@ -114,7 +119,8 @@ def evaluate(
     timeout: float = PATIENCE,
     trust: bool = False,
 ) -> Evaluation:
-    """Play `episodes` episodes and return them. `explore=True` explores as in training.
+    """Play `episodes` episodes and return them. `explore=True` explores as in training. Rewards are never clipped, and
+    an Atari game is played to its end even if a lost life ended an episode of training.
 
     `agent` may be a run, or whatever `load_agent` takes. `env` is anything that `make_vec_env` takes; None: the
     environment of the training. Arguments, wrappers and frames at once are those of the training, unless given.
@@ -124,8 +130,11 @@ def evaluate(
         raise BadInput(f"episodes is {episodes}; expected at least 1")
     player: Agent = load_agent(agent) if isinstance(agent, str | Path) else agent
     config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)
+    config = replace(config, env_kwargs=whole_games(config.env, config.env_kwargs))
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}
     with open_vec_env(config, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
         check_fit(player, envs.obs_spec, envs.action_spec, config.env)
         with own_stream(player, seed):
-            return run_episodes(player, envs, episodes, explore)
+            started = time.perf_counter()
+            played = run_episodes(player, envs, episodes, explore)
+            return replace(played, seconds=time.perf_counter() - started)

@@ -4,22 +4,33 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from drl.core.agent_files import read_agent
+from drl.core.agent_files import check_finite, read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
-from drl.experiment.run_folder import find_agent_folder
+from drl.experiment.checkpoints import Checkpoints
+from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
 
 ENGINES = ("torch", "jax")  # each loads agents of both
 
 
-def load_agent(path: str | Path, model: object = None, device: str = "cpu", engine: str | None = None) -> Any:
+def load_agent(
+    path: str | Path,
+    model: object = None,
+    device: str = "cpu",
+    engine: str | None = None,
+    which: str | int | None = None,
+) -> Any:
     """The agent in an agent folder, a run, or the newest run of an experiment. Pass `model` if it is a custom one.
 
+    `which` chooses among those that a run keeps: final, best (by the window of training), best-evaluated, or the step
+    of a checkpoint.
     `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
     it is installed, else the other one, else NumPy.
     """
-    path = find_agent_folder(path)
+    if which is not None and str(which) not in KEPT:
+        return _at_step(path, str(which), load_agent(find_agent_folder(path, which), model, device, engine))
+    path = find_agent_folder(path, which)
     card, _ = read_agent(path)
     if engine is None:
         engine = _first_installed(card["engine"], path)
@@ -38,6 +49,16 @@ def load_agent(path: str | Path, model: object = None, device: str = "cpu", engi
 
 def _with_notes(agent: Any, card: PlainDict) -> Any:
     agent.notes = card["notes"]
+    return agent
+
+
+def _at_step(run: str | Path, step: str, agent: Any) -> Any:
+    """The final agent of a run, brought back to a checkpoint."""
+    if not hasattr(agent, "load_state_dict"):
+        raise BadInput("a checkpoint needs torch or jax; NumPy alone runs the final, best and best-evaluated agent")
+    state = Checkpoints(find_run(run) / "checkpoints").load(int(step))["trainer"]["agent"]
+    check_finite(state["model"], f"the checkpoint of {run} at step {step}")
+    agent.load_state_dict(state | {"rnn_state": None})
     return agent
 
 

@@ -32,7 +32,7 @@ def train(
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
     config: str | Path | Mapping[str, Any] | None = None,
-    preset: bool = True,
+    preset: bool | str = True,
     trust: bool = False,
     console: bool = True,
     **settings: Any,
@@ -43,7 +43,7 @@ def train(
     or a vector environment, which is stepped as it is. `wrappers` are names or classes. `model` is a config, a module,
     or a function from (obs_spec, action_spec) to a module. `trackers` are objects with `write` and `close`, or a
     function of the run that makes them. `stages` take logs and yield logs. `config` is a YAML file or a dict; modules
-    that a file names need `trust`. `console=False` prints nothing.
+    that a file names need `trust`. `preset` may be the name of one, such as rainbow. `console=False` prints nothing.
     """
     experiment = make_experiment(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
@@ -70,7 +70,7 @@ def make_experiment(
     wrappers: Iterable[WrapperLike] | None = None,
     model: object = None,
     config: str | Path | Mapping[str, Any] | None = None,
-    preset: bool = True,
+    preset: bool | str = True,
     trust: bool = False,
     **settings: Any,
 ) -> Experiment:
@@ -79,7 +79,8 @@ def make_experiment(
     import_plugins(settings.get("plugins", ()))
     record = find_algorithm(algorithm)
     described = as_settings(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
-    shipped = (load_preset(algorithm, described["env"]) if preset else None) or {}
+    name = preset if isinstance(preset, str) else None
+    shipped = (load_preset(algorithm, described["env"], name) if preset else None) or {}
     one_budget(shipped, from_file, settings)
     flat = shipped | from_file | described | settings | {"algorithm": algorithm}
     experiment = Experiment.from_flat(flat, source)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +12,10 @@ import numpy as np
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.specs import Array
 from drl.envs.make_vec_env import make_env
+from drl.envs.rendered_env import PICTURES, RenderedEnv
 from drl.experiment.config import RunConfig
+from drl.experiment.watch import write_film
 from drl.tracking.recorded_episodes import RecordedEpisode
-from drl.tracking.video import write_video
 
 Env = gym.Env[object, object]
 
@@ -51,8 +53,6 @@ UNREPEATABLE = "this environment does not repeat itself, or its version is anoth
 
 def open_again(run: RunConfig, mode: str | None) -> Env:
     """An environment of a run, to play an episode again; `mode` is how it is rendered."""
-    if mode == "rgb_array":
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     env = make_env(run.env_config, render_mode=mode, frame_stack=1)
     if mode is not None and env.render_mode != mode:
@@ -62,6 +62,7 @@ def open_again(run: RunConfig, mode: str | None) -> Env:
 
 def film_again(run: RunConfig, recorded: RecordedEpisode, path: Path) -> Path:
     """Write a recorded episode as an mp4."""
-    with open_again(run, "rgb_array") as env:
-        frames = (np.asarray(env.render()) for _ in play_again(env, recorded))
-        return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
+    with RenderedEnv(replace(run.env_config, frame_stack=1), timeout=run.worker_timeout) as env:
+        if env.render_mode is None:
+            raise BadInput(f"{run.env} cannot be drawn: it has no render mode {PICTURES!r}")
+        return write_film(path, env, play_again(env, recorded))

@@ -1,10 +1,12 @@
-"""Tuned settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names."""
+"""Settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names. `ALE__.yaml` is for every
+environment of the namespace `ALE/`, and `presets/<algorithm>/<name>/…` is chosen by `--preset NAME`."""
 
 import glob
 import re
 from collections.abc import Collection
 from pathlib import Path
 
+from drl.core.errors import BadInput, did_you_mean
 from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 
@@ -12,17 +14,30 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def preset_path(algorithm: str, env: str) -> Path:
-    return PRESETS / algorithm / f"{env.replace('/', '__').replace(':', '..')}.yaml"
+    """`algorithm` may be `dqn/rainbow`; `env` may be `ALE/*`, for all of a namespace."""
+    return PRESETS / algorithm / f"{env.removesuffix('*').replace('/', '__').replace(':', '..')}.yaml"
 
 
-def load_preset(algorithm: str, env: str) -> PlainDict | None:
-    """The preset's settings; None if this pair has no preset."""
+def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
+    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
+    path = _find(algorithm if name is None else f"{algorithm}/{name}", env)
+    if path is None and name is not None:
+        offers = [each for each, offered in list_presets() if preset_path(each, offered) == _find(each, env)]
+        names = [each.partition("/")[2] for each in offers if each.startswith(f"{algorithm}/")]
+        said = did_you_mean(name, names) if names else "it has none of another name"
+        raise BadInput(f"{algorithm} has no preset {name!r} for {env}; {said}")
+    return None if path is None else read_yaml(path)
+
+
+def _find(algorithm: str, env: str) -> Path | None:
     path = preset_path(algorithm, env)
     if len(path.name.encode(errors="replace")) > 255 or "\0" in env:  # no file can have this name
         return None
     if not path.is_file() and not re.search(r"-v\d+$", env):  # take the newest version, as Gymnasium does
         path = max(path.parent.glob(f"{glob.escape(path.stem)}-v*.yaml"), default=path)
-    return read_yaml(path) if path.is_file() else None
+    if not path.is_file() and "/" in env:
+        path = preset_path(algorithm, f"{env.partition('/')[0]}/*")
+    return path if path.is_file() else None
 
 
 BUDGETS = {"total_timesteps": "num_episodes", "num_episodes": "total_timesteps"}  # each, and the other kind
@@ -45,5 +60,11 @@ def preset_note(algorithm: str, env: str) -> str:
 
 
 def list_presets() -> list[tuple[str, str]]:
-    """Every (algorithm, env) that has a preset."""
-    return sorted((p.parent.name, p.stem.replace("__", "/").replace("..", ":")) for p in PRESETS.glob("*/*.yaml"))
+    """Every (algorithm, env) that has a preset, as `preset_path` takes them."""
+    files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml"))
+    return sorted((str(path.parent), _env_of(path.stem)) for path in files)
+
+
+def _env_of(stem: str) -> str:
+    env = stem.replace("__", "/").replace("..", ":")
+    return f"{env}*" if env.endswith("/") else env

@@ -226,9 +226,18 @@ def runs_in(experiment: Path) -> list[Path]:
     return [file.parent for file in sorted(experiment.glob("*/run.json")) if is_inside(experiment, file)]
 
 
-def find_agent_folder(path: str | Path) -> Path:
-    """The agent's folder, given that folder, its run, or an experiment: its newest run."""
+KEPT = {"final": "agent", "best": "models/best_agent", "best-evaluated": "models/best_evaluated_agent"}
+
+
+def find_agent_folder(path: str | Path, which: str | int | None = None) -> Path:
+    """The agent's folder, given that folder, its run, or an experiment: its newest run.
+
+    `which` is final, best (by the window of training), best-evaluated, or the step of a kept checkpoint, which has no
+    folder: that of the final agent. None: final, or best if the run was killed before there was one.
+    """
     given = Path(path)
+    if which is not None:
+        return _kept_agent(given, str(which))
     if not given.is_dir() or (given / "card.json").exists() or (given / "agent").exists():
         return find_agent(given)
     if not os.path.lexists(given / "run.json") and not runs_in(given):
@@ -238,6 +247,17 @@ def find_agent_folder(path: str | Path) -> Path:
     if not (run / "agent" / "card.json").is_file() and (run / "models" / "best_agent" / "card.json").is_file():
         return find_agent(run / "models" / "best_agent")  # killed before its first checkpoint
     return find_agent(run)
+
+
+def _kept_agent(given: Path, which: str) -> Path:
+    if os.path.lexists(given / "card.json"):
+        raise BadInput(f"{given} is one agent; {which!r} is for a run, which keeps several")
+    run = find_run(given)
+    steps = [str(step) for step in Checkpoints(run / "checkpoints").steps()]
+    there = [name for name, place in KEPT.items() if os.path.lexists(run / place / "card.json")]
+    if which not in there + steps:
+        raise BadInput(f"{run} keeps no agent {which!r}; it has {', '.join(there + steps) or 'none'}")
+    return find_agent(run / KEPT.get(which, KEPT["final"]))
 
 
 def find_run(path: str | Path) -> Path:

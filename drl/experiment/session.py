@@ -8,15 +8,16 @@ import warnings
 from collections.abc import Callable, Iterator
 
 from drl.core.contracts import Agent, Tracker
-from drl.core.errors import DrlError, EnvFailed, Interrupted, NonFinite
+from drl.core.errors import EnvFailed, Interrupted, NonFinite
 from drl.core.log import Log
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
+from drl.envs.faults import reason
 from drl.experiment import stages
 from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.evaluation import evaluate
+from drl.experiment.evaluation import Evaluation, evaluate
 from drl.experiment.extras import Stage
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
@@ -50,6 +51,7 @@ class Session:
         self.watchers = [guard(tracker) for tracker in kept]
         self.everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
         self.best = stages.BestModel()
+        self.evaluation_steps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
         self.earlier = 0.0  # seconds before this process
         self.started = time.monotonic()
         self.log: Log | None = None  # the last one
@@ -63,11 +65,13 @@ class Session:
         """Everything that the rest of the run depends on."""
         pending = None if self.pending is None else self.pending.state_dict()
         state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
-        return state | {"pending": pending}
+        return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
+        if "evaluation_steps" in state:  # not in checkpoints of earlier versions
+            self.evaluation_steps.load_state_dict(state["evaluation_steps"])
         self.earlier = float(state["seconds"])
         self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
 
@@ -134,8 +138,12 @@ class Session:
         if status == "finished":
             try:
                 if self.env is not None:
-                    evaluation = self._evaluate()
+                    evaluation = self._evaluate().summary()
                     self.save(lambda: run.note(final_evaluation=evaluation))
+                    score, steps = evaluation["mean_return"], trainer.env_steps
+                    stages.keep_evaluated(
+                        trainer.agent, lambda: run.models, score, self.best, self.save, env_steps=steps
+                    )
                 self._note_status(status)
                 with self.signals.at_once():
                     _illustrate(config, self.env, trainer.agent, run)
@@ -151,14 +159,19 @@ class Session:
         counts = {"env_steps": self.trainer.env_steps, "episodes": self.trainer.episodes}
         self.save(lambda: self.run.note(status=status, **counts))
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
         with self.signals.at_once():
             config = self.experiment.run
             # EnvPool has environments that Gymnasium does not know.
             vectorization = "envpool" if config.vectorization == "envpool" else "sync"
             episodes, seed = config.evaluation_episodes, config.seed
-            return evaluate(self.trainer.agent, self.env, episodes, seed, vectorization=vectorization).summary()
+            return evaluate(self.trainer.agent, self.env, episodes, seed, vectorization=vectorization)
+
+    def _evaluate_on_the_way(self) -> dict[str, float]:
+        result = self._evaluate()
+        self.evaluation_steps.add(result.env_steps)
+        return result.summary()
 
     def _save_agent(self) -> None:
         agent, models = self.trainer.agent, self.run.models
@@ -179,7 +192,9 @@ class Session:
         agent, logs = trainer.agent, self._logs()
         every = _evaluate_every(config)
         if every and self.env is not None:
-            logs = stages.evaluate_every(logs, every, self._evaluate)
+            always = config.evaluate_every is not None
+            allow = (lambda log: True) if always else self.evaluation_steps.allow
+            logs = stages.evaluate_every(logs, every, self._evaluate_on_the_way, allow)
         for stage in self.stages:
             logs = stage(logs)
         logs = stages.keep_models(
@@ -272,10 +287,16 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
 
 
 def _illustrate(config: RunConfig, env: EnvConfig | None, agent: Agent, run: Run) -> None:
+    if config.plots:
+        _attempt("plots", lambda: plot_run(run.folder))
+    if config.video and env is not None:
+        path = run.folder / "videos" / "final_agent.mp4"
+        _attempt("video", lambda: film(agent, env, path, config.seed, timeout=config.worker_timeout))
+
+
+def _attempt(what: str, make: Callable[[], object]) -> None:
+    """Pictures are not worth a run: whatever is raised becomes a warning."""
     try:
-        if config.plots:
-            plot_run(run.folder)
-        if config.video and env is not None:
-            film(agent, env, run.folder / "videos" / "final_agent.mp4", config.seed)
-    except (DrlError, OSError, RuntimeError, ValueError, ImportError) as error:
-        warnings.warn(f"plots or video were not made: {error}", stacklevel=2)
+        make()
+    except Exception as error:
+        warnings.warn(f"the run has no {what}: {reason(error)}", stacklevel=2)

@@ -18,6 +18,7 @@ from drl.core.log import Log
 from drl.core.state_files import StateDict
 
 P = ParamSpec("P")
+SHARE = 0.1  # of the steps of training: what evaluations may take by default
 
 
 def stop_at(
@@ -51,11 +52,43 @@ def stop_at(
             return
 
 
-def evaluate_every(logs: Iterable[Log], every: int, evaluate: Callable[[], dict[str, float]]) -> Iterator[Log]:
-    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps, unless a resumed run
-    gives a log that has been evaluated."""
+class EvaluationSteps:
+    """The environment steps of a run's evaluations, which by default are at most a tenth of those of training.
+
+    Steps, not seconds, so that a run evaluates at the same steps whenever it is repeated or resumed.
+    """
+
+    def __init__(self, episodes: int):
+        self.episodes = episodes  # of one evaluation
+        self.total = self.last = 0  # of all evaluations, and of the last one
+
+    def allow(self, log: Log) -> bool:
+        """Whether one more fits: it may take as long as the last one, or as its episodes do in training."""
+        if "mean_ep_len" not in log.recent:  # no episode has ended, so its length is unknown
+            return False
+        expected = max(self.last, self.episodes * log.recent["mean_ep_len"])
+        return self.total + expected <= SHARE * log.env_steps
+
+    def add(self, env_steps: int) -> None:
+        self.total, self.last = self.total + env_steps, env_steps
+
+    def state_dict(self) -> StateDict:
+        return {"total": self.total, "last": self.last}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.total, self.last = int(state["total"]), int(state["last"])
+
+
+def evaluate_every(
+    logs: Iterable[Log],
+    every: int,
+    evaluate: Callable[[], dict[str, float]],
+    allow: Callable[[Log], bool] = lambda log: True,
+) -> Iterator[Log]:
+    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps that `allow` allows,
+    unless a resumed run gives a log that has been evaluated."""
     for log in logs:
-        if _passed(log, every) and not log.evaluation:
+        if _passed(log, every) and not log.evaluation and allow(log):
             log.evaluation = evaluate()
         yield log
 
@@ -73,19 +106,25 @@ def checkpoint_every(
         yield log
 
 
+Attempt = Callable[[Callable[[], None]], object]  # calls what saves
+
+
 class BestModel:
     """What `keep_models` remembers of the logs so far."""
 
     def __init__(self) -> None:
         self.mean_return = float("-inf")  # the largest one that was saved
         self.full = False  # whether there were enough episodes for it to count
+        self.evaluated = float("-inf")  # the largest mean return of an evaluation whose agent was saved
 
     def state_dict(self) -> StateDict:
-        return {"mean_return": None if math.isinf(self.mean_return) else self.mean_return, "full": self.full}
+        numbers = {"mean_return": self.mean_return, "evaluated": self.evaluated}
+        return {name: None if math.isinf(value) else value for name, value in numbers.items()} | {"full": self.full}
 
     def load_state_dict(self, state: StateDict) -> None:
-        stored = state["mean_return"]
-        self.mean_return, self.full = float("-inf") if stored is None else float(stored), bool(state["full"])
+        stored = [state["mean_return"], state.get("evaluated")]  # runs of earlier versions lack the second
+        self.mean_return, self.evaluated = (float("-inf") if value is None else float(value) for value in stored)
+        self.full = bool(state["full"])
 
 
 def keep_models(
@@ -99,11 +138,12 @@ def keep_models(
     in_episodes: bool = False,
     in_sync: Callable[[], bool] = lambda: True,
     best: BestModel | None = None,
-    attempt: Callable[[Callable[[], None]], object] = lambda save: save(),
+    attempt: Attempt = lambda save: save(),
     **notes: object,
 ) -> Iterator[Log]:
     """Save `pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a
-    plain state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`.
+    plain state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`. The agent with the best evaluation is
+    `best_evaluated_agent/`.
 
     Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved before
     `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's card.
@@ -125,6 +165,9 @@ def keep_models(
         if better and log.episodes >= best_after and in_sync():
             attempt(functools.partial(save_best, log))
             best.mean_return = log.recent["mean_ep_return"]
+        if log.evaluation and in_sync():
+            notes_now = notes | {"env_steps": log.env_steps}
+            keep_evaluated(agent, models, log.evaluation["mean_return"], best, attempt, **notes_now)
         now = log.episodes if in_episodes else log.env_steps
         before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
         for number in range(1, num_checkpoints + 1):
@@ -132,6 +175,15 @@ def keep_models(
                 file = f"pi_ckpt{number}.pth"
                 attempt(lambda file=file: agent.save_policy_net(models() / file))  # type: ignore[misc]
         yield log
+
+
+def keep_evaluated(
+    agent: Agent, models: Callable[[], Path], mean_return: float, best: BestModel, attempt: Attempt, **notes: object
+) -> None:
+    """Save the agent as `best_evaluated_agent/` in the folder `models()` if no earlier evaluation was as good."""
+    if mean_return > best.evaluated:
+        attempt(lambda: agent.save(models() / "best_evaluated_agent", **notes, mean_return=mean_return))
+        best.evaluated = mean_return
 
 
 def track(logs: Iterable[Log], trackers: Iterable[Tracker]) -> Iterator[Log]:

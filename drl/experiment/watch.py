@@ -4,7 +4,8 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -17,10 +18,12 @@ from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
 from drl.envs.action_masks import mask_reader, stack_masks
+from drl.envs.async_vec_env import PATIENCE
 from drl.envs.env_config import EnvConfig, EnvLike
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
 from drl.envs.make_vec_env import make_env
+from drl.envs.rendered_env import RenderedEnv
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.agent_env import env_for
 from drl.experiment.evaluation import check_fit, own_stream
@@ -29,6 +32,7 @@ from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line
 MAX_FRAMES = 3000  # of one video; longer episodes are cut
+MAX_SECONDS = 300.0  # for one video; what takes longer is cut
 
 Env = gym.Env[object, Array]
 
@@ -102,18 +106,26 @@ def film(
     seed: int = 0,
     *,
     explore: bool = False,
+    timeout: float = PATIENCE,
 ) -> Path | None:
-    """Write one episode as an mp4; None if the environment cannot be rendered."""
+    """Write one episode as an mp4; None if the environment cannot be rendered. The environment is in a process of its
+    own, which has `timeout` seconds for its start and each step."""
     config = env_for(agent, env)
     if config.env.startswith(JAX_ONLY):
         return None
-    opened = _open(agent, config, "rgb_array")
-    with blamed(config.env), opened as single, own_stream(agent, seed):
-        if single.render_mode != "rgb_array":
+    with blamed(config.env), RenderedEnv(config, timeout=timeout) as drawn, own_stream(agent, seed):
+        check_fit(agent, drawn.obs_spec, drawn.action_spec, config.env)
+        if drawn.render_mode is None:
             return None
-        steps = play(agent, single, Seeds(seed).integer("film"), explore)
-        frames = (np.asarray(single.render()) for _ in itertools.islice(steps, MAX_FRAMES))
-        return write_video(path, frames, fps=int(single.metadata.get("render_fps") or 30))
+        return write_film(path, drawn, play(agent, drawn, Seeds(seed).integer("film"), explore))
+
+
+def write_film(path: Path, env: RenderedEnv, steps: Iterable[object]) -> Path:
+    """A picture after each step, until `MAX_FRAMES` or `MAX_SECONDS` are reached."""
+    end = time.monotonic() + MAX_SECONDS
+    timely = itertools.takewhile(lambda _: time.monotonic() < end, itertools.islice(steps, MAX_FRAMES))
+    frames = (np.asarray(env.render()) for _ in timely)
+    return write_video(path, frames, fps=int(env.metadata.get("render_fps") or 30))
 
 
 @contextlib.contextmanager
@@ -122,10 +134,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
     env_id = config.env
     if env_id.startswith(JAX_ONLY):
         raise BadInput(f"{env_id} runs in a compiled program and cannot be watched; use drl evaluate for its returns")
-    # pygame needs a sound card always, and a screen even for off-screen drawing.
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    if mode == "rgb_array":
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame needs a sound card
     env: Env = make_env(config)
     try:
         check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)

@@ -186,6 +186,9 @@ def test_help_version_and_list(tmp_path):
     assert drl("--version", cwd=tmp_path).stdout.startswith("drl ")
     assert "--clip-range" in drl("train", "ppo", "--help", cwd=tmp_path).stdout
     listed = drl("list", cwd=tmp_path).stdout
+    assert "ALE/*" in listed
+    assert "Ant-v2" not in listed
+    assert "Ant-v2 " in drl("list", "--all", "envs", cwd=tmp_path).stdout
     for word in ("reinforce", "CartPole-v1", "drl/Match-v0"):
         assert word in listed
 

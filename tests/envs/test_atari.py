@@ -1,5 +1,6 @@
 """Atari: what a learner sees, what is counted, and that ale-py's own vector environment shows the same."""
 
+import json
 import sys
 
 import numpy as np
@@ -10,6 +11,7 @@ from drl.core.configs import ReplayConfig
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.experiment.config import Experiment
+from drl.experiment.evaluation import evaluate
 from drl.experiment.launch import train
 
 PONG = "ALE/Pong-v5"
@@ -204,7 +206,6 @@ def test_a_tiny_dqn_run_and_its_film(tmp_path):
         "env": PONG,
         "env_kwargs": ["max_num_frames_per_episode=80"],
         "num_envs": 1,
-        "frame_stack": 4,
         "capacity": 500,
         "warmup": 40,
         "batch_size": 8,
@@ -221,6 +222,35 @@ def test_a_tiny_dqn_run_and_its_film(tmp_path):
     assert finished.log.env_steps == 64
     assert finished.evaluation["mean_length"] == 20
     assert (finished.folder / "videos" / "final_agent.mp4").stat().st_size > 1000
+    assert finished.agent.obs_spec.shape == (4, 84, 84), "a stack of 4, unasked"
+    assert json.loads((finished.folder / "agent" / "card.json").read_text())["notes"]["frame_stack"] == 4
+    kwargs = {"max_num_frames_per_episode": 80, "terminal_on_life_loss": True}
+    assert evaluate(finished.agent, PONG, 1, env_kwargs=kwargs).episodes[0].length == 20
+
+
+def test_an_evaluation_plays_whole_games_with_raw_rewards():
+    """Breakout without a move loses its five lives one after the other."""
+
+    class Waiting:
+        obs_spec, action_spec, recurrent, rng, rnn_state = None, None, False, None, None
+
+        def begin(self, over=None):
+            pass
+
+        def decide(self, obs, explore, mask):
+            return np.ones(len(obs), np.int64)  # FIRE: serve the ball, and do not move
+
+    agent, game = Waiting(), "ALE/Breakout-v5"
+    kwargs = {"terminal_on_life_loss": True, "noop_max": 0, "repeat_action_probability": 0.0}
+    with make_vec_env(game, 1, frame_stack=4) as envs:
+        agent.obs_spec, agent.action_spec = envs.obs_spec, envs.action_spec
+    (whole,) = evaluate(agent, game, 1, env_kwargs=kwargs).episodes
+    (same,) = evaluate(agent, game, 1, env_kwargs=kwargs | {"terminal_on_life_loss": False}).episodes
+    assert (whole.length, whole.episode_return) == (same.length, same.episode_return)
+    with make_vec_env(game, 1, env_kwargs=kwargs) as envs:
+        envs.reset()
+        life = next(length for length in range(1, 2000) if envs.step(np.ones(1, np.int64)).episodes)
+    assert whole.length > 2 * life
 
 
 def test_auto_takes_the_native_form_for_several_envs_where_it_is_sound():

@@ -144,3 +144,18 @@ def test_make_single_renders_and_stacks():
     assert env.render().ndim == 3
     env.close()
     assert isinstance(make_env("CartPole-v1"), gym.Env)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("LunarLander-v2", "Please use `LunarLander-v3` instead"),
+        ("CartPole-v7", r"doesn't exist. It provides versioned environments: \[ `v0`, `v1` \]"),
+        ("Ant-v2", r"moved to the gymnasium-robotics project .* Its newest version here is 'Ant-v5'"),
+        ("CartPol-v1", "did you mean 'CartPole-v1'"),
+    ],
+)
+def test_old_ids_get_the_advice_of_gymnasium(env_id, said):
+    with pytest.raises(BadInput, match=said) as caught:
+        make_vec_env(env_id)
+    assert "\n" not in str(caught.value)

@@ -92,5 +92,46 @@ def test_files_that_hold_no_settings(tmp_path, content):
 @pytest.mark.parametrize(("algorithm", "env"), list_presets())
 def test_presets_are_valid_and_say_their_budget(algorithm, env):
     preset = load_preset(algorithm, env)
-    experiment = Experiment.from_flat(preset | {"algorithm": algorithm, "env": env}, env)
+    experiment = Experiment.from_flat(preset | {"algorithm": algorithm.partition("/")[0], "env": env}, env)
     assert experiment.run.total_timesteps or experiment.run.num_episodes
+
+
+def test_a_preset_for_every_game_of_a_namespace():
+    assert load_preset("ppo", "ALE/Pong-v5") == load_preset("ppo", "ALE/*")
+    assert load_preset("ppo", "ALE/Breakout") == load_preset("ppo", "ALE/*")
+    assert load_preset("sac", "ALE/Pong-v5") is None
+    assert load_preset("ppo", "ALE") is None
+    assert load_preset("ppo", "Other/Pong-v5") is None
+    assert load_preset("dqn", "drl/BitFlip-v0")["her"] == "future", "one of its own comes first"
+
+
+def test_a_preset_by_name():
+    game = ["--env", "ALE/Pong-v5"]
+    experiment, source = read_experiment("dqn", [*game, "--preset", "rainbow", "--seed", "3"])
+    assert (experiment.model.noisy, experiment.buffer.n_step, experiment.run.seed) == (True, 3, 3)
+    assert source == "preset rainbow dqn/ALE/Pong-v5"
+    assert not read_experiment("dqn", game)[0].model.noisy
+    for flags, said in (
+        ([*game, "--preset", "rainbo"], "dqn has no preset 'rainbo' for ALE/Pong-v5; did you mean 'rainbow'"),
+        (["--env", "CartPole-v1", "--preset", "rainbow"], "dqn has no preset 'rainbow' for CartPole-v1; it has none"),
+        ([*game, "--preset", "rainbow", "--no-preset"], "give one of them"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            read_experiment("dqn", flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "frames"),
+    [
+        (["--env", "ALE/Pong-v5"], 4),
+        (["--env", "ale_py:ALE/Pong-v5"], 4),
+        (["--env", "ALE/Pong-v5", "--env-kwargs", "preprocess=false"], 1),
+        (["--env", "ALE/Pong-v5", "--frame-stack", "2"], 2),
+        (["--env", "CartPole-v1"], 1),
+        (["--env", "CartPole-v1", "--frame-stack", "3"], 3),
+    ],
+)
+def test_the_usual_frame_stack(flags, frames):
+    experiment, _ = read_experiment("ppo", [*flags, "--no-preset"])
+    assert experiment.run.frame_stack == frames
+    assert experiment.to_flat()["frame_stack"] == frames

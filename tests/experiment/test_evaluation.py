@@ -2,8 +2,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from drl.core.log import Episode
 from drl.envs.sync_vec_env import SyncVecEnv
-from drl.experiment.evaluation import own_stream, run_episodes
+from drl.experiment.evaluation import Evaluation, own_stream, run_episodes
 from drl.games.probes import CountingEnv
 
 
@@ -39,3 +40,11 @@ def test_evaluation_leaves_the_stream_and_the_memory_of_training_alone():
     assert drawn[0] == drawn[1]  # the same evaluation again
     assert agent.rng.random() == np.random.default_rng(3).random()
     assert agent.rnn_state == "what it remembers"
+
+
+def test_the_sentence_says_how_fast_and_the_summary_does_not():
+    episodes = [Episode(1.0, 5, True, None, 0)] * 3
+    assert Evaluation(episodes, seconds=2.0).sentence().endswith(", 3 episodes (1.5 a second)")
+    assert Evaluation(episodes).sentence().endswith(", 3 episodes")
+    assert Evaluation(episodes, seconds=2.0).summary() == Evaluation(episodes).summary()
+    assert Evaluation(episodes, seconds=2.0) == Evaluation(episodes)

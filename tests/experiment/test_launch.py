@@ -8,6 +8,7 @@ import torch
 import yaml
 
 import drl
+from drl.cli.entry import main
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
 from drl.envs.make_vec_env import make_vec_env
@@ -100,6 +101,48 @@ def test_the_saved_agent_is_the_trained_one(tmp_path):
     one = evaluate(loaded, "CartPole-v1", 5, seed=3).summary()
     assert one == evaluate(finished.agent, "CartPole-v1", 5, seed=3).summary()
     assert one["episodes"] == 5
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_which_agent_of_a_run_is_loaded(tmp_path, engine, capsys):
+    settings = {"engine": engine, "vectorization": "sync", "normalize_obs": True, "plots": False}
+    finished = run(tmp_path, **settings, checkpoint_every=128, keep_checkpoints=3, evaluate_every=128)
+    folder = finished.folder
+
+    def params(which):
+        return drl.load_agent(folder, which=which).state_dict()["model"]
+
+    final = params(None)
+    for same in ("final", 512, "512"):
+        for name, array in params(same).items():
+            np.testing.assert_array_equal(array, final[name])
+    assert any((array != final[name]).any() for name, array in params(256).items())
+    earlier = drl.load_agent(folder, which=256)
+    state = read_state(folder / "checkpoints" / "step_000000000256", None)["trainer"]["agent"]
+    for name, array in earlier.state_dict()["model"].items():
+        np.testing.assert_array_equal(array, state["model"][name])
+    np.testing.assert_array_equal(earlier.normalizer.running_stats[""].mean, state["normalizer"]["stats"][""]["mean"])
+    for which, place in (("best", "best_agent"), ("best-evaluated", "best_evaluated_agent")):
+        (stored,) = (folder / "models" / place).glob("weights-*")
+        drl.load_agent(folder, which=which).save(tmp_path / place)
+        assert (tmp_path / place / stored.name).is_file(), "the same checksum"
+    assert main(["evaluate", str(folder), "--which", "256", "--episodes", "1"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(folder), "--which", "100", "--episodes", "1"]) == 2
+    offered = "it has final, best, best-evaluated, 256, 384, 512"
+    assert f"{folder} keeps no agent '100'; {offered}\n" in capsys.readouterr().err
+    for path, said in ((folder / "agent", "is one agent"), (tmp_path / "nowhere", "not a run folder")):
+        with pytest.raises(BadInput, match=said):
+            drl.load_agent(path, which="best")
+    with pytest.raises(BadInput, match="needs torch or jax"):
+        drl.load_agent(folder, engine="numpy", which=256)
+
+
+def test_the_best_evaluated_agent_is_the_final_one_without_another_evaluation(tmp_path):
+    finished = run(tmp_path, evaluate_every=0, plots=False)
+    card = json.loads((finished.folder / "models" / "best_evaluated_agent" / "card.json").read_text())
+    assert card["notes"]["mean_return"] == finished.evaluation["mean_return"]
+    assert card["notes"]["env_steps"] == 512
 
 
 def test_an_agent_that_does_not_fit_a_env_is_refused(tmp_path):

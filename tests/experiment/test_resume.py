@@ -208,10 +208,10 @@ def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path):
         assert next(trainer()).learning_steps == 2
 
 
-def whole_and_stopped(tmp_path, settings, after=3):
+def whole_and_stopped(tmp_path, settings, after=3, **changes):
     """Two runs with the same settings: a finished one, and one that an exception has torn down after some logs."""
     here = {"results_dir": str(tmp_path), "checkpoint_every": 300, "evaluate_every": 500, "evaluation_episodes": 2}
-    flat = settings.to_flat() | here
+    flat = settings.to_flat() | here | changes
     finished = train(Experiment.from_flat(flat | {"name": "whole"}, "test"), console=False)
 
     class Killed(BaseException):
@@ -253,12 +253,27 @@ def test_a_run_is_resumed_without_a_gap_or_a_doubled_row(case, after, tmp_path):
     assert rows(stopped) == rows(whole)
     assert table(stopped) == table(whole)
     assert weights(stopped) == weights(whole)
-    best = [(folder / "models" / "best_agent" / "card.json").read_text() for folder in (whole, stopped)]
-    assert best[0] == best[1]
+    for best in ("best_agent", "best_evaluated_agent"):
+        one, two = ((folder / "models" / best / "card.json").read_text() for folder in (whole, stopped))
+        assert one == two
     record = json.loads((stopped / "run.json").read_text())
     assert (record["status"], record["resumed"][0]["resumed"]) == ("finished", "exact")
     assert record["final_evaluation"] == json.loads((whole / "run.json").read_text())["final_evaluation"]
     assert not is_unfinished(stopped)
+
+
+def test_evaluations_that_are_left_out_are_left_out_by_a_resumed_run(tmp_path):
+    """By default: a few short episodes fit into a tenth of the steps so far, others do not."""
+    settings = Experiment.from_flat(CASES["ppo"].to_flat() | {"total_timesteps": 2000}, "test")
+    changes = {"evaluate_every": None, "evaluation_episodes": 1}
+    whole, stopped = whole_and_stopped(tmp_path, settings, 12, **changes)
+    resume(stopped, console=False)
+    assert rows(stopped) == rows(whole)
+    evaluated = [row["env_steps"] for row in rows(whole) if "evaluation/mean_return" in row]
+    assert 0 < len(evaluated) < 10
+    newest = [Checkpoints(folder / "checkpoints").load_newest()["evaluation_steps"] for folder in (whole, stopped)]
+    assert newest[0] == newest[1]
+    assert newest[0]["total"] >= len(evaluated)
 
 
 def test_seeds_of_one_program_continue_together(tmp_path):

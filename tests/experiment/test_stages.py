@@ -37,6 +37,34 @@ def test_evaluations_come_at_the_first_log_after_each_multiple():
     assert [log.env_steps for log in found if log.evaluation] == [140, 210, 350, 420]
 
 
+@pytest.mark.parametrize(("length", "expected"), [(1.0, [100, 200, 300, 400]), (5.0, [200]), (20.0, [])])
+def test_evaluations_take_at_most_a_tenth_of_the_steps(length, expected):
+    """Four episodes each; they turn out to be twice as long as those of training."""
+    steps = stages.EvaluationSteps(episodes=4)
+
+    def evaluate():
+        steps.add(round(8 * length))
+        return {"mean_return": 1.0}
+
+    source = logs(recent=lambda i: {"mean_ep_len": length})
+    found = itertools.islice(stages.evaluate_every(source, 100, evaluate, steps.allow), 4)
+    assert [log.env_steps for log in found if log.evaluation] == expected
+    assert steps.total == round(8 * length) * len(expected)
+
+
+def test_the_length_of_an_evaluation_is_not_guessed():
+    assert not stages.EvaluationSteps(episodes=1).allow(next(logs()))
+
+
+def test_a_resumed_run_remembers_the_steps_of_its_evaluations():
+    steps, again = stages.EvaluationSteps(2), stages.EvaluationSteps(2)
+    steps.add(7)
+    steps.add(3)
+    again.load_state_dict(steps.state_dict())
+    assert (again.total, again.last) == (10, 3)
+    assert not again.allow(next(logs(recent=lambda i: {"mean_ep_len": 1.0})))
+
+
 def test_checkpoints_skip_multiples_that_one_step_passed_together():
     saved = []
     list(itertools.islice(stages.checkpoint_every(logs(step=250), 100, lambda log: saved.append(log.env_steps)), 3))
@@ -103,3 +131,35 @@ def test_track_hands_every_log_to_every_tracker_and_progress_passes_them_on():
     one, two = Collector(), Collector()
     list(itertools.islice(stages.progress(stages.track(logs(), [one, two]), env_steps=300), 3))
     assert one.seen == two.seen == [1, 2, 3]
+
+
+def test_the_best_evaluation_is_kept_too(tmp_path):
+    """Evaluations 1, 3, 3, 2 in a run that gets worse all the time; a resumed run goes on comparing."""
+    saved, scores = [], [1.0, 3.0, 3.0, 2.0, 4.0]
+
+    class Agent(FakeAgent):
+        def save(self, folder, **notes):
+            if folder.name == "best_evaluated_agent":
+                saved.append((notes["env_steps"], notes["mean_return"], notes["env"]))
+
+    def source():
+        return logs(
+            recent=lambda i: {"mean_ep_return": -i, "window": i}, evaluation=lambda i: {"mean_return": scores[i - 1]}
+        )
+
+    best = stages.BestModel()
+    list(itertools.islice(stages.keep_models(source(), Agent(), tmp_path, 500, 0, best=best, env="here"), 4))
+    assert saved == [(100, 1.0, "here"), (200, 3.0, "here")]
+    again = stages.BestModel()
+    again.load_state_dict(best.state_dict())
+    list(itertools.islice(stages.keep_models(source(), Agent(), tmp_path, 500, 0, best=again, env="here"), 5))
+    assert saved[2:] == [(500, 4.0, "here")]
+    ahead = stages.keep_models(source(), Agent(), tmp_path, 500, 0, in_sync=lambda: False, env="here")
+    list(itertools.islice(ahead, 5))
+    assert len(saved) == 3, "the agent is ahead of its log"
+
+
+def test_what_earlier_versions_remember_is_read():
+    best = stages.BestModel()
+    best.load_state_dict({"mean_return": 2.0, "full": True})
+    assert (best.mean_return, best.evaluated) == (2.0, float("-inf"))

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from broken_envs import Broken
 from fault_cases import LONG, some
+from killed_parents import kill_the_parent
 
 from drl.cli.entry import main
 from drl.core.errors import EnvFailed
@@ -23,7 +23,6 @@ from drl.envs.async_vec_env import AsyncVecEnv
 KIND = "workers"
 pytestmark = pytest.mark.filterwarnings("default")
 
-ROOT = Path(__file__).parents[2]
 ENV = "tests.faults.broken_envs:Broken-v0"
 TINY = "--num-envs 2 --total-timesteps 40 --evaluate-every 0 --evaluation-episodes 1 --compile off --threads 1 --quiet"
 TINY += " --no-plots --no-video --no-tensorboard --hidden-sizes 8 --no-preset --vectorization async"
@@ -173,34 +172,6 @@ threading.Thread(target=play).start()
 """
 
 
-def _alive(pid):
-    try:  # a dead process that nobody waited for is a zombie
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def _until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
-def _kill_the_parent(command, folder, processes, after=0.3):
-    """Start a command that makes environments, SIGKILL it once there are so many processes, wait until all are gone."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    parent = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _until(lambda: len(list(folder.iterdir())) >= processes or parent.poll() is not None)
-        assert parent.poll() is None
-        time.sleep(after)  # they hang now
-    finally:
-        parent.kill()
-        parent.wait()
-    _until(lambda: not any(_alive(int(path.name)) for path in folder.iterdir()), 30.0)
-
-
 ORPHANS = [(how, "main") for how in ("step:locked", "step:hang", "never", "step:spin", "reset:hang", "worker:locked")]
 ORPHANS += [(how, "thread") for how in ("never", "step:hang", "step:spin", "reset:hang", "worker:hang")]
 
@@ -208,14 +179,14 @@ ORPHANS += [(how, "thread") for how in ("never", "step:hang", "step:spin", "rese
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize(("how", "thread"), some(ORPHANS, 1))
 def test_no_worker_survives_a_killed_parent(tmp_path, tally, how, thread):
-    _kill_the_parent([sys.executable, "-c", SCRIPT, how, str(tmp_path), thread], tmp_path, 4)
+    kill_the_parent([sys.executable, "-c", SCRIPT, how, str(tmp_path), thread], tmp_path, 4)
     tally(KIND)
 
 
 @pytest.mark.skipif(not LONG, reason="a few seconds each")
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_no_worker_survives_a_parent_that_is_killed_while_it_starts_them(tmp_path, tally, processes):
-    _kill_the_parent([sys.executable, "-c", SCRIPT, "worker:hang", str(tmp_path), "main"], tmp_path, processes, 0.0)
+    kill_the_parent([sys.executable, "-c", SCRIPT, "worker:hang", str(tmp_path), "main"], tmp_path, processes, 0.0)
     tally(KIND)
 
 
@@ -232,5 +203,5 @@ def test_no_worker_survives_a_killed_command(tmp_path, tally, command, how):
     common = ["dqn", "--env", ENV, "--config", str(config), "--results-dir", str(tmp_path / "results"), "--quiet"]
     more = [] if command == "train" else ["--n-jobs", "2", "--num-timesteps-per-trial", "99"]
     # The command's own environment, and two workers.
-    _kill_the_parent([sys.executable, "-m", "drl.cli.entry", command, *common, *more], pids, 3, 1.0)
+    kill_the_parent([sys.executable, "-m", "drl.cli.entry", command, *common, *more], pids, 3, 1.0)
     tally(KIND)
