@@ -187,9 +187,9 @@ class AtariFrames(GymWrapper):
         return self._observe(), reward, game_over or self._life_lost, False, {"lives": lives}
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        if self._life_lost and seed is None:
-            self._hold(self._noop)  # continue the same game
-        if not self._life_lost or seed is not None or self.ale.game_over():
+        if self._life_lost:
+            self._hold(self._noop)  # continue the same game, whatever the seed
+        if not self._life_lost or self.ale.game_over():
             self._new_game(seed, options)
         self._life_lost = False
         self._lives = self.ale.lives()

@@ -153,6 +153,16 @@ def test_the_learner_sees_signs_and_episodes_are_raw(vectorization):
     assert totals[True][1] == totals[True][0] / 10  # pills of 10 points each
 
 
+def test_a_lost_life_goes_on_with_the_game_in_sync():
+    """Episodes of sync and async begin with a seed, which must not begin a new game."""
+    kwargs = {"terminal_on_life_loss": True, "noop_max": 0, "fire_reset": True}
+    with make_vec_env("ALE/Breakout-v5", 1, vectorization="sync", env_kwargs=kwargs) as envs:
+        envs.reset()
+        while not envs.step(np.ones(1, np.int64)).episodes:
+            pass
+        assert envs.envs[0].unwrapped.ale.lives() == 4
+
+
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     env = make_env("ALE/Breakout-v5", env_kwargs={"terminal_on_life_loss": True, "fire_reset": True})
     rng = np.random.default_rng(0)
