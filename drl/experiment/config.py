@@ -48,6 +48,9 @@ class RunConfig:
     window: int = 100  # episodes in the statistics of recent episodes
     best_after: int = 0  # episodes before a best model is saved
     wandb_project: str | None = None  # Weights & Biases project; None: off
+    # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.
+    mlflow_experiment: str | None = None
+    group: str | None = None  # of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
     # budget, or 10 000 if the budget is in episodes.
     evaluate_every: int | None = None
@@ -75,7 +78,7 @@ class RunConfig:
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
-        require(self, "a name", "env device wandb_project", lambda x: x.strip() != "")
+        require(self, "a name", "env device wandb_project mlflow_experiment group", lambda x: x.strip() != "")
         if self.vectorization == "async" and self.num_envs > MOST_PROCESSES:
             raise BadInput(
                 f"num_envs is {self.num_envs:,} with vectorization 'async', a process for each; expected at most "
@@ -85,6 +88,10 @@ class RunConfig:
             raise BadInput(
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
+            )
+        if self.group is not None and self.wandb_project is None and self.mlflow_experiment is None:
+            raise BadInput(
+                f"group is {self.group!r} without W&B and MLflow; add --wandb-project or --mlflow-experiment"
             )
         self.env_arguments  # noqa: B018 (checks every value)
 

@@ -1,8 +1,6 @@
 """`train`: run an `Experiment` and write its run folder. `resume`: continue a run exactly where it stopped."""
 
 import contextlib
-import importlib.util
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +8,13 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
 from drl.envs.trust import check_trusted
 from drl.experiment import stages
+from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
@@ -23,13 +22,11 @@ from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, rea
 from drl.experiment.session import Finished, Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
-from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
+from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
 from drl.tracking.recorded_episodes import FILE as EPISODES
 from drl.tracking.recorded_episodes import EpisodeTracker
-from drl.tracking.tensorboard_events import TensorBoardTracker
-from drl.tracking.wandb_runs import WandbTracker
 
 MakeTrackers = Callable[[Run], list[Tracker]]
 DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
@@ -101,9 +98,6 @@ def is_unfinished(folder: Path) -> bool:
 
 def train_seeds(experiment: Experiment, console: bool = True) -> list[Finished]:
     """Train `num_seeds` seeds in one compiled program: a run folder for each, and a picture of all of them."""
-    config = experiment.run
-    if config.wandb_project is not None:
-        raise BadInput(f"wandb_project takes one run at a time; leave it out with num_seeds {config.num_seeds}")
     in_one_program(experiment)
     return _train_seeds(experiment, None, console)
 
@@ -116,9 +110,7 @@ def _train(
     origin: Origin | None = None,
 ) -> Finished:
     """Train in a new run folder, or in that of `resumed`."""
-    config = experiment.run
-    if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
+    check_boards(experiment.run)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -129,11 +121,8 @@ def _train(
         run = resumed or _begin_run(experiment, trainer)
         stack.callback(run.close)
         own = _trackers(experiment, run, console) + [InThread(each) for each in (trackers(run) if trackers else [])]
-        board = None
-        if config.wandb_project is not None:
-            board = _board(config.wandb_project, experiment, run)
-            stack.enter_context(contextlib.closing(board))
-        session = Session(experiment, trainer, run, own, board, signals)
+        session = Session(experiment, trainer, run, own, boards_of(experiment, run), signals)
+        stack.callback(session.close)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -141,14 +130,12 @@ def _train(
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
             run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
             session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
-        finished = drive([session])[0]
-        if board is not None:
-            board.finish()
-    return finished
+        return drive([session])[0]
 
 
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:
-    config, sessions = experiment.run, []
+    config, sessions = experiment.run, list[Session]()
+    check_boards(config)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -158,14 +145,18 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
             one = replace(experiment, run=replace(config, seed=config.seed + number, num_seeds=1))
             run = resumed[number] if resumed else _begin_run(one, trainer)
             stack.callback(run.close)
-            trackers = _trackers(one, run, console and number == 0)  # only the first seed has a panel
-            sessions.append(Session(one, trainer, run, trackers, None, signals))
+            label = f"seed {one.run.seed}, of {len(trainers)} seeds" if len(trainers) > 1 else ""
+            trackers = _trackers(one, run, console and number == 0, label)  # only the first seed has a panel
+            first = sessions[0].run.folder if sessions else run.folder
+            boards = boards_of(one, run, group=f"{first.parent.name}_{first.name}")
+            sessions.append(Session(one, trainer, run, trackers, boards, signals))
+            stack.callback(sessions[-1].close)
         for session in sessions:
             if resumed is None:
                 session.run.note(seed_batch=[each.run.folder.name for each in sessions])
             else:
                 _continue(session)
-        finished = drive(sessions)
+        finished = drive(sessions, console)
     folders = [each.folder for each in finished]
     if config.plots and len(folders) > 1:
         with contextlib.suppress(DrlError, OSError, ValueError):
@@ -250,26 +241,14 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer) -> Run:
     return run
 
 
-def _board(project: str, experiment: Experiment, run: Run) -> WandbTracker:
-    """The run at W&B: a new one, or that of the process that this one continues."""
-    if "wandb_id" not in run.record:
-        run.note(wandb_id=secrets.token_hex(8))
-    metrics = run.folder / "metrics.jsonl"
-    logged = [int(row.get("learning_steps", 0)) for row in read_metrics(metrics)] if metrics.is_file() else []
-    name, settings = run.folder.name, experiment.to_flat()
-    return WandbTracker(project, settings, run.folder, name, str(run.record["wandb_id"]), max(logged, default=-1))
-
-
-def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
+def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") -> list[Tracker]:
     config = experiment.run
     trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
     if config.record_episodes:
         trackers.append(EpisodeTracker(run.folder / EPISODES))
-    if config.tensorboard:
-        trackers.append(TensorBoardTracker(run.folder / "tensorboard"))
     if console and config.quiet:
         trackers.append(QuietConsole())
     elif console:
         steps = None if config.num_episodes else config.budget
-        trackers.append(ConsoleTracker(total_timesteps=steps, total_episodes=config.num_episodes, window=config.window))
+        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label))
     return trackers
