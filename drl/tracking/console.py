@@ -8,6 +8,7 @@ import atexit
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from drl.core.errors import BadInput
@@ -70,6 +71,7 @@ class ConsoleTracker:
         self._shown: Log | None = None
         self._shown_at = 0.0
         self._evaluated: Log | None = None  # the panel keeps the latest evaluation
+        self._updated: Log | None = None  # and the latest update: a log of a replay may have none
         self._pace: Pace | None = None  # of this process, in shares of the budget; from the first log
         self._earlier = 0.0  # seconds that earlier processes of a resumed run have learned
 
@@ -77,6 +79,8 @@ class ConsoleTracker:
         self._last = log
         if log.evaluation:
             self._evaluated = log
+        if log.learn:
+            self._updated = log
         if self._pace is None:
             self._begin(log)
         if self._due(log):
@@ -86,8 +90,7 @@ class ConsoleTracker:
         """Show the last log and release the terminal. May be called twice."""
         try:
             if self._last is not None and not self.live:
-                found = blocks(self._last, self.total_timesteps, self.window, self._times(self._last))
-                self._print(plain_text(found))
+                self._print(plain_text(self._blocks(self._last)))
             elif self._last is not None and self._last is not self._shown:
                 self._show(self._last)
         finally:
@@ -145,8 +148,13 @@ class ConsoleTracker:
         atexit.register(self._panel.stop)  # restores the cursor if close() is never called
         self._panel.start(refresh=True)
 
+    def _blocks(self, log: Log) -> list[Block]:
+        if not log.learn and self._updated is not None:
+            log = replace(log, learn=self._updated.learn, trainer=self._updated.trainer | log.trainer)
+        return blocks(log, self.total_timesteps, self.window, self._times(log))
+
     def _render(self, log: Log, console: "Console") -> "Group":
-        found = blocks(log, self.total_timesteps, self.window, self._times(log))
+        found = self._blocks(log)
         if self._evaluated is not None:
             shown = blocks(self._evaluated)[-1]
             found = [block for block in found if block.title != "EVALUATION"]

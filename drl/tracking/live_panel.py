@@ -2,12 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from drl.tracking.log_blocks import Block, sentence
+from drl.tracking.log_blocks import Block
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
 COLUMNS, ROWS = 100, 40  # what the boxes need
+# What the compact form shows of a block, by the first word of its title; of other blocks everything.
+MOST_WANTED = {
+    "ROLLOUT": (),
+    "TRAINER": ("timesteps_count", "total_timesteps", "episodes_count", "clip_range", "steps_per_second"),
+    "EVALUATION": ("mean_return", "std_return", "success_rate", "episodes"),
+}
 
 
 def draw(found: list[Block], status: "RenderableType", columns: int, rows: int) -> "Group":
@@ -37,18 +43,18 @@ def _box(block: Block, height: int) -> "RenderableType":
 
 
 def _compact(found: list[Block]) -> "list[RenderableType]":
-    """One paragraph per block. Without the block of the last rollout, which changes much and says little."""
+    """A paragraph for each block, with what matters most of it."""
     from rich.text import Text
 
-    whole = {name: value for block in found for name, value in block.fields.items()}
+    everything = {name: value for block in found for name, value in block.fields.items()}
     lines: list[RenderableType] = []
     for block in found:
-        fields = block.fields
-        if block.title == "ROLLOUT STATISTICS":
-            continue
-        if block.title == "LEARNING" and "approx_kl" in whole:
-            fields = {"approx_kl": whole["approx_kl"]} | fields
-        if block.title == "TRAINER STATISTICS":
-            fields = {name: value for name, value in fields.items() if name not in ("total_time", "time_left")}
-        lines.append(Text.assemble((block.title, "bold cyan"), "  ", sentence(fields)))
+        fields, word = block.fields, block.title.split()[0]
+        if word in MOST_WANTED:
+            fields = {name: fields[name] for name in MOST_WANTED[word] if name in fields}
+        if word == "LEARNING" and "approx_kl" in everything:
+            fields = {"approx_kl": everything["approx_kl"]} | fields
+        if fields:
+            pairs = "  ".join(f"{name}={value}" for name, value in fields.items())  # a name stays with its value
+            lines.append(Text.assemble((block.title, "bold cyan"), "  ", pairs))
     return lines

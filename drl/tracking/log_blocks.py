@@ -100,11 +100,3 @@ def plain_text(found: list[Block]) -> str:
         lines = [f"  {name + ':':<{width}}{value:>13}" for name, value in block.fields.items()]
         parts.append("\n".join([block.title, "-" * 35, *lines]))
     return "=" * 35 + "\n" + "\n\n".join(parts) + "\n" + "=" * 35 + "\n"
-
-
-def sentence(fields: Mapping[str, str]) -> str:
-    """
-    >>> sentence({"loss": "0.5", "entropy": "0.69"})
-    'loss 0.5 · entropy 0.69'
-    """
-    return " · ".join(f"{name} {value}" for name, value in fields.items())

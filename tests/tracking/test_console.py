@@ -200,6 +200,19 @@ def test_live_panel_shows_the_numbers_and_gives_the_cursor_back(monkeypatch, clo
     assert "EVALUATION at 2,048" in joined
 
 
+def test_a_log_without_an_update_keeps_the_numbers_of_the_latest():
+    stream = io.StringIO()
+    tracker = ConsoleTracker(stream=stream)
+    tracker.write(Log(8, 0, 1, learn={"loss": 0.25}, trainer={"learning_rate": 0.5, "epsilon": 0.9}))
+    tracker.write(Log(16, 0, 2, trainer={"epsilon": 0.8}))
+    tracker.close()
+    shown = dict(re.findall(r"(\w+): +(\S+)", stream.getvalue()))
+    assert (
+        shown.items()
+        >= {"loss": "0.2500", "learning_rate": "0.5000", "epsilon": "0.8000", "timesteps_count": "16"}.items()
+    )
+
+
 def test_the_share_follows_the_budget_that_ends_first(clock):
     stream = io.StringIO()
     for steps in (None, 3072):
