@@ -75,11 +75,11 @@ class MlflowTracker(BoardInThread):
         """A client, and MLflow's id of the run: a new one, or that of the process that this one continues."""
         for name, value in UNLESS_SET.items():
             os.environ.setdefault(name, value)
-        for library in ("mlflow", "alembic"):
-            logging.getLogger(library).setLevel(logging.ERROR)  # they print about tables into the panel
         from mlflow.entities import Param, RunStatus
         from mlflow.tracking import MlflowClient
 
+        for library in ("mlflow", "alembic"):  # they would print about tables into the panel
+            logging.getLogger(library).setLevel(logging.ERROR)
         client, experiment = self._opened(MlflowClient)
         found = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
         if found:

@@ -1,7 +1,9 @@
 import json
 
+import pytest
+
 from drl.core.algorithms import ALGORITHMS
-from drl.experiment.ablation import ablate, variants
+from drl.experiment.ablation import _run, ablate, variants
 from drl.experiment.config import Experiment
 
 SWITCHES = ALGORITHMS["dqn"].switches
@@ -36,3 +38,20 @@ def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(tmp_p
     ablate(base, seeds=1, episodes=3)
     assert len(list(folder.rglob("run.json"))) == runs + 1
     assert "14 of 14" in capsys.readouterr().out
+
+
+def test_the_runs_of_an_ablation_are_one_group(tmp_path, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def train(experiment, console):
+        raise Seen(experiment.run.group)
+
+    monkeypatch.setattr("drl.experiment.launch.train", train)
+    for changes, group in (
+        ({}, "None"),
+        ({"wandb_project": "p"}, "parts"),
+        ({"wandb_project": "p", "group": "g"}, "g"),
+    ):
+        with pytest.raises(Seen, match=group):
+            _run(Experiment.from_flat(TINY | changes, "test"), tmp_path / "parts", "plain", 0, 1)
