@@ -3,6 +3,7 @@
 Runs go to the server or file that `MLFLOW_TRACKING_URI` names, otherwise into `mlflow.db` in the results folder.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 SEND_SECONDS = 1.0  # between two transactions
 MOST_METRICS, MOST_PARAMS, MOST_LETTERS = 900, 90, 500  # of one transaction, and of the value of a parameter
 ID_TAG = "drl.id"  # by which a resumed run finds its own
-TRIES = 5  # to open a database that several runs create at once
+PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds between attempts to open a store that several runs create at once
 ARTIFACTS = ("agent", "plots", "videos")  # folders of a run
 STATUS = {"finished": "FINISHED"}  # MLflow's word for ours; KILLED for what a signal has stopped
 UNLESS_SET = {
@@ -95,23 +96,23 @@ class MlflowTracker(BoardInThread):
     def _opened(self, make_client: "type[MlflowClient]") -> "tuple[MlflowClient, str]":
         """A client, and the id of the experiment. Runs that start together create both together, and all but one
         fail the first time."""
+        for pause in PAUSES:
+            with contextlib.suppress(Exception):
+                return self._open(make_client)
+            time.sleep(pause)
+        return self._open(make_client)
+
+    def _open(self, make_client: "type[MlflowClient]") -> "tuple[MlflowClient, str]":
         uri, place = os.environ.get("MLFLOW_TRACKING_URI"), None
         if not uri:
             self.store.mkdir(parents=True, exist_ok=True)
             uri = f"sqlite:///{self.store.resolve() / 'mlflow.db'}"
             place = (self.store.resolve() / "mlartifacts").as_uri()
-        for attempt in range(TRIES):
-            try:
-                client = make_client(tracking_uri=uri)
-                known = client.get_experiment_by_name(self.experiment)
-                if known is not None:
-                    return client, str(known.experiment_id)
-                return client, str(client.create_experiment(self.experiment, artifact_location=place))
-            except Exception:
-                if attempt == TRIES - 1:
-                    raise
-                time.sleep(0.5 * (attempt + 1))
-        raise AssertionError("unreachable")
+        client = make_client(tracking_uri=uri)
+        known = client.get_experiment_by_name(self.experiment)
+        if known is not None:
+            return client, str(known.experiment_id)
+        return client, str(client.create_experiment(self.experiment, artifact_location=place))
 
 
 def _log(client: "MlflowClient", run_id: str, rows: list[Row]) -> None:

@@ -125,7 +125,7 @@ def test_a_transaction_is_never_too_large(tmp_path, client):
 
 
 def test_a_store_that_cannot_be_used_costs_its_own_output_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(mlflow_runs, "TRIES", 1)
+    monkeypatch.setattr(mlflow_runs, "PAUSES", ())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://at.all")
     tracker = guard(make(tmp_path))
     tracker.tracker._thread.join()
