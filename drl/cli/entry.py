@@ -37,6 +37,7 @@ COMMANDS = {
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
+    "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
 }
 
 # Status of a run → exit code. Errors have their own codes.

@@ -18,7 +18,10 @@ LOOKUP = (
     *(group for group in GROUPS if group != "recent"),
 )  # the order in which groups are searched for a plain name
 # What `print(log)` shows, if present.
-HEADLINE = ("mean_ep_return", "loss", "policy_loss", "value_loss", "entropy", "approx_kl", "epsilon")
+HEADLINE = (
+    "mean_ep_return", "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "approx_kl",
+    "epsilon", "temperature",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from drl.experiment.ablation_picture import draw_ablation
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
 from drl.tracking.forest_plots import interval_of
+from drl.tracking.job_bar import JobBar
 
 Switches = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]  # name → settings when on, when off
 
@@ -56,12 +57,15 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
         raise BadInput(f"ablate is for {able}, whose parts are switches; {base.algorithm} has none")
     folder = Path(base.run.results_dir) / (base.run.name or f"{base.run.env.replace('/', '_')}_ablation")
     jobs = [(name, seed) for seed in range(seeds) for name in variants(switches)]
+    missing = [(name, seed) for name, seed in jobs if not _result(folder, name, seed).exists()]
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
-        futures = {pool.submit(_run, base, folder, name, seed, episodes): (name, seed) for name, seed in jobs}
-        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            name, seed = futures[future]
-            print(f"{number:4d} of {len(jobs)}  {name:24} seed {seed}  {future.result():8.2f}", flush=True)
-    results = {name: [_result(folder, name, seed) for seed in range(seeds)] for name in variants(switches)}
+        futures = {pool.submit(_run, base, folder, name, seed, episodes): (name, seed) for name, seed in missing}
+        with JobBar(base.run.quiet) as bar:  # after the workers have started, whose output it must not catch
+            bar.begin("ablation", len(jobs), len(jobs) - len(missing))
+            for future in concurrent.futures.as_completed(futures):
+                name, seed = futures[future]
+                bar.advance(f"{name:24} seed {seed}  {future.result():8.2f}")
+    results = {name: [_read(folder, name, seed) for seed in range(seeds)] for name in variants(switches)}
     table = _table(results)
     write_json(folder / "ablation.json", table)
     runs = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
@@ -70,26 +74,29 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
 
 
 def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) -> float:
-    """Train one seed of one variant, unless its result exists, and return the mean return of its evaluation."""
+    """Train one seed of one variant and return the mean return of its evaluation."""
     from drl.experiment.launch import train
 
-    result = folder / name / f"seed_{seed}.json"
-    if result.exists():
-        return float(json.loads(result.read_text())["mean_return"])
     lean: PlainDict = {"quiet": True, "video": False, "plots": False, "tensorboard": False}
     lean |= {"evaluate_every": 0, "keep_checkpoints": 0, "num_checkpoints": 0}
     run = base.run
-    place = {"seed": seed, "name": name, "results_dir": str(folder)}
+    place: PlainDict = {"seed": seed, "name": name, "results_dir": str(folder)}
+    if run.wandb_project is not None or run.mlflow_experiment is not None:
+        place["group"] = run.group or folder.name
     flat = base.to_flat() | variants(find_algorithm(base.algorithm).switches)[name] | lean | place
     experiment = Experiment.from_flat(flat, name)
     finished = train(experiment, console=False)
     summary = evaluate(finished.agent, run.env_config, episodes, seed=10_000 + seed).summary()
-    write_json(result, summary | {"seed": seed, "run": finished.folder.name})
+    write_json(_result(folder, name, seed), summary | {"seed": seed, "run": finished.folder.name})
     return float(summary["mean_return"])
 
 
-def _result(folder: Path, name: str, seed: int) -> PlainDict:
-    result: PlainDict = json.loads((folder / name / f"seed_{seed}.json").read_text())
+def _result(folder: Path, name: str, seed: int) -> Path:
+    return folder / name / f"seed_{seed}.json"
+
+
+def _read(folder: Path, name: str, seed: int) -> PlainDict:
+    result: PlainDict = json.loads(_result(folder, name, seed).read_text())
     return result
 
 

@@ -36,7 +36,7 @@ def env_for(
 
     `source`, `command` and `trust`: see `check_trusted`; a card may name only known modules.
     """
-    trained = _on_card(agent.notes, source)
+    trained = _on_card(getattr(agent, "notes", {}), source)  # an agent of the user may have none
     if env is None and trained is None:
         raise BadInput(f"{source} does not name its environment; name one: --env ID, or env= in Python")
     if trained is None:

@@ -59,6 +59,9 @@ class RunConfig:
     window: int = 100  # episodes in the statistics of recent episodes
     best_after: int = 0  # episodes before a best model is saved
     wandb_project: str | None = None  # Weights & Biases project; None: off
+    # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.
+    mlflow_experiment: str | None = None
+    group: str | None = None  # of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate
     # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
     # budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
     # would take more than a tenth of the steps of training; the one at the end is always made.
@@ -87,7 +90,8 @@ class RunConfig:
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
-        require(self, "a name", "env device wandb_project from_agent", lambda x: x.strip() != "")
+        names = "env device wandb_project mlflow_experiment group from_agent"
+        require(self, "a name", names, lambda x: x.strip() != "")
         require(
             self,
             "different whole numbers of at least 0",
@@ -105,6 +109,10 @@ class RunConfig:
             raise BadInput(
                 f"both total_timesteps ({self.total_timesteps}) and num_episodes ({self.num_episodes}) are given; "
                 "give one budget"
+            )
+        if self.group is not None and self.wandb_project is None and self.mlflow_experiment is None:
+            raise BadInput(
+                f"group is {self.group!r} without W&B and MLflow; add --wandb-project or --mlflow-experiment"
             )
         self.env_config  # noqa: B018 (checks every value)
         for wrapper in self.wrappers:

@@ -1,9 +1,7 @@
 """`train`: run an `Experiment` and write its run folder. `resume`: continue a run exactly where it stopped."""
 
 import contextlib
-import importlib.util
 import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
@@ -20,6 +18,7 @@ from drl.envs.trust import check_trusted
 from drl.envs.user_objects import name_of
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
+from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
@@ -30,13 +29,11 @@ from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
-from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
+from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
 from drl.tracking.recorded_episodes import FILE as EPISODES
 from drl.tracking.recorded_episodes import EpisodeTracker
-from drl.tracking.tensorboard_events import TensorBoardTracker
-from drl.tracking.wandb_runs import WandbTracker
 
 DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
@@ -153,13 +150,12 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
     """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
     environment can be compiled, and processes otherwise."""
     config = experiment.run
-    if config.wandb_project is not None:
-        raise BadInput(f"wandb_project takes one run at a time; leave it out with {len(config.all_seeds)} seeds")
     if in_one_program(experiment, extras.model):
         if config.workers is not None:
             raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")
         finished = _train_seeds(experiment, None, console)
     else:
+        check_boards(config)
         finished = train_in_processes(experiment, extras, console)
     folders = [each.folder for each in finished]
     if config.plots and len(folders) > 1:
@@ -177,8 +173,7 @@ def _train(
 ) -> Finished:
     """Train in a new run folder, or in that of `resumed`."""
     config = experiment.run
-    if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
+    check_boards(config)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -195,11 +190,8 @@ def _train(
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
-        board = None
-        if config.wandb_project is not None:
-            board = _board(config.wandb_project, experiment, run)
-            stack.enter_context(contextlib.closing(board))
-        session = Session(told, trainer, run, own, board, signals, extras.stages)
+        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras.stages)
+        stack.callback(session.close)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -207,14 +199,12 @@ def _train(
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
             run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
             session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
-        finished = drive([session])[0]
-        if board is not None:
-            board.finish()
-    return finished
+        return drive([session])[0]
 
 
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:
-    config, sessions = experiment.run, []
+    config, sessions = experiment.run, list[Session]()
+    check_boards(config)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -224,14 +214,18 @@ def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: boo
             one = replace(experiment, run=config.with_seed(config.all_seeds[number]))
             run = resumed[number] if resumed else _begin_run(one, trainer, config.quiet or not console)
             stack.callback(run.close)
-            trackers = _trackers(one, run, console and number == 0)  # only the first seed has a panel
-            sessions.append(Session(one, trainer, run, trackers, None, signals))
+            label = f"seed {one.run.seed}, of {len(trainers)} seeds" if len(trainers) > 1 else ""
+            trackers = _trackers(one, run, console and number == 0, label)  # only the first seed has a panel
+            first = sessions[0].run.folder if sessions else run.folder
+            boards = boards_of(one, run, group=f"{first.parent.name}_{first.name}")
+            sessions.append(Session(one, trainer, run, trackers, boards, signals))
+            stack.callback(sessions[-1].close)
         for session in sessions:
             if resumed is None:
                 session.run.note(seed_batch=[each.run.folder.name for each in sessions])
             else:
                 _continue(session)
-        return drive(sessions)
+        return drive(sessions, console)
 
 
 def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[Finished]:
@@ -314,26 +308,14 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool) -> Run:
     return run
 
 
-def _board(project: str, experiment: Experiment, run: Run) -> WandbTracker:
-    """The run at W&B: a new one, or that of the process that this one continues."""
-    if "wandb_id" not in run.record:
-        run.note(wandb_id=secrets.token_hex(8))
-    metrics = run.folder / "metrics.jsonl"
-    logged = [int(row.get("learning_steps", 0)) for row in read_metrics(metrics)] if metrics.is_file() else []
-    name, settings = run.folder.name, experiment.to_flat()
-    return WandbTracker(project, settings, run.folder, name, str(run.record["wandb_id"]), max(logged, default=-1))
-
-
-def _trackers(experiment: Experiment, run: Run, console: bool) -> list[Tracker]:
+def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") -> list[Tracker]:
     config = experiment.run
     trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
     if config.record_episodes:
         trackers.append(EpisodeTracker(run.folder / EPISODES))
-    if config.tensorboard:
-        trackers.append(TensorBoardTracker(run.folder / "tensorboard"))
     if console and config.quiet:
         trackers.append(QuietConsole())
     elif console:
         steps = None if config.num_episodes else config.budget
-        trackers.append(ConsoleTracker(total_timesteps=steps, total_episodes=config.num_episodes, window=config.window))
+        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label))
     return trackers

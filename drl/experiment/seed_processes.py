@@ -20,7 +20,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
-from drl.experiment.session import say
+from drl.tracking.job_bar import JobBar
 
 
 class Answer(NamedTuple):
@@ -42,12 +42,15 @@ def train_in_processes(experiment: Experiment, extras: Extras, console: bool) ->
     saved, and no other is started. If runs fail the others go on, and the first error is raised at the end."""
     config, answers = experiment.run, dict[int, Answer]()
     seeds = config.all_seeds
-    with Processes(experiment, extras) as processes:
+    if config.wandb_project is not None or config.mlflow_experiment is not None:
+        together = config.group or f"{experiment.algorithm}_{config.env}_seeds_{'_'.join(map(str, seeds))}"[:100]
+        experiment = replace(experiment, run=replace(config, group=together))
+    with Processes(experiment, extras) as processes, JobBar(config.quiet or not console) as bar:
+        bar.begin(f"{len(seeds)} seeds", len(seeds), 0)
         for seed, answer in processes.train(seeds, config.workers or os.cpu_count() or 1):
             answers[seed] = answer
-            if console and not config.quiet:
-                score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
-                say(f"seed {seed}: {answer.error or answer.status}{score} ({len(answers)} of {len(seeds)})")
+            score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
+            bar.advance(f"seed {seed}: {answer.error or answer.status}{score}")
     failed = {seed: answers[seed] for seed in seeds if seed in answers and answers[seed].folder is None}
     for seed, answer in failed.items():
         error = SeedFailed(f"seed {seed}: {answer.error}")

@@ -24,8 +24,10 @@ from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
 from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
+from drl.tracking.board import Board, Ending
 from drl.tracking.files import FileTracker
 from drl.tracking.guarded import guard
+from drl.tracking.job_bar import JobBar
 from drl.tracking.plots import plot_run
 from drl.tracking.recorded_episodes import write_crash
 from drl.trainer.trainer import Trainer
@@ -40,7 +42,7 @@ class Session:
         trainer: AnyTrainer,
         run: Run,
         trackers: list[Tracker],
-        board: Tracker | None,  # W&B; closed only after plots and videos are made
+        boards: list[Board],  # they get plots and videos as well
         signals: StopSignals,
         user_stages: tuple[Stage, ...] = (),
     ):
@@ -49,7 +51,8 @@ class Session:
         self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
         self.watchers = [guard(tracker) for tracker in kept]
-        self.everyone = [*self.watchers, guard(board)] if board is not None else self.watchers
+        self.boards = [guard(board) for board in boards]
+        self.everyone = [*self.watchers, *self.boards]
         self.best = stages.BestModel()
         self.evaluation_steps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
         self.earlier = 0.0  # seconds before this process
@@ -153,7 +156,14 @@ class Session:
             self._note_status(status)
         with self.signals.held():
             self.writer.finish()
+        for board in self.boards:
+            board.finish(Ending(run.folder, status, evaluation))
         return Finished(run.folder, trainer.agent, self.log, status, evaluation)
+
+    def close(self) -> None:
+        """End what is still open after an error."""
+        for board in self.boards:
+            board.close()
 
     def _note_status(self, status: str) -> None:
         counts = {"env_steps": self.trainer.env_steps, "episodes": self.trainer.episodes}
@@ -221,7 +231,7 @@ class Session:
         )
 
 
-def drive(sessions: list[Session]) -> list[Finished]:
+def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
     """Pull all sessions in step, then save each."""
     interrupted, running = False, list(sessions)
     try:
@@ -239,7 +249,15 @@ def drive(sessions: list[Session]) -> list[Finished]:
                 tracker.close()
         for session in sessions:
             session.logs = None
-    return [session.finish(interrupted) for session in sessions]
+    if len(sessions) == 1:
+        return [sessions[0].finish(interrupted)]
+    finished = []
+    with JobBar(sessions[0].experiment.run.quiet or not console) as bar:
+        bar.begin("evaluating, plots, videos", len(sessions))
+        for session in sessions:
+            finished.append(session.finish(interrupted))
+            bar.advance(f"seed {session.experiment.run.seed} is saved: {finished[-1].folder}")
+    return finished
 
 
 def say(text: str) -> None:

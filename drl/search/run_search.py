@@ -19,6 +19,7 @@ from drl.core.errors import BadInput, EnvFailed, did_you_mean
 from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
+from drl.experiment.boards import check_boards
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 PRUNERS = ("median", "hyperband", "none")
 BUDGETS = {"total_timesteps", "num_episodes"}
-OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project"}
+BOARDS = {"wandb_project", "mlflow_experiment", "group"}
+OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard"} | BOARDS
 NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
 
 
@@ -58,6 +60,8 @@ class SearchConfig:
     evaluation_episodes: int = 20  # per evaluation
     rerun_best: int = 3  # how many of the best trials are re-run
     rerun_seeds: int = 2  # fresh seeds per re-run trial; 0: no re-runs
+    wandb_project: str | None = None  # Weights & Biases project, a run for each trial; None: off
+    mlflow_experiment: str | None = None  # MLflow experiment, a run for each trial; None: off
     plots: bool = True  # plots of the study at the end
     quiet: bool = False  # print one line at the end
 
@@ -69,7 +73,12 @@ class SearchConfig:
         require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
         require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
-        require(self, "a name, a folder or a URL", "env results_dir storage", lambda x: x.strip() != "")
+        require(
+            self,
+            "a name, a folder or a URL",
+            "env results_dir storage wandb_project mlflow_experiment",
+            lambda x: x.strip() != "",
+        )
         if self.num_timesteps_per_trial and self.num_episodes_per_trial:
             raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
 
@@ -153,7 +162,7 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
         finished = len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost())
         display.begin(finished, lost, ledger.trials("COMPLETE"))
         if why := crew.check(plan.fixed() | plan.budget):
-            display.console.print(f"trials run in this process, because a worker process cannot: {why}")
+            display.bar.say(f"trials run in this process, because a worker process cannot: {why}")
         work = _Work(plan, study, ledger, crew, signals, display)
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
@@ -189,6 +198,8 @@ class _Plan:
         self.own_space = space
         self.algorithm, self.config = algorithm, config
         pair = {"algorithm": algorithm, "env": config.env}
+        boards = {name: getattr(config, name) for name in ("wandb_project", "mlflow_experiment")}
+        pair |= {name: where for name, where in boards.items() if where is not None}
         self.given: PlainDict = pair | given | pair
         self.budget = self._budget()
         self.name = config.name_for(algorithm)
@@ -197,6 +208,7 @@ class _Plan:
         self.folder = Path(config.results_dir) / self.name
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
+        check_boards(run)
         with make_vec_env(
             run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:
@@ -228,7 +240,9 @@ class _Plan:
         return {name: value for name, value in self.given.items() if name not in BUDGETS}
 
     def job(self, number: int, chosen: PlainDict, seed: int, reports: int) -> Job:
-        own = {"seed": seed, "threads": self.threads, "evaluation_episodes": self.config.evaluation_episodes}
+        own: PlainDict = {"seed": seed, "threads": self.threads, "evaluation_episodes": self.config.evaluation_episodes}
+        if any(self.given.get(name) for name in BOARDS):
+            own |= {"group": self.given.get("group") or self.name, "results_dir": str(self.folder)}
         return Job(number, self.fixed() | self.budget | chosen | own, reports)
 
     def chosen(self, trial: "Trial | FrozenTrial") -> PlainDict:

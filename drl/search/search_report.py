@@ -11,10 +11,10 @@ from drl.core.safe_files import write_atomically
 from drl.core.state_files import PlainDict, write_json
 from drl.search.search_pictures import draw_study
 from drl.search.search_worker import Job, Outcome
+from drl.tracking.job_bar import JobBar
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-    from rich.progress import TaskID
 
     from drl.search.run_search import Found, SearchConfig, SearchResult
 
@@ -22,27 +22,19 @@ SHOWN = 10  # rows of the table
 
 
 class Display:
-    """A progress bar on a terminal, a line per trial elsewhere, nothing if quiet. It has no thread: each event redraws
-    it."""
+    """A progress bar on a terminal, a line per trial elsewhere, nothing if quiet."""
 
     def __init__(self, config: "SearchConfig", name: str):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
         self.config, self.name = config, name
-        self.console = Console(quiet=config.quiet, soft_wrap=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        hidden = config.quiet or not self.console.is_terminal
-        self.bar = Progress(*columns, console=self.console, auto_refresh=False, disable=hidden)
-        self.task: TaskID
+        self.bar = JobBar(config.quiet)
         self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":
-        self.bar.start()
+        self.bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    def __exit__(self, *error: object) -> None:
+        self.bar.__exit__(*error)
 
     def begin(self, finished: int, lost: list[int], complete: "list[FrozenTrial]") -> None:
         """`complete`: the trials with a score from earlier sessions."""
@@ -50,23 +42,19 @@ class Display:
         for trial in complete:
             self._note(trial.value, trial.number)
         again = f", {finished} of them already there" if finished else ""
-        self.console.print(f"search {self.name}: {config.n_trials} trials{again}, {config.n_jobs} at a time")
+        self.bar.say(f"search {self.name}: {config.n_trials} trials{again}, {config.n_jobs} at a time")
         if lost:
             numbers = ", ".join(map(str, lost))
-            self.console.print(f"a search before this one was killed; it lost: trial {numbers}")
-        self.task = self.bar.add_task("searching", total=config.n_trials, completed=min(finished, config.n_trials))
-        self.bar.refresh()
+            self.bar.say(f"a search before this one was killed; it lost: trial {numbers}")
+        self.bar.begin("searching", config.n_trials, finished)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         if outcome.state == "complete":
             self._note(outcome.score, job.number)
-        if outcome.state not in ("lost", "stopped"):
-            self.bar.advance(self.task)
         words = "" if self.best is None else f"best {self.best[0]:.2f}, trial {self.best[1]}"
-        self.bar.update(self.task, description=words or "searching")
-        self.bar.refresh()
-        if not self.console.is_terminal or outcome.state in ("failed", "lost"):
-            self.console.print(f"trial {job.number}: {_text(outcome)}" + (f" ({words})" if words else ""))
+        text = f"trial {job.number}: {_text(outcome)}" + (f" ({words})" if words else "")
+        counts, told = outcome.state not in ("lost", "stopped"), outcome.state in ("failed", "lost")
+        self.bar.advance(text, words or "searching", show=told, step=int(counts))
 
     def _note(self, score: float | None, trial: int) -> None:
         if score is not None and score > (self.best or (-math.inf,))[0]:
@@ -74,14 +62,12 @@ class Display:
 
     def again(self, count: int) -> None:
         if count:
-            self.console.print(f"re-running the best on fresh seeds: {count} runs")
-            self.task = self.bar.add_task("fresh seeds", total=count)
+            self.bar.say(f"re-running the best on fresh seeds: {count} runs")
+            self.bar.begin("fresh seeds", count)
 
     def ended_again(self, job: Job, outcome: Outcome) -> None:
-        self.bar.advance(self.task)
-        self.bar.refresh()
-        if not self.console.is_terminal or outcome.state != "complete":
-            self.console.print(f"trial {job.number} with seed {job.settings['seed']}: {_text(outcome)}")
+        text = f"trial {job.number} with seed {job.settings['seed']}: {_text(outcome)}"
+        self.bar.advance(text, show=outcome.state != "complete")
 
 
 def _text(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -25,10 +26,13 @@ from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import find_spec, make_vec_env
 from drl.experiment import stages
+from drl.experiment.boards import remote_boards
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
 from drl.experiment.open_envs import JAX_ONLY
+from drl.tracking.board import Ending
+from drl.tracking.guarded import Guarded, guard
 
 POLL_SECONDS = 0.5  # the parent checks for signals this often
 SIGN_SECONDS = 1.0  # between two signs of life of a worker, if its learning steps are not longer
@@ -59,12 +63,27 @@ Report = Callable[[Job, int, float], bool]  # (job, fraction, score) → whether
 def run_job(job: Job, report: Report, stop: Callable[[], bool]) -> Outcome:
     """Train and evaluate. An error becomes a failed outcome, and the search continues."""
     try:
-        return _trained(job, Experiment.from_flat(job.settings, f"trial {job.number}"), report, stop)
+        return _tracked(job, Experiment.from_flat(job.settings, f"trial {job.number}"), report, stop)
     except (Exception, SystemExit) as error:
         return Outcome("failed", error=f"{type(error).__name__}: {error}")
 
 
-def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[], bool]) -> Outcome:
+def _tracked(job: Job, experiment: Experiment, report: Report, stop: Callable[[], bool]) -> Outcome:
+    """Train with the boards that the settings name."""
+    folder, outcome = Path(experiment.run.results_dir), Outcome("failed")
+    boards = [guard(board) for board in remote_boards(experiment, folder, f"trial {job.number}")]
+    try:
+        outcome = _trained(job, experiment, boards, report, stop)
+        return outcome
+    finally:
+        score = None if outcome.score is None else {"mean_return": outcome.score}
+        for board in boards:
+            board.finish(Ending(folder, "finished" if outcome.state == "complete" else outcome.state, score))
+
+
+def _trained(
+    job: Job, experiment: Experiment, boards: list[Guarded], report: Report, stop: Callable[[], bool]
+) -> Outcome:
     run, score = experiment.run, None
     with make_vec_env(
         run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
@@ -84,7 +103,7 @@ def _trained(job: Job, experiment: Experiment, report: Report, stop: Callable[[]
 
         logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)
         logs = stages.stop_at(logs, minutes=run.max_minutes, mean_return=run.stop_at_return, window=run.window)
-        for log in logs:
+        for log in stages.track(logs, boards):
             if stop():
                 return Outcome("stopped")
             score = log.evaluation["mean_return"] if log.evaluation else None

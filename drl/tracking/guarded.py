@@ -10,6 +10,7 @@ from concurrent import futures
 
 from drl.core.contracts import Tracker
 from drl.core.log import GROUPS, Log
+from drl.tracking.board import Ending
 
 SECONDS = 10.0  # after which a call to a tracker of a user counts as hanging
 
@@ -33,6 +34,11 @@ class Guarded:
         if (flush := getattr(self.tracker, "flush", None)) is not None:
             self._try(flush, "when flushing")
 
+    def finish(self, ending: Ending) -> None:
+        """The end of the run, for trackers that want it; then they are closed."""
+        if (finish := getattr(self.tracker, "finish", None)) is not None:
+            self._end(lambda: finish(ending), "at the end")
+
     def _try(self, call: Callable[[], None], when: str) -> None:
         if self.error is not None:
             return
@@ -45,13 +51,16 @@ class Guarded:
             self._warn(error, f"{when}; it is switched off")
 
     def close(self) -> None:
+        self._end(self.tracker.close, "when closing")
+
+    def _end(self, call: Callable[[], None], when: str) -> None:
         if self.error is not None:
             return
         try:
-            self.tracker.close()
+            call()
         except (Exception, SystemExit) as error:
             self.error = error
-            self._warn(error, "when closing; its output may be incomplete")
+            self._warn(error, f"{when}; its output may be incomplete")
 
     def _warn(self, error: BaseException, what: str) -> None:
         name = type(getattr(self.tracker, "tracker", self.tracker)).__name__

@@ -1,4 +1,4 @@
-"""Writes frames as an mp4 that browsers play."""
+"""Writes frames as an mp4 that browsers play, and small GIFs of such videos."""
 
 import contextlib
 import subprocess
@@ -12,6 +12,8 @@ import numpy as np
 from drl.core.errors import BadInput
 from drl.core.safe_files import draft_of
 from drl.core.specs import Array
+
+GIF_FPS, GIF_WIDTH, GIF_SECONDS, GIF_BYTES = 10, 320, 20, 4_000_000  # limits of a GIF
 
 
 def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) -> Path:
@@ -79,6 +81,17 @@ def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: flo
             raise OSError(
                 f"ffmpeg could not write {path} (exit code {code}): {messages.read().decode(errors='replace')}"
             )
+
+
+def gif_of(video: Path) -> bytes:
+    """The beginning of a video as a small animated GIF."""
+    looks = f"fps={GIF_FPS},scale='min({GIF_WIDTH},iw)':-1,split[a][b];[a]palettegen[p];[b][p]paletteuse"
+    command = [_ffmpeg(), "-loglevel", "error", "-t", str(GIF_SECONDS), "-i", str(video), "-vf", looks, "-f", "gif"]
+    made = subprocess.run([*command, "-fs", str(GIF_BYTES), "-"], capture_output=True, stdin=subprocess.DEVNULL)
+    if made.returncode != 0 or not made.stdout:
+        said = made.stderr.decode(errors="replace").strip()
+        raise OSError(f"ffmpeg could not read {video} (exit code {made.returncode}): {said}")
+    return made.stdout
 
 
 def _ffmpeg() -> str:

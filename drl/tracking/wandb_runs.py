@@ -1,38 +1,30 @@
 """Weights & Biases: config and metrics during a run, videos and the best model at its end. Needs the extra `wandb`.
 
-Without a key or a network the run stays offline in its own folder; `wandb sync` uploads it later. A thread makes all
-calls to W&B, so training never waits.
+Without a key or a network the run stays offline in its own folder; `wandb sync` uploads it later.
 """
 
 import contextlib
 import importlib.util
 import inspect
-import math
 import os
-import queue
 import threading
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
-from drl.core.log import Log
 from drl.core.state_files import PlainDict
-from drl.tracking.guarded import TrackerFailed
+from drl.tracking.board import FINISH_SECONDS, START_SECONDS, BoardInThread, Row
 
 if TYPE_CHECKING:
     from wandb import Run
 
-INIT_SECONDS, FINISH_SECONDS = 10.0, 60.0  # limits for connecting and for the last upload
+
+STARTING = threading.Lock()  # the library starts one run at a time
 
 
-class WandbTracker:
-    """Logs every number as `group/name`, over `env_steps`.
-
-    Call `finish()` after videos and models are written: it uploads those in `folder` and ends the run. `close()` ends
-    the run without them; after `finish()` it does nothing.
-    """
+class WandbTracker(BoardInThread):
+    """Logs every number as `group/name`, over `env_steps`; at the end the videos and the best model."""
 
     def __init__(
         self,
@@ -41,61 +33,23 @@ class WandbTracker:
         folder: str | Path,
         name: str | None = None,
         run_id: str | None = None,  # W&B's; an existing run is continued
-        after: int = -1,  # learning steps that an earlier process has logged: a resumed run repeats some
+        after: int = -1,
+        group: str | None = None,  # of runs that belong together
+        job_type: str | None = None,
     ):
         if importlib.util.find_spec("wandb") is None:
             raise MissingExtra("tracking with W&B", "wandb", "wandb")
         self.project, self.config, self.folder, self.name = project, config, Path(folder), name
-        self.run_id, self.after = run_id, after
-        self.error: Exception | None = None  # raised in the thread
-        self._jobs: queue.SimpleQueue[dict[str, float] | str] = queue.SimpleQueue()  # rows, then how to end
-        self._ended = False
-        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
-        self._thread.start()
+        self.run_id, self.group, self.job_type = run_id, group, job_type
+        super().__init__(after)
 
-    def write(self, log: Log) -> None:
-        if self.error is not None:
-            raise self.error
-        if log.learning_steps <= self.after:
-            return
-        values = {name: float(value) for name, value in log.flat().items()}
-        self._jobs.put({name: value for name, value in values.items() if math.isfinite(value)})
-
-    def finish(self) -> None:
-        """Add the folder's videos and best model, then end the run. It never raises: training is over and saved."""
-        try:
-            self._end("with files")
-        except Exception as error:
-            text = f"WandbTracker failed at the end; its output may be incomplete: {type(error).__name__}: {error}"
-            warnings.warn(text, TrackerFailed, stacklevel=2)
-
-    def close(self) -> None:
-        self._end("as it is")
-
-    def _end(self, how: str) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self._jobs.put(how)
-        self._thread.join(INIT_SECONDS + FINISH_SECONDS)
-        if self._thread.is_alive():
-            raise TimeoutError(f"W&B did not end within {INIT_SECONDS + FINISH_SECONDS:.0f} seconds")
-        if self.error is not None:
-            raise self.error
-
-    def _work(self) -> None:
-        """Body of the thread: start a run, log rows, end the run."""
-        try:
-            with self._started() as run:
-                while isinstance(job := self._jobs.get(), dict):
-                    run.log(job)
-                if job == "with files":
-                    self._add_videos(run)
-                    self._add_model(run)
-        except Exception as error:
-            self.error = error
-        except BaseException as error:  # an exit in this thread is not the user's
-            self.error = RuntimeError(f"W&B raised {type(error).__name__}: {error}")
+    def _send(self, rows: Iterator[Row]) -> None:
+        with self._started() as run:
+            for row in rows:
+                run.log(row)
+            if self.ending is not None:
+                self._add_videos(run, self.ending.folder)
+                self._add_model(run, self.ending.folder)
 
     @contextlib.contextmanager
     def _started(self) -> "Iterator[Run]":
@@ -129,35 +83,39 @@ class WandbTracker:
             "console": "off",  # do not capture our output
             "disable_git": True,
             "save_code": False,
-            "init_timeout": INIT_SECONDS,
-            "login_timeout": INIT_SECONDS,
+            "init_timeout": START_SECONDS,
+            "login_timeout": START_SECONDS,
             "finish_timeout": FINISH_SECONDS,
         }
         known = {name: value for name, value in wanted.items() if name in wandb.Settings.model_fields}
-        run = wandb.init(
-            project=self.project,
-            config=self.config,
-            dir=str(self.folder),
-            name=self.name,
-            id=self.run_id,
-            resume="allow" if self.run_id else None,
-            mode=mode,  # type: ignore[arg-type]
-            settings=wandb.Settings(**known),
-        )
+        with STARTING:
+            run = wandb.init(
+                reinit="create_new",  # several runs at once: seeds in one program
+                project=self.project,
+                config=self.config,
+                dir=str(self.folder),
+                name=self.name,
+                id=self.run_id,
+                resume="allow" if self.run_id else None,
+                group=self.group,
+                job_type=self.job_type,
+                mode=mode,  # type: ignore[arg-type]
+                settings=wandb.Settings(**known),
+            )
         run.define_metric("env_steps")
         run.define_metric("*", step_metric="env_steps")
         return run
 
-    def _add_videos(self, run: "Run") -> None:
+    def _add_videos(self, run: "Run", folder: Path) -> None:
         import wandb
 
-        for path in sorted((self.folder / "videos").glob("*.mp4")):
+        for path in sorted((folder / "videos").glob("*.mp4")):
             run.log({f"videos/{path.stem}": wandb.Video(str(path), format="mp4")})
 
-    def _add_model(self, run: "Run") -> None:
+    def _add_model(self, run: "Run", folder: Path) -> None:
         import wandb
 
-        models = self.folder / "models"
+        models = folder / "models"
         artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=self.config)
         if (models / "best_agent").is_dir():
             artifact.add_dir(str(models / "best_agent"), name="best_agent")

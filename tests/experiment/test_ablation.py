@@ -6,7 +6,7 @@ import pytest
 from drl.core.algorithms import ALGORITHMS
 from drl.core.log import Episode, Log
 from drl.experiment import ablation_picture
-from drl.experiment.ablation import _table, ablate, variants
+from drl.experiment.ablation import _run, _table, ablate, variants
 from drl.experiment.config import Experiment
 from drl.tracking.curves import bootstrap
 from drl.tracking.files import JsonlTracker
@@ -76,3 +76,20 @@ def test_the_picture_has_curves_beside_a_row_per_variant(tmp_path, monkeypatch):
     ends = [tuple(line.get_xdata()) for line in forest.lines[1:]]
     assert ends == [pytest.approx(bootstrap(np.array(scores[name]))) for name in rows]
     assert with_full.get_ylim() == with_plain.get_ylim()
+
+
+def test_the_runs_of_an_ablation_are_one_group(tmp_path, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def train(experiment, console):
+        raise Seen(experiment.run.group)
+
+    monkeypatch.setattr("drl.experiment.launch.train", train)
+    for changes, group in (
+        ({}, "None"),
+        ({"wandb_project": "p"}, "parts"),
+        ({"wandb_project": "p", "group": "g"}, "g"),
+    ):
+        with pytest.raises(Seen, match=group):
+            _run(Experiment.from_flat(TINY | changes, "test"), tmp_path / "parts", "plain", 0, 1)

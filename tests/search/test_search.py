@@ -71,6 +71,25 @@ def test_the_same_command_runs_only_what_is_missing(tmp_path, scored, storage):
     assert not asked
 
 
+def test_trials_go_to_the_boards_as_one_group(tmp_path, scored, monkeypatch):
+    scored(float)
+    seen = []
+
+    def remote_boards(experiment, folder, name):
+        config = experiment.run
+        seen.append((config.wandb_project, config.mlflow_experiment, config.group, folder, name))
+        return []
+
+    monkeypatch.setattr(search_worker, "remote_boards", remote_boards)
+    monkeypatch.setattr("drl.search.run_search.check_boards", lambda run: None)
+    result = run(tmp_path, 2, wandb_project="project")
+    assert seen[:2] == [("project", None, "study", tmp_path / "study", f"trial {number}") for number in (0, 1)]
+    assert "wandb_project" not in result.preset
+    seen.clear()
+    run(tmp_path, 3)  # without a board it is the same study
+    assert (seen[0][:3], seen[0][4]) == ((None, None, None), "trial 2")
+
+
 def test_a_study_is_not_mixed_with_another_search(tmp_path, scored):
     scored(float)
     run(tmp_path, 1)

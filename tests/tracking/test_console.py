@@ -11,7 +11,8 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.tracking.console import ConsoleTracker, QuietConsole, blocks, plain_text
+from drl.tracking.console import ConsoleTracker, QuietConsole
+from drl.tracking.log_blocks import blocks, plain_text
 
 
 def full_log(step: int = 1, **changes) -> Log:
@@ -40,8 +41,8 @@ def fields(found):
     return {block.title: list(block.fields) for block in found}
 
 
-def test_a_ppo_log_fills_the_three_blocks_in_order():
-    assert fields(blocks(full_log())) == {
+def test_a_ppo_log_fills_the_blocks_in_order():
+    assert fields(blocks(full_log(), times={"total_time": 5.0})) == {
         "ROLLOUT STATISTICS": [
             "mean_ep_len",
             "mean_ep_return",
@@ -59,8 +60,25 @@ def test_a_ppo_log_fills_the_three_blocks_in_order():
             "total_timesteps",
             "clip_range",
             "steps_per_second",
+            "total_time",
         ],
+        "LEARNING": ["entropy", "learning_rate"],
     }
+
+
+def test_what_one_debugs_with_has_one_order_in_both_engines():
+    """Compiled programs report names in alphabetical order; names that nobody knows follow."""
+    learned = {"policy_loss": -0.1, "value_loss": 2.0, "entropy": 0.6, "explained_variance": 0.5, "clip_fraction": 0.1}
+    learned |= {"grad_norm": 1.0, "z_own": 1.0, "b_own": 1.0, "approx_kl": 0.01}
+    settings = {"learning_rate": 3e-4, "epsilon": 0.5, "gradient_steps": 40}
+    shown = [
+        fields(blocks(Log(8, 0, 1, learn=dict(names), trainer=settings)))["LEARNING"]
+        for names in (learned.items(), sorted(learned.items()))
+    ]
+    assert shown[0] == shown[1] == [
+        "policy_loss", "value_loss", "entropy", "explained_variance", "clip_fraction", "grad_norm", "learning_rate",
+        "epsilon", "b_own", "z_own", "gradient_steps",
+    ]  # fmt: skip
 
 
 def test_fields_that_do_not_apply_are_left_out():
@@ -68,10 +86,11 @@ def test_fields_that_do_not_apply_are_left_out():
     assert fields(found) == {
         "ROLLOUT STATISTICS": ["mean_reward", "rollout_len"],
         "TRAINER STATISTICS": ["episodes_count", "timesteps_count", "rollouts_count", "total_timesteps"],
+        "LEARNING": ["loss"],
     }
 
 
-def test_an_evaluation_is_a_fourth_block():
+def test_an_evaluation_is_a_block():
     assert fields(blocks(full_log(evaluation={"mean_return": 40.0})))["EVALUATION"] == ["mean_return"]
 
 
@@ -90,7 +109,15 @@ def test_plain_text_lines_up():
 
 
 def shown_steps(text: str) -> list[int]:
-    return [int(n.replace(",", "")) for n in re.findall(r"rollouts_count:? +([\d,]+)", text)]
+    return [int(n.replace(",", "")) // 2048 for n in re.findall(r"^.*step ([\d,]+) ", text, re.MULTILINE)]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so: `clock[0] += 1`."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
 
 
 def test_every_k_shows_the_first_each_kth_evaluated_and_last():
@@ -101,18 +128,41 @@ def test_every_k_shows_the_first_each_kth_evaluated_and_last():
     assert shown_steps(stream.getvalue()) == [1, 4, 6, 8]
     tracker.close()
     tracker.close()
-    assert shown_steps(stream.getvalue()) == [1, 4, 6, 8, 11]
+    assert shown_steps(stream.getvalue()) == [1, 4, 6, 8]
+    assert re.findall(r"rollouts_count: +(\d+)", stream.getvalue()) == ["11"]  # the last log, in blocks, once
 
 
-def test_the_clock_throttles(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("drl.tracking.console.time.monotonic", lambda: now[0])
+def test_the_clock_throttles(clock):
     stream = io.StringIO()
     tracker = ConsoleTracker(stream=stream, seconds=5.0)
     for step in range(1, 9):
         tracker.write(full_log(step))
-        now[0] += 2.0
+        clock[0] += 2.0
     assert shown_steps(stream.getvalue()) == [1, 4, 7]
+
+
+def test_a_line_in_a_file_has_the_share_and_the_time_left(clock):
+    stream = io.StringIO()
+    tracker = ConsoleTracker(100_000, stream=stream, every=1)
+    tracker.write(full_log(1))
+    clock[0] += 6.0
+    tracker.write(full_log(5, evaluation={"mean_return": 40.0}))
+    first, second = stream.getvalue().splitlines()
+    assert first == "  2%  0:01:12 left  step 2,048 · 9 episodes · mean_ep_return 32 · entropy 0.69 · approx_kl 0.0123"
+    assert second.startswith(" 10%  0:01:06 left  step 10,240 · ")  # 7.5 s for a tenth, the evaluation included
+    assert second.endswith(" · evaluation mean_return 40")
+
+
+def test_a_resumed_run_counts_its_own_speed_and_all_of_its_time(clock):
+    """It begins at 88,064 of 102,400 steps. Earlier processes were slow: 1,000 seconds until here, 1.5 of them ours."""
+    stream = io.StringIO()
+    tracker = ConsoleTracker(None, stream=stream, every=1)
+    log = full_log(44, time={"time_elapsed": 1.5, "steps_per_second": 2048 * 44 / 1000})
+    log.trainer["total_timesteps"] = 102_400
+    tracker.write(log)
+    assert stream.getvalue().startswith(" 88%  0:00:09 left  step 90,112")  # six more rollouts of 1.5 s
+    tracker.close()
+    assert re.search(r"total_time: +0:16:40\n +time_left: +0:00:09\n", stream.getvalue())
 
 
 def test_a_file_gets_plain_text_and_zero_is_refused():
@@ -122,34 +172,53 @@ def test_a_file_gets_plain_text_and_zero_is_refused():
         ConsoleTracker(stream=stream, every=0)
 
 
-@pytest.mark.parametrize("width", [30, 80, 200])
-def test_live_panel_shows_the_numbers_and_gives_the_cursor_back(monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+@pytest.mark.parametrize(
+    ("columns", "rows", "compact"),
+    [(30, 50, True), (99, 50, True), (200, 39, True), (100, 40, False), (200, 50, False)],
+)
+def test_live_panel_shows_the_numbers_and_gives_the_cursor_back(monkeypatch, clock, columns, rows, compact):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
     stream, before = io.StringIO(), (sys.stdout, sys.stderr)
-    tracker = ConsoleTracker(100_000, stream=stream, live=True)
+    tracker = ConsoleTracker(100_000, stream=stream, live=True, label="seed 0 of 8")
     tracker.write(full_log(1, evaluation={"mean_return": 41.5}))
+    clock[0] += 28.5
     tracker.write(full_log(20))
     assert "\x1b[?25l" in stream.getvalue()  # the cursor is hidden while the panel lives
     tracker.close()
     assert stream.getvalue().rstrip().endswith("\x1b[?25h")
     assert (sys.stdout, sys.stderr) == before
     screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    last = screen[screen.rfind("ROLLOUT STATISTICS") :]
-    assert "40,960" in last
-    assert "41%" in last
-    assert "0:00:43 left" in last  # 59,040 steps at 1,365 per second
-    assert "EVALUATION at 2,048" in last
-    assert "41.50" in last
+    last = screen[screen.rfind("RECENT 9" if compact else "ROLLOUT STATISTICS") :]
+    assert ("ROLLOUT STATISTICS" in screen) is ("─" in screen) is not compact
+    assert len(last.splitlines()) <= (rows if compact else 37)
+    joined = " ".join(last.split())
+    for text in (
+        ("40,960", "41%", "0:00:43 left", "0:00:30 so far", "41.50", "seed 0 of 8") if columns > 30 else ("40,960",)
+    ):
+        assert text in joined  # 59,040 steps at 1,365 per second
+    assert "EVALUATION at 2,048" in joined
 
 
-def test_time_left_follows_the_budget_that_ends_first():
-    tracker = ConsoleTracker(None, 18, stream=io.StringIO())
-    log = full_log(1, trainer={}, time={"steps_per_second": 1024.0})
-    assert tracker._share(log) == 0.5
-    assert tracker._seconds_left(log) == 2.0
-    tracker.total_timesteps = 3072
-    assert tracker._share(log) == pytest.approx(2 / 3)
-    assert tracker._seconds_left(log) == 1.0
+def test_a_log_without_an_update_keeps_the_numbers_of_the_latest():
+    stream = io.StringIO()
+    tracker = ConsoleTracker(stream=stream)
+    tracker.write(Log(8, 0, 1, learn={"loss": 0.25}, trainer={"learning_rate": 0.5, "epsilon": 0.9}))
+    tracker.write(Log(16, 0, 2, trainer={"epsilon": 0.8}))
+    tracker.close()
+    shown = dict(re.findall(r"(\w+): +(\S+)", stream.getvalue()))
+    assert (
+        shown.items()
+        >= {"loss": "0.2500", "learning_rate": "0.5000", "epsilon": "0.8000", "timesteps_count": "16"}.items()
+    )
+
+
+def test_the_share_follows_the_budget_that_ends_first(clock):
+    stream = io.StringIO()
+    for steps in (None, 3072):
+        tracker = ConsoleTracker(steps, 18, stream=stream, every=1)
+        tracker.write(full_log(1, trainer={}, rollout={"rollout_len": 2048}, time={"time_elapsed": 2.0}))
+    assert [line[:4] for line in stream.getvalue().splitlines()] == [" 50%", " 67%"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")

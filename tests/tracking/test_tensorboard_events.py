@@ -1,13 +1,20 @@
+import io
 import subprocess
 import sys
 import textwrap
 
 import numpy as np
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
 
 from drl.core.log import Log
+from drl.tracking.board import Ending
+from drl.tracking.guarded import TrackerFailed, guard
 from drl.tracking.tensorboard_events import TensorBoardTracker
+from drl.tracking.video import write_video
 
 
 def log(step: int) -> Log:
@@ -61,3 +68,49 @@ def test_a_folder_that_cannot_be_made_raises_at_the_first_log(tmp_path):
     tracker = TensorBoardTracker(tmp_path / "tensorboard")
     with pytest.raises(Exception, match="tensorboard"):
         tracker.write(log(1))
+
+
+def test_hyperparameters_the_final_result_and_the_video_arrive(tmp_path):
+    frames = np.zeros((40, 30, 640, 3), np.uint8)
+    frames[:, :, :320] = np.arange(40, dtype=np.uint8)[:, None, None, None] * 5
+    write_video(tmp_path / "videos" / "final_agent.mp4", frames, fps=20)
+    settings = {"algorithm": "ppo", "gamma": 0.9, "num_envs": 8, "quiet": True, "hidden_sizes": [64], "name": None}
+    tracker = TensorBoardTracker(tmp_path / "tensorboard", settings)
+    tracker.write(log(1))
+    tracker.finish(Ending(tmp_path, "finished", {"mean_return": 21.5}))
+    tracker.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    stored = events.PluginTagToContent("hparams")
+    start = metadata.parse_session_start_info_plugin_data(stored["_hparams_/session_start_info"])
+    known = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+    assert known == {"algorithm": "ppo", "gamma": 0.9, "num_envs": 8.0, "quiet": True, "hidden_sizes": "[64]"}
+    end = metadata.parse_session_end_info_plugin_data(stored["_hparams_/session_end_info"])
+    assert end.status == STATUS_SUCCESS
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars("final/mean_return")] == [(10, 21.5)]
+    (image,) = events.Images("videos/final_agent")
+    assert (image.width, image.height) == (320, 15)
+    with Image.open(io.BytesIO(image.encoded_image_string)) as gif:
+        assert (gif.format, gif.size, gif.n_frames) == ("GIF", (320, 15), 20)  # 2 seconds at 10 frames
+
+
+def test_a_run_that_was_stopped_is_no_success(tmp_path):
+    tracker = TensorBoardTracker(tmp_path / "tensorboard", {"gamma": 0.9})
+    tracker.write(log(1))
+    tracker.finish(Ending(tmp_path, "interrupted"))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    end = metadata.parse_session_end_info_plugin_data(
+        events.PluginTagToContent("hparams")["_hparams_/session_end_info"]
+    )
+    assert end.status == STATUS_FAILURE
+
+
+def test_a_broken_video_costs_its_own_output_only(tmp_path):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "final_agent.mp4").write_bytes(b"not a video")
+    tracker = guard(TensorBoardTracker(tmp_path / "tensorboard"))
+    tracker.write(log(1))
+    with pytest.warns(TrackerFailed, match="ffmpeg could not read"):
+        tracker.finish(Ending(tmp_path, "finished", {"mean_return": 1.0}))
+    assert scalars(tmp_path / "tensorboard")["final/mean_return"] == [(10, 1.0)]

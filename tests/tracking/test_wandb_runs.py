@@ -1,5 +1,6 @@
 """W&B never blocks, asks or kills; what it is given arrives."""
 
+import shutil
 import sys
 import time
 import types
@@ -7,11 +8,13 @@ import warnings
 
 import pytest
 
-from drl.core.errors import MissingExtra
+from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Log
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
-from drl.experiment.launch import resume, train
+from drl.experiment.launch import resume, train, train_seeds
+from drl.search.search_worker import Job, run_job
+from drl.tracking.board import Ending
 from drl.tracking.guarded import TrackerFailed, guard
 from drl.tracking.wandb_runs import WandbTracker
 
@@ -82,7 +85,7 @@ def test_config_metrics_videos_and_best_model_arrive(tmp_path, fake, capsys):
     tracker = WandbTracker("project", {"gamma": 0.9}, tmp_path, name="first")
     tracker.write(log(8, loss=0.5))
     tracker.write(log(16, loss=float("nan")))
-    tracker.finish()
+    tracker.finish(Ending(tmp_path))
     tracker.close()
     (run,) = fake.runs
     assert fake.calls[0].items() >= {"project": "project", "config": {"gamma": 0.9}, "mode": "online"}.items()
@@ -119,6 +122,48 @@ def test_a_resumed_run_continues_its_run_at_wandb(tmp_path, fake):
     assert steps[1] == [384, 448, 512]  # it continues at 192; rows up to 320 had arrived
 
 
+FUSED = {
+    "algorithm": "ppo", "env": "CartPole-v1", "engine": "jax", "total_timesteps": 128, "rollout_length": 16,
+    "num_envs": 4, "minibatches": 1, "epochs": 1, "hidden_sizes": [8], "evaluate_every": 0, "evaluation_episodes": 1,
+    "quiet": True, "plots": False, "video": False, "tensorboard": False, "wandb_project": "project",
+}  # fmt: skip
+
+
+def test_the_seeds_of_one_program_are_runs_of_one_group(tmp_path, fake):
+    flat = FUSED | {"num_seeds": 2, "results_dir": str(tmp_path)}
+    finished = train_seeds(Experiment.from_flat(flat, "test"), console=False)
+    calls = sorted(fake.calls, key=lambda call: call["name"])
+    assert [call["name"] for call in calls] == [each.folder.name for each in finished]
+    assert {call["group"] for call in calls} == {f"CartPole-v1_ppo_{finished[0].folder.name}"}
+    assert {call["job_type"] for call in calls} == {"ppo"}
+    assert {call["reinit"] for call in calls} == {"create_new"}, "or the second seed would end the first"
+    assert [run.finished for run in fake.runs] == [1, 1]
+    assert [len([row for row in run.rows if "env_steps" in row]) for run in fake.runs] == [2, 2]
+    for folder in (each.folder for each in finished):
+        for checkpoint in Checkpoints(folder / "checkpoints").stored():
+            shutil.rmtree(checkpoint)
+    resume(finished[1].folder, console=False)
+    assert {call["group"] for call in fake.calls[2:]} == {calls[0]["group"]}
+    assert {call["id"] for call in fake.calls[2:]} == {call["id"] for call in calls}
+
+
+def test_a_group_can_be_given_and_needs_a_board(tmp_path, fake):
+    flat = FUSED | {"engine": "torch", "group": "mine", "results_dir": str(tmp_path), "compile": "off"}
+    train(Experiment.from_flat(flat, "test"), console=False)
+    assert fake.calls[0]["group"] == "mine"
+    with pytest.raises(BadInput, match="group is 'mine' without W&B and MLflow; add --wandb-project"):
+        Experiment.from_flat(flat | {"wandb_project": None}, "test")
+
+
+def test_a_trial_of_a_search_is_a_run_of_its_group(tmp_path, fake):
+    own = {"engine": "torch", "group": "study", "results_dir": str(tmp_path), "compile": "off"}
+    outcome = run_job(Job(3, FUSED | own, 1), lambda *_: False, lambda: False)
+    assert outcome.state == "complete", outcome.error
+    assert fake.calls[0].items() >= {"group": "study", "name": "trial 3", "job_type": "ppo"}.items()
+    assert [row["env_steps"] for row in fake.runs[0].rows] == [64, 128]
+    assert fake.runs[0].finished == 1
+
+
 def refuse(mode):
     if mode == "online":
         raise ConnectionError("no route")
@@ -130,7 +175,7 @@ def test_offline_with_one_line_saying_so(tmp_path, fake, capsys, key, answer, wh
     fake.answer = answer or fake.answer
     tracker = WandbTracker("project", {}, tmp_path)
     tracker.write(log())
-    tracker.finish()
+    tracker.finish(Ending(tmp_path))
     assert fake.calls[-1]["mode"] == "offline"
     assert len(fake.calls) == (1 if not key else 2)
     (line,) = capsys.readouterr().out.splitlines()
@@ -141,7 +186,7 @@ def test_offline_with_one_line_saying_so(tmp_path, fake, capsys, key, answer, wh
 
 def test_the_users_own_mode_is_kept_in_silence(tmp_path, fake, capsys, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    WandbTracker("project", {}, tmp_path).finish()
+    WandbTracker("project", {}, tmp_path).finish(Ending(tmp_path))
     assert [call["mode"] for call in fake.calls] == ["disabled"]
     assert capsys.readouterr().out == ""
 
@@ -168,10 +213,10 @@ def test_a_failure_costs_its_own_output_only(tmp_path, fake):
     with pytest.warns(TrackerFailed, match="disk full"):
         guarded.write(log())
     guarded.write(log())
-    tracker.finish()
-    late = WandbTracker("project", {}, tmp_path)
-    with pytest.warns(TrackerFailed, match="disk full"):
-        late.finish()
+    guarded.finish(Ending(tmp_path))
+    late = guard(WandbTracker("project", {}, tmp_path))
+    with pytest.warns(TrackerFailed, match="failed at the end; its output may be incomplete .* disk full"):
+        late.finish(Ending(tmp_path))
 
 
 def test_a_missing_library_is_told_before_anything_starts(tmp_path, monkeypatch):
@@ -189,7 +234,10 @@ def test_the_real_library_keeps_an_offline_run(tmp_path, monkeypatch):
         warnings.simplefilter("error", TrackerFailed)
         tracker = WandbTracker("project", {"hidden_sizes": [64]}, tmp_path, name="real")
         tracker.write(log(8, loss=0.5))
-        tracker.finish()
+        tracker.finish(Ending(tmp_path))
     assert tracker.error is None
     (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"learn/loss" in kept.read_bytes()
+    deadline = time.monotonic() + 60
+    while b"learn/loss" not in kept.read_bytes():  # W&B's own process writes it, a moment later if the machine is busy
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

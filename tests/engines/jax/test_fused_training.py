@@ -80,9 +80,13 @@ def test_landmarks_end_chunks():
     assert all(b > a for a, b in zip([seen, *ends], ends, strict=False))
 
 
-def test_seeds_train_together_as_they_would_alone(tmp_path):
+def test_seeds_train_together_as_they_would_alone(tmp_path, capsys):
     options = QUIET | {"results_dir": str(tmp_path), "env": "MovieRec-v1"}
-    both = train_seeds(experiment("ppo", num_seeds=2, seed=3, **options | {"plots": True}), console=False)
+    both = train_seeds(experiment("ppo", num_seeds=2, seed=3, **options | {"plots": True, "quiet": False}))
+    said = capsys.readouterr().out
+    assert re.search(r"%  \d:\d\d:\d\d left  seed 3, of 2 seeds  step", said), "one panel, which says whose it is"
+    assert f"   1 of 2  seed 3 is saved: {both[0].folder}" in said
+    assert f"   2 of 2  seed 4 is saved: {both[1].folder}  (0:00:00 left)" in said
     alone = train(experiment("ppo", seed=4, **options), console=False)
     assert [run.log.env_steps for run in both] == [alone.log.env_steps] * 2
     np.testing.assert_allclose(

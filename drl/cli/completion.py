@@ -1,0 +1,151 @@
+"""`drl completion bash|zsh|fish`: print a script with which a shell completes commands, algorithms, flags and
+environments. Everything is in the script, so that completing starts no process."""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import re
+
+from drl.cli.entry import COMMANDS
+from drl.core.algorithms import ALGORITHMS
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.network_parts import BACKBONES
+from drl.experiment.config import RunConfig
+
+USAGE = """usage: drl completion bash|zsh|fish
+
+Install it once; a new shell has it:
+  bash   mkdir -p ~/.local/share/bash-completion/completions
+         drl completion bash > ~/.local/share/bash-completion/completions/drl
+  zsh    drl completion zsh > ~/.drl-completion.zsh; echo 'source ~/.drl-completion.zsh' >> ~/.zshrc
+  fish   drl completion fish > ~/.config/fish/completions/drl.fish"""
+
+WITH_ALGORITHM = ("train", "search", "ablate")
+BEYOND_CONFIGS = ("--config", "--no-preset", "--trust", "--help")  # flags of `drl train` that are no settings
+VALUES = {
+    "--engine": ("torch", "jax"),
+    "--vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
+    "--compile": ("auto", "on", "off"),
+    "--device": ("auto", "cpu", "cuda", "mps"),
+    "--backbone": ("auto", *BACKBONES),
+}
+Words = dict[str, tuple[str, ...]]
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    if len(arguments) > 1:
+        raise BadInput(f"completion takes one shell, got {' '.join(arguments)!r:.80}; type: drl completion bash")
+    if arguments[0] not in SHELLS:
+        raise BadInput(f"unknown shell {arguments[0]!r:.80}; {did_you_mean(arguments[0], SHELLS)}")
+    print(SHELLS[arguments[0]](_flags(), _positions(), VALUES | {"--env": _envs()}))
+    return 0
+
+
+def _flags() -> Words:
+    """The flags by command, and by command and algorithm."""
+    run = _flags_of(RunConfig)
+    flags: Words = {}
+    for name in COMMANDS:
+        if name not in WITH_ALGORITHM:
+            flags[name] = _flags_in_help(name)
+    search = _flags_in_help("search", next(iter(ALGORITHMS)))
+    ablate = tuple(re.findall(r"\[(--\w+) \d", _help("ablate")))
+    for algorithm, record in ALGORITHMS.items():
+        own = tuple(flag for kind in record.parts.values() for flag in _flags_of(kind))
+        flags[f"train {algorithm}"] = (*BEYOND_CONFIGS, *run, *own)
+        flags[f"search {algorithm}"] = search
+        if record.switches:
+            flags[f"ablate {algorithm}"] = (*ablate, *BEYOND_CONFIGS, *run, *own)
+    return flags
+
+
+def _flags_of(config: type) -> tuple[str, ...]:
+    flags = []
+    for field in dataclasses.fields(config):
+        name = field.name.replace("_", "-")
+        flags += [f"--{name}", f"--no-{name}"] if isinstance(field.default, bool) else [f"--{name}"]
+    return tuple(flags)
+
+
+def _flags_in_help(*words: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z-]+", _help(*words))))
+
+
+def _help(command: str, *words: str) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        importlib.import_module(COMMANDS[command][0]).main([*words, "--help"])
+    return said.getvalue()
+
+
+def _positions() -> Words:
+    """What may follow a command: algorithms, sections, shells; the others take folders."""
+    from drl.cli.list_offers import SECTIONS
+
+    switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
+    named = {"train": tuple(ALGORITHMS), "search": tuple(ALGORITHMS), "ablate": switched}
+    return named | {"list": SECTIONS, "completion": tuple(SHELLS)}
+
+
+def _envs() -> tuple[str, ...]:
+    import gymnasium as gym
+
+    return tuple(sorted(gym.registry))
+
+
+def _bash(flags: Words, positions: Words, values: Words) -> str:
+    def cases(words: Words) -> str:
+        return "\n".join(f'    "{name}") words="{" ".join(each)}" ;;' for name, each in words.items())
+
+    return f"""# drl completion bash
+_drl() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+  local command="${{COMP_WORDS[1]}}" pair="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}"
+  if [[ $COMP_CWORD -eq 1 ]]; then words="{" ".join(COMMANDS)} --help --version"
+  elif [[ $word == -* ]]; then
+    case "$pair" in
+{cases({name: each for name, each in flags.items() if " " in name})}
+    *) case "$command" in
+{cases({name: each for name, each in flags.items() if " " not in name})}
+    esac ;;
+    esac
+  else
+    case "$before" in
+{cases(values)}
+    *) if [[ $COMP_CWORD -eq 2 || $command == list ]]; then case "$command" in
+{cases(positions)}
+    esac; fi ;;
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _drl drl"""
+
+
+def _zsh(flags: Words, positions: Words, values: Words) -> str:
+    return "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(
+        flags, positions, values
+    )
+
+
+def _fish(flags: Words, positions: Words, values: Words) -> str:
+    lines = ["# drl completion fish"]
+    for name, (_, text) in COMMANDS.items():
+        about = text.replace("'", "\\'")
+        lines.append(f"complete -c drl -n __fish_use_subcommand -f -a {name} -d '{about}'")
+    for command, words in positions.items():
+        seen = f"__fish_seen_subcommand_from {command}; and not __fish_seen_subcommand_from {' '.join(words)}"
+        lines.append(f"complete -c drl -n '{seen}' -f -a '{' '.join(words)}'")
+    for name, words in flags.items():
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
+        for flag in words:
+            offers = f" -x -a '{' '.join(values[flag])}'" if flag in values else ""
+            lines.append(f"complete -c drl -n '{seen}' -l {flag.removeprefix('--')}{offers}")
+    return "\n".join(lines)
+
+
+SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
