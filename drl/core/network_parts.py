@@ -96,9 +96,13 @@ def _function_of_plugin(setting: str, given: str, options: list[str]) -> Factory
     function = getattr(sys.modules.get(module), name, None) if module in _plugins else None
     if callable(function) and getattr(function, "__module__", None) == module:
         return function
-    if _has_module(given) or ":" not in given:
-        advice = f"for a custom one, import the module that registers it: --plugins {module if name else 'MODULE'}"
-        raise BadInput(f"{setting} is {given!r}; {did_you_mean(given, options)}; {advice}")
+    if _has_module(given):
+        raise BadInput(f"{setting} is {given!r}; import the module that defines it: --plugins {module}")
+    if not name:
+        raise BadInput(
+            f"{setting} is {given!r}; for a custom one, import the module that registers it: --plugins MODULE; "
+            f"{did_you_mean(given, options)}"
+        )
     raise BadInput(
         f"{setting} is {given!r}, a function of the script that began this, which cannot be found again; define it at "
         "the top of a module"

@@ -132,14 +132,14 @@ def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHA
             largest = _largest(kind)
             if start not in (_default(config, first), largest):
                 raise BadInput(
-                    f"{first} is {start}, but the largest value of its schedule {kind!r} is {largest}; leave {first} "
-                    f"out, or give {largest}"
+                    f"{first} is {start}, but the largest value of its schedule {kind!r} is {largest}; give "
+                    f"{_flag(first)} {largest}, or leave it out"
                 )
             start = largest
         if kind not in (*SHAPES, "auto") and getattr(config, last) != _default(config, last):
             raise BadInput(
-                f"{last} is {getattr(config, last)}, but {shape} is {kind!r}, which has no end of its own; leave one "
-                "of them out"
+                f"{last} is {getattr(config, last)}, but {shape} is {kind!r}, which does not use it; give "
+                f"{_flag(last)} {_default(config, last)}, or another schedule"
             )
         object.__setattr__(config, first, start)
         object.__setattr__(config, shape, kind)
@@ -176,6 +176,10 @@ def epsilon_schedule(config: Any, noisy: bool, first_update: int) -> Schedule:
 def _settings(config: object, rate: str) -> tuple[str, str, str]:
     """The names of a rate's first value, last value and schedule."""
     return f"{rate}_start" if hasattr(config, f"{rate}_start") else rate, f"{rate}_end", f"{rate}_schedule"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _default(config: object, name: str) -> object:

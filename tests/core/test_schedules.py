@@ -109,7 +109,7 @@ def test_what_cannot_be_honoured_is_refused(settings, message):
 
 
 def test_epsilon_of_a_function_is_a_probability():
-    with pytest.raises(BadInput, match="epsilon_start is 2.0; expected a number from 0 to 1"):
+    with pytest.raises(BadInput, match=r"epsilon_start is 2\.0; expected a number from 0 to 1"):
         EpsilonGreedyConfig(epsilon_schedule=lambda share: 2.0 * share)
 
 
@@ -118,7 +118,7 @@ def test_registered_names():
     config = PPOConfig(clip_range_schedule="half_and_half")
     assert [schedule_of(config, "clip_range")(share) for share in (0.4, 0.6)] == [0.2, 0.1]
     for name in ("half_and_half", "linear", "auto", "exponential"):
-        with pytest.raises(BadInput, match="there is a schedule|not a valid name"):
+        with pytest.raises(BadInput, match=r"there is a schedule|not a valid name"):
             register_schedule(name, lambda progress: 0.3)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import ACTIVATIONS, register_activation
@@ -19,7 +20,7 @@ from drl.engines.torch.activations import make_activation
 from drl.engines.torch.build import build_learner as build_torch
 from drl.experiment.load_agent import load_agent
 
-OBS, BOX, CHOICES = ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2), None
+OBS, BOX = ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
 CHOICES = ActionSpec("discrete", sizes=(4,))
 BUILT_IN = [*ACTIVATIONS]
 X = np.concatenate([np.linspace(-8, 8, 81), [-100.0, -30.0, 25.0, 100.0]]).astype(np.float32)
@@ -57,8 +58,6 @@ def test_all_engines_compute_the_definition(name):
 
 def made(engine, activation, algorithm, spec, kind):
     """An agent, and what it makes of the observations: distribution parameters or action values."""
-    from drl.core.algorithms import ALGORITHMS
-
     configs = (kind(hidden_sizes=(8, 8), activation=activation), ALGORITHMS[algorithm].config())
     return BUILD[engine](algorithm, (OBS, spec), configs, Seeds(0))[0]
 
@@ -114,8 +113,8 @@ def test_where_it_is_not_known_an_agent_asks_for_the_module(tmp_path, monkeypatc
 def test_a_module_of_torch_is_for_torch(tmp_path):
     agent = made("torch", torch.nn.Softsign, *PPO)
     agent.save(tmp_path)
-    np.testing.assert_array_equal(answers(load_agent(tmp_path)), answers(agent))
-    with pytest.raises(BadInput, match="Softsign' was registered without a form for the jax engine"):
+    np.testing.assert_allclose(answers(load_agent(tmp_path)), answers(agent), atol=1e-6)
+    with pytest.raises(UnusableFile, match="Softsign' was registered without a form for the jax engine"):
         load_agent(tmp_path, engine="jax")
 
 
