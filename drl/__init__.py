@@ -26,9 +26,12 @@ _PUBLIC = {
     "resume": "drl.experiment.launch",
     "fork": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",
+    "register_activation": "drl.core.network_parts",
     "register_algorithm": "drl.core.algorithms",
     "register_backbone": "drl.core.network_parts",
     "register_head": "drl.core.network_parts",
+    "register_initialization": "drl.core.network_parts",
+    "register_schedule": "drl.core.schedules",
     "register_variant": "drl.core.variants",
 }
 __all__ = [*_PUBLIC, "__version__"]

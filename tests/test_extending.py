@@ -1,5 +1,6 @@
 """`docs/extending.md`, as it stands: its module is written to a file, its commands run one after the other."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -43,6 +44,8 @@ def test_the_page_runs(folder):
     rows = [path.read_text() for path in folder.glob("results/ddpg/*/metrics.jsonl")]
     assert "actor_loss" in rows[0], "a loss that only some updates report is logged"
     assert "noise_sigma" in rows[0]
+    (snake,) = folder.glob("results/snake/*/metrics.jsonl")
+    assert json.loads(snake.read_text().splitlines()[0])["trainer/entropy_coef"] == 0.02
     last = next(code for kind, code in reversed(BLOCKS) if kind == "python")
     run([sys.executable, "-c", last + "assert type(agent).__name__ == 'StickyAgent', agent"], folder)
     without = [sys.executable, "-m", "drl.cli.entry", "evaluate", "results/fourier"]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.network_parts import BACKBONES, HEADS
+from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_of
+from drl.core.schedules import EPSILON_SHAPES, settle_rates
 from drl.core.size_limits import check_size
 from drl.core.specs import ObsSpec, PlainDict
 from drl.core.yaml_files import parse_yaml
@@ -50,7 +51,12 @@ class ModelConfig:
     head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
-    activation: str = "tanh"  # of the MLP: tanh · relu
+    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    # function.
+    activation: str = "tanh"
+    # Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    init: str = "auto"
     shared: bool = False  # one backbone for actor and critic, recurrent layer included
     recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
     recurrent_size: int = 64  # width of the recurrent layer
@@ -72,7 +78,12 @@ class QModelConfig:
     head: str = "auto"  # auto, or a head of action values registered by a plugin
     hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
-    activation: str = "relu"  # of the MLP: tanh · relu
+    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    # function.
+    activation: str = "relu"
+    # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    init: str = "auto"
     dueling: bool = False  # separate value and advantage: Q = V + A − mean A
     noisy: bool = False  # noisy layers in place of linear ones; their noise is the exploration
     noisy_sigma: float = 0.5  # initial scale of the noise, relative to the scale of the weights
@@ -86,6 +97,8 @@ class QModelConfig:
         require(self, "'none', 'c51' or 'qr'", "distributional", lambda x: x in ("none", "c51", "qr"))
         require(self, "a whole number of at least 2", "num_atoms", lambda x: x >= 2)
         require(self, "a number above 0", "noisy_sigma", lambda x: x > 0)
+        if self.noisy and self.init != "auto":
+            raise BadInput(f"init is {self.init!r}, but noisy layers have one of their own; leave one of both out")
         if not self.v_min < self.v_max:
             raise BadInput(f"v_min is {self.v_min} and v_max is {self.v_max}; expected v_min below v_max")
 
@@ -105,7 +118,12 @@ class ActorCriticConfig:
     hidden_sizes: tuple[int, ...] = (256, 256)  # widths of the actor's MLP; of simba: one residual block per entry
     critic_hidden_sizes: tuple[int, ...] | None = None  # the same for each critic; None: as the actor's
     cnn_features: int = 512  # feature width of the cnn
-    activation: str = "relu"  # of the MLP: tanh · relu
+    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    # function.
+    activation: str = "relu"
+    # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    init: str = "auto"
     layer_norm: bool = False  # layer normalization before every activation of an MLP
     batch_renorm: bool = False  # batch renormalization in the critics' MLPs
     renorm_warmup: int = 100_000  # updates in which batch renormalization is plain batch normalization
@@ -150,10 +168,18 @@ def _check_backbone(config: AnyModelConfig) -> None:
                 f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; for a custom one, import the module "
                 "that registers it: --plugins MODULE"
             )
-    require(config, "'tanh' or 'relu'", "activation", lambda x: x in ("tanh", "relu"))
+    activation = name_of(ACTIVATIONS, "activation", config.activation, _activation)
+    init = name_of(INITIALIZATIONS, "init", config.init, lambda function: function, ("auto",))
+    object.__setattr__(config, "activation", activation)
+    object.__setattr__(config, "init", init)
     require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
     require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
     plain_pairs("backbone_kwargs", config.backbone_kwargs)
+
+
+def _activation(function: Factory) -> NetworkPart:
+    """An activation that is given as a function, for the engine that runs it; a class is one of PyTorch's modules."""
+    return NetworkPart(function) if isinstance(function, type) else NetworkPart(function, function)
 
 
 def backbone_name(config: AnyModelConfig, obs_spec: ObsSpec) -> str:
@@ -238,14 +264,13 @@ class EpsilonGreedyConfig:
 
     epsilon_start: float = 0.9  # probability of a random action
     epsilon_end: float = 0.05
-    epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (linear)
-    epsilon_schedule: str = "exponential"  # exponential · linear
+    epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (all others)
+    epsilon_schedule: str = "exponential"  # exponential · linear · cosine · constant, or a function
 
     def __post_init__(self) -> None:
+        settle_rates(self, "epsilon", shapes=EPSILON_SHAPES)
         require(self, "a number from 0 to 1", "epsilon_start epsilon_end", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "epsilon_decay", lambda x: x > 0)
-        schedules = ("exponential", "linear")
-        require(self, "'exponential' or 'linear'", "epsilon_schedule", lambda x: x in schedules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +289,14 @@ class ActionNoiseConfig(RandomStartConfig):
 
     noise: str = "gaussian"  # gaussian · ornstein_uhlenbeck (correlated in time)
     noise_sigma: float = 0.1  # standard deviation of each draw
-    noise_sigma_end: float | None = None  # linear to this over `noise_decay`; None: constant
+    noise_sigma_end: float | None = None  # after `noise_decay`; None: constant, or 0 with a schedule
+    noise_sigma_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     noise_decay: float = 100_000.0  # environment steps
     noise_theta: float = 0.15  # ornstein_uhlenbeck: share of the noise that decays per step
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        settle_rates(self, "noise_sigma")
         kinds = ("gaussian", "ornstein_uhlenbeck")
         require(self, "'gaussian' or 'ornstein_uhlenbeck'", "noise", lambda x: x in kinds)
         require(self, "a number of at least 0", "noise_sigma noise_sigma_end", not_negative)

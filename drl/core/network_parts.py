@@ -1,4 +1,4 @@
-"""Backbones and heads by name, for every engine; a plugin adds its own.
+"""Backbones, heads, activations and initializations by name, for every engine; a plugin adds its own.
 
 A maker is the object itself or the name of one, `module:name`, which is imported when it is first used.
 """
@@ -7,24 +7,27 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from drl.core.errors import BadInput, MissingExtra
+from drl.core.errors import BadInput, MissingExtra, did_you_mean, shown
 
 Factory = Callable[..., Any]  # a class or function that makes a part of a run
 Maker = str | Factory
+Part = TypeVar("Part")
 
 
 class NetworkPart(NamedTuple):
-    """One backbone or head: its maker in each engine.
+    """One backbone, head or activation: its maker in each engine.
 
     A backbone's maker takes `(obs_spec, config)`, a policy head's `(features, distribution, config)`, a head of action
     values `(features, num_actions, config)`. In PyTorch each also takes the `torch.Generator` for initial weights.
+    An activation is a function of one array; in PyTorch it can also be a class of modules.
     """
 
     torch: Maker | None = None
     jax: Maker | None = None
     normalize_obs: bool = False  # whether a backbone expects normalized observations
+    numpy: Maker | None = None  # of an activation: without it an agent acts through its engine
 
 
 BACKBONES: dict[str, NetworkPart] = {
@@ -34,16 +37,106 @@ BACKBONES: dict[str, NetworkPart] = {
     "conv1d": NetworkPart("drl.engines.torch.backbones:make_conv1d", "drl.engines.jax.backbones:make_conv1d"),
 }
 HEADS: dict[str, NetworkPart] = {}  # registered by plugins; the built-in heads follow from the model's config
+ACTIVATIONS: dict[str, NetworkPart] = {
+    name: NetworkPart(
+        f"drl.engines.torch.activations:{name}",
+        f"drl.engines.jax.activations:{name}",
+        numpy=f"drl.engines.numpy.activations:{name}",
+    )
+    for name in ("tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid")
+}
+# (rng, shape [out, in, …], gain) → weights, for all engines.
+INITIALIZATIONS: dict[str, Maker] = {
+    name: f"drl.engines.numpy.initializations:{name}"
+    for name in ("orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal")
+}
+_plugins: set[str] = set()  # modules that the user has named
+_functions: set[str] = set()  # functions `module:function` that are in one of the tables
 
 
 def register_backbone(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
     """Register a backbone for `--backbone name`. Give a maker for each engine that should run it."""
-    _register(BACKBONES, "backbone", name, NetworkPart(torch, jax))
+    register_in(BACKBONES, "backbone", name, NetworkPart(torch, jax))
 
 
 def register_head(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
     """Register a head for `--head name`. Give a maker for each engine that should run it."""
-    _register(HEADS, "head", name, NetworkPart(torch, jax))
+    register_in(HEADS, "head", name, NetworkPart(torch, jax))
+
+
+def register_activation(
+    name: str, *, torch: Maker | None = None, jax: Maker | None = None, numpy: Maker | None = None
+) -> None:
+    """Register an activation for `--activation name`: a function of one array for each engine that should run it."""
+    register_in(ACTIVATIONS, "activation", name, NetworkPart(torch, jax, numpy=numpy))
+
+
+def register_initialization(name: str, function: Factory) -> None:
+    """Register a function `(rng, shape, gain) -> weights` in NumPy for `--init name`."""
+    register_in(INITIALIZATIONS, "initialization", name, function)
+
+
+def name_of(
+    table: dict[str, Part], setting: str, given: object, part_of: Callable[[Factory], Part], others: Iterable[str] = ()
+) -> str:
+    """The name in `table` of what a setting is given: a name there or in `others`, `module:function` of a plugin, or in
+    Python a function itself, which is registered by its name so that a config holds plain text only."""
+    if callable(given):
+        return _registered(table, setting, given, part_of(given))
+    if not isinstance(given, str):
+        raise BadInput(f"{setting} is {shown(given)}; expected a name or a function")
+    if given not in table and given not in others:
+        table[given] = part_of(_function_of_plugin(setting, given, [*others, *table]))
+        _functions.add(given)
+    return given
+
+
+def _function_of_plugin(setting: str, given: str, options: list[str]) -> Factory:
+    module, _, name = given.partition(":")
+    function = getattr(sys.modules.get(module), name, None) if module in _plugins else None
+    if callable(function) and getattr(function, "__module__", None) == module:
+        return function
+    if _has_module(given):
+        raise BadInput(f"{setting} is {given!r}; import the module that defines it: --plugins {module}")
+    if not name:
+        raise BadInput(
+            f"{setting} is {given!r}; for a custom one, import the module that registers it: --plugins MODULE; "
+            f"{did_you_mean(given, options)}"
+        )
+    raise BadInput(
+        f"{setting} is {given!r}, a function of the script that began this, which cannot be found again; define it at "
+        "the top of a module"
+    )
+
+
+def _has_module(function: str) -> bool:
+    """Whether the name of a function leads back to it.
+
+    >>> _has_module("my_parts:warm"), _has_module("__main__:warm"), _has_module("my_parts:<lambda>")
+    (True, False, False)
+    """
+    module, _, name = function.partition(":")
+    return name.isidentifier() and module != "__main__"
+
+
+def function_modules(settings: Mapping[str, object]) -> list[str]:
+    """The modules of functions `module:function` that flat settings name and that are not registered yet."""
+    given = [v for k, v in settings.items() if k in ("activation", "init") or k.endswith("_schedule")]
+    found = {name for name in given if isinstance(name, str) and _has_module(name)} - _functions
+    return sorted({name.partition(":")[0] for name in found})
+
+
+def _registered(table: dict[str, Part], setting: str, function: Factory, part: Part) -> str:
+    try:
+        own = name = f"{function.__module__}:{function.__qualname__}"
+    except AttributeError:
+        raise BadInput(f"{setting} is {shown(function)}, which has no name; give a function or a class") from None
+    number = 1
+    while table.setdefault(name, part) != part:  # two lambdas, or a function that a notebook has defined anew
+        number += 1
+        name = f"{own}#{number}"
+    _functions.add(name)
+    return name
 
 
 def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Factory:
@@ -67,7 +160,7 @@ def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
         raise MissingExtra(feature, extra, error) from None
 
 
-def _register(table: dict[str, NetworkPart], kind: str, name: str, part: NetworkPart) -> None:
+def register_in(table: dict[str, Part], kind: str, name: str, part: Part) -> None:
     if not name.isidentifier() or name == "auto":
         raise BadInput(f"{kind} {name!r} is not a valid name; use letters, digits and underscores")
     if table.get(name, part) != part:
@@ -84,3 +177,4 @@ def import_plugins(modules: Iterable[str]) -> None:
             importlib.import_module(module)
         except Exception as error:  # a user module can raise anything
             raise BadInput(f"cannot import plugin {module!r}: {type(error).__name__}: {error}") from error
+        _plugins.add(module)

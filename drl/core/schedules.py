@@ -1,18 +1,25 @@
 """Numbers that change during training. A schedule is a plain function of time.
 
-The caller defines "time": the share of the budget used for learning rates and clip ranges (`Linear`), or environment
-steps for exploration.
+A rate `x` of a config has two more settings. `x_schedule` is a shape, or a function from the share of the time used
+(0 … 1) to the value; `x_end` is the last value. "Time" is the budget for learning rates, clip ranges and entropy
+coefficients, and a number of environment steps for exploration.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
-from drl.core.configs import EpsilonGreedyConfig
+from drl.core.errors import BadInput
+from drl.core.network_parts import name_of, register_in
 
 
 class Schedule(Protocol):
     def __call__(self, time: float) -> float: ...
+
+
+Values = Callable[[float], float]  # the share of the time used, from 0 to 1 → the value
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,23 @@ class Linear:
     over: float = 1.0
 
     def __call__(self, time: float) -> float:
-        share = min(max(time / self.over, 0.0), 1.0)
-        return self.start + (self.end - self.start) * share
+        return self.start + (self.end - self.start) * _share(time, self.over)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `start` at time 0 to `end` at time `over`, then `end`: slow, fast, slow.
+
+    >>> Cosine(1.0, 0.0)(0.5), Cosine(1.0, 0.0)(2.0)
+    (0.5, 0.0)
+    """
+
+    start: float
+    end: float
+    over: float = 1.0
+
+    def __call__(self, time: float) -> float:
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * _share(time, self.over)))
 
 
 @dataclass(frozen=True)
@@ -62,14 +84,118 @@ class Exponential:
         return self.end + (self.start - self.end) * math.exp(-time / self.decay)
 
 
-def schedule(start: float, end: float | None) -> Schedule:
-    """A config's pair `x`, `x_end`: constant when `x_end` is None, else linear over the budget."""
-    return Constant(start) if end is None else Linear(start, end)
+@dataclass(frozen=True)
+class OfFunction:
+    """The values of a registered function over `over`."""
+
+    name: str
+    over: float = 1.0
+
+    def __call__(self, time: float) -> float:
+        return float(FUNCTIONS[self.name](_share(time, self.over)))
 
 
-def epsilon_schedule(config: EpsilonGreedyConfig, noisy: bool, first_update: int) -> Schedule:
+def _share(time: float, over: float) -> float:
+    return min(max(time / over, 0.0), 1.0)
+
+
+FUNCTIONS: dict[str, Values] = {}  # of users, by name
+SHAPES: dict[str, type[Linear | Cosine | Exponential]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "exponential": Exponential,
+}
+RATE_SHAPES = ("auto", "constant", "linear", "cosine")  # auto: linear if there is an end, else constant
+EPSILON_SHAPES = ("exponential", "linear", "cosine", "constant")
+
+
+def register_schedule(name: str, function: Values) -> None:
+    """Register a function from the share of the time used (0 … 1) to the value, for `--learning-rate-schedule name` and
+    the schedules of all other rates."""
+    if name in (*RATE_SHAPES, *SHAPES):
+        raise BadInput(f"there is a schedule {name!r} already; choose another name")
+    register_in(FUNCTIONS, "schedule", name, function)
+
+
+def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHAPES) -> None:
+    """Check the settings of a config's rates. A function, which may be given for `x_schedule` or for `x`, is replaced
+    by its name, and `x` becomes its largest value: other rates are relative to it."""
+    for rate in rates:
+        first, last, shape = _settings(config, rate)
+        start, kind = getattr(config, first), getattr(config, shape)
+        if callable(start):
+            if kind != _default(config, shape):
+                raise BadInput(f"both {first} and {shape} are given, and {first} is a function; leave {shape} out")
+            start, kind = _default(config, first), start
+        kind = name_of(FUNCTIONS, shape, kind, lambda function: function, shapes)
+        if kind in FUNCTIONS:
+            largest = _largest(kind)
+            if start not in (_default(config, first), largest):
+                raise BadInput(
+                    f"{first} is {start}, but the largest value of its schedule {kind!r} is {largest}; give "
+                    f"{_flag(first)} {largest}, or leave it out"
+                )
+            start = largest
+        if kind not in (*SHAPES, "auto") and getattr(config, last) != _default(config, last):
+            raise BadInput(
+                f"{last} is {getattr(config, last)}, but {shape} is {kind!r}, which does not use it; give "
+                f"{_flag(last)} {_default(config, last)}, or another schedule"
+            )
+        object.__setattr__(config, first, start)
+        object.__setattr__(config, shape, kind)
+
+
+def schedule_of(config: object, rate: str, over: float = 1.0) -> Schedule:
+    """The schedule of a config's rate. A shape without an `x_end` ends at 0."""
+    first, last, shape = _settings(config, rate)
+    start, end, kind = getattr(config, first), getattr(config, last, None), getattr(config, shape, "auto")
+    if kind in FUNCTIONS:
+        return OfFunction(kind, over)
+    if kind == "constant" or (kind == "auto" and end is None):
+        return Constant(start)
+    return SHAPES["linear" if kind == "auto" else kind](start, end or 0.0, over)
+
+
+def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
+    """The schedules of those rates that are not constant."""
+    schedules = {rate: schedule_of(config, rate) for rate in rates}
+    return {rate: each for rate, each in schedules.items() if not isinstance(each, Constant)}
+
+
+def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
+    return {name: each(time) for name, each in schedules.items()}
+
+
+def epsilon_schedule(config: Any, noisy: bool, first_update: int) -> Schedule:
     """ε over environment steps. Noisy networks need no ε after their first update."""
     if noisy:
         return Linear(1.0, 0.0, first_update)
-    shape = Exponential if config.epsilon_schedule == "exponential" else Linear
-    return shape(config.epsilon_start, config.epsilon_end, config.epsilon_decay)
+    return schedule_of(config, "epsilon", config.epsilon_decay)
+
+
+def _settings(config: object, rate: str) -> tuple[str, str, str]:
+    """The names of a rate's first value, last value and schedule."""
+    return f"{rate}_start" if hasattr(config, f"{rate}_start") else rate, f"{rate}_end", f"{rate}_schedule"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _default(config: object, name: str) -> object:
+    return getattr(type(config), name)
+
+
+@cache
+def _largest(name: str) -> float:
+    """The largest value of a function, at 0 %, 1 %, … of the time. Raise if one of them cannot be a rate."""
+    values = []
+    for percent in range(101):
+        try:
+            values.append(float(FUNCTIONS[name](percent / 100)))
+        except Exception as error:  # it is a user's
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raise BadInput(f"the schedule {name!r} fails at {percent / 100} of the time: {said}") from error
+        if not 0.0 <= values[-1] < math.inf:
+            raise BadInput(f"the schedule {name!r} is {values[-1]} at {percent / 100} of the time; expected at least 0")
+    return max(values)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, UnusableFile
-from drl.core.network_parts import import_plugins
+from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict
 from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config
@@ -248,6 +248,7 @@ def experiment_of(folder: Path, trust: bool) -> Experiment:
     plugins = settings.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
         raise UnusableFile(f"{file} has plugins {plugins!r:.80}; expected a list of modules")
+    plugins = [*plugins, *function_modules(settings)]
     if not trust:
         if plugins:
             what = f"the plugins {', '.join(plugins)}, and importing them runs their code"

@@ -21,7 +21,13 @@ from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
 
-SETTINGS = ("learning_rate", "clip_range", "gradient_steps")  # logged beside the counters, not as results
+# Logged beside the counters, not as results.
+SETTINGS = (
+    "learning_rate",
+    "clip_range",
+    "entropy_coef",
+    "gradient_steps",
+)
 MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require
+from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
 
 
@@ -11,7 +12,8 @@ from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choi
 class DQNConfig:
     gamma: float = 0.99  # discount per step
     learning_rate: float = 1e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     double: bool = False  # the online network chooses the action that the target network values
     tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
     target_every: int = 1  # updates between two such moves
@@ -24,6 +26,7 @@ class DQNConfig:
     max_grad_value: float | None = None  # of each entry; None: no clipping
 
     def __post_init__(self) -> None:
+        settle_rates(self, "learning_rate")
         require(self, "a whole number of at least 1", "target_every", lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "learning_rate adam_eps max_grad_norm max_grad_value tau", lambda x: x > 0)

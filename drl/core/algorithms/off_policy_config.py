@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from drl.core.configs import not_negative, require
 from drl.core.errors import BadInput
+from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
 from drl.core.specs import ActionSpec, PlainDict
 
@@ -12,7 +13,8 @@ from drl.core.specs import ActionSpec, PlainDict
 class OffPolicyConfig:
     gamma: float = 0.99  # discount per step
     learning_rate: float = 3e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     actor_learning_rate: float | None = None  # of the actor, at the start; None: the same as the critics'
     tau: float = 0.005  # share of the online networks that moves into the target networks; 1: a full copy
     target_every: int = 1  # updates between two such moves
@@ -31,6 +33,7 @@ class OffPolicyConfig:
     max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
 
     def __post_init__(self) -> None:
+        settle_rates(self, "learning_rate")
         whole = "target_every policy_delay critic_subset"
         require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)

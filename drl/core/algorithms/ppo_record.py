@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
 from drl.core.configs import not_negative, require
+from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, WIDTH, Choice
 
 
@@ -13,14 +14,18 @@ class PPOConfig:
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
     learning_rate: float = 3e-4
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
     clip_range: float = 0.2  # how far the probability ratio may leave 1
-    clip_range_end: float | None = None  # linear over the budget to this; None: constant
+    clip_range_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    clip_range_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
     epochs: int = 4  # passes over the rollout
     minibatches: int = 4  # per epoch
     entropy_coef: float = 0.0  # weight of the entropy bonus
+    entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     value_coef: float = 0.5  # weight of the value loss
     normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
@@ -28,13 +33,13 @@ class PPOConfig:
     adam_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        settle_rates(self, "learning_rate", "clip_range", "entropy_coef")
         require(self, "a whole number of at least 1", "rollout_length epochs minibatches", lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "learning_rate critic_learning_rate clip_range value_clip", lambda x: x > 0)
         require(self, "a number above 0, or None", "max_grad_norm target_kl adam_eps", lambda x: x > 0)
-        require(
-            self, "a number of at least 0", "learning_rate_end clip_range_end entropy_coef value_coef", not_negative
-        )
+        at_least_0 = "learning_rate_end clip_range_end entropy_coef entropy_coef_end value_coef"
+        require(self, "a number of at least 0", at_least_0, not_negative)
 
 
 RECORD = AlgorithmRecord(

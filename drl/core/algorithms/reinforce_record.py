@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import EPISODES, AlgorithmRecord
 from drl.core.configs import not_negative, require
+from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
 
 
@@ -14,19 +15,24 @@ class ReinforceConfig:
     baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
     mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
     learning_rate: float = 1e-3
-    learning_rate_end: float | None = None  # linear over the budget to this; None: constant
+    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     entropy_coef: float = 0.0  # weight of the entropy bonus
+    entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
+    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     value_coef: float = 0.5  # weight of the value loss, with baseline value
     normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
     adam_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        settle_rates(self, "learning_rate", "entropy_coef")
         require(self, "a whole number of at least 1", "episodes_per_step", lambda x: x >= 1)
         require(self, "'none', 'mean' or 'value'", "baseline", lambda x: x in ("none", "mean", "value"))
         require(self, "a number from 0 to 1", "gamma mean_momentum", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "learning_rate adam_eps max_grad_norm", lambda x: x > 0)
-        require(self, "a number of at least 0", "learning_rate_end entropy_coef value_coef", not_negative)
+        at_least_0 = "learning_rate_end entropy_coef entropy_coef_end value_coef"
+        require(self, "a number of at least 0", at_least_0, not_negative)
 
 
 RECORD = AlgorithmRecord(

@@ -13,9 +13,11 @@ import numpy as np
 
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
-from drl.engines.jax.backbones import ACTIVATIONS, MLP, Backbone, Obs, make_backbone
+from drl.engines.jax.activations import activation_of
+from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
 from drl.engines.jax.layers import BatchRenorm, Linear, Params, named, part
 from drl.engines.jax.models import Model, QHead, make_policy_head, make_q_head
+from drl.engines.numpy.initializations import Gain
 
 VECTORS = ("mlp", "simba")  # backbones that take observation and action as one vector
 
@@ -28,6 +30,7 @@ class RenormMLP:
     hidden_sizes: tuple[int, ...]
     activation: str
     warmup: int
+    gain: Gain = field(default=None, compare=False)  # of the initial weights; irrelevant afterwards
 
     @property
     def features(self) -> int:
@@ -40,7 +43,7 @@ class RenormMLP:
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
         for i, pair in enumerate(itertools.pairwise(self.widths)):
-            drawn |= named(f"layers.{i}", Linear(*pair, None).init(rng))
+            drawn |= named(f"layers.{i}", Linear(*pair, self.gain).init(rng))
         for i, width in enumerate(self.widths):
             drawn |= named(f"norms.{i}", BatchRenorm(width, self.warmup).init(rng))
         return drawn
@@ -57,7 +60,7 @@ class RenormMLP:
         for i, width in enumerate(self.widths):
             if i:
                 x = Linear(self.widths[i - 1], width, None).apply(part(params, f"layers.{i - 1}"), x)
-                x = ACTIVATIONS[self.activation](x)
+                x = activation_of(self.activation)(x)
             norm, own = BatchRenorm(width, self.warmup), part(params, f"norms.{i}")
             if running is None:
                 x = norm.apply(own, x)
@@ -185,7 +188,7 @@ def _critic(obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfi
     width += action_spec.entries if action_spec.kind == "box" else 0
     if config.batch_renorm:
         sizes = tuple(config.hidden_sizes)
-        backbone: Backbone = RenormMLP(width, sizes, config.activation, config.renorm_warmup)
+        backbone: Backbone = RenormMLP(width, sizes, config.activation, config.renorm_warmup, first_weights(config)[1])
     else:
         behind = config if vector else replace(config, backbone="mlp", backbone_kwargs=())
         backbone = make_backbone(behind, ObsSpec("box", box_shape=(width,)))

@@ -10,6 +10,7 @@ import numpy as np
 from drl.core.agent_files import open_agent, save_agent
 from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.network_parts import ACTIVATIONS
 from drl.core.normalize import ObsNormalizer
 from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
@@ -199,7 +200,9 @@ class QAgent(QActor, JaxAgent):
 
 def _is_mlp(model: object) -> bool:
     """Whether `drl.engines.numpy` can run this part of a model; never true for custom code."""
-    return type(model) is Model and type(_bare(model.backbone)) in (MLP, Simba)
+    if type(model) is not Model or type(_bare(model.backbone)) not in (MLP, Simba):
+        return False
+    return ACTIVATIONS[_activation(model)].numpy is not None
 
 
 def _bare(backbone: object) -> object:

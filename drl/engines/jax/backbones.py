@@ -2,12 +2,11 @@
 
 A backbone is configuration: a frozen dataclass with `init(rng) -> params` and a pure `apply(params, obs) -> features`.
 `sigma` is the initial scale of the noise of noisy layers (0: plain layers), `gain` the scale of orthogonal weights
-(None: uniform weights, for action values).
+(None: uniform weights, for action values) or an initialization by name.
 """
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,12 +23,13 @@ from drl.core.configs import (
     block_width,
     plain_pairs,
 )
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
+from drl.engines.jax.activations import activation_of
 from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, named, part
+from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, gain_of
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
 Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file
 
@@ -63,12 +63,11 @@ class MLP:
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
     layer_norm: bool = False  # before every activation
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise BadInput(f"unknown activation {self.activation!r}; {did_you_mean(self.activation, ACTIVATIONS)}")
+        activation_of(self.activation)  # raises for one that JAX cannot compute
 
     @property
     def features(self) -> int:
@@ -95,7 +94,7 @@ class MLP:
             x = layer.apply(part(params, name), x)
             if self.layer_norm:
                 x = LayerNorm(layer.out_features).apply(part(params, str(int(name) + 1)), x)
-            x = ACTIVATIONS[self.activation](x)
+            x = activation_of(self.activation)(x)
         return x
 
 
@@ -111,7 +110,7 @@ class Simba:
 
     obs_shape: tuple[int, ...]
     hidden_sizes: tuple[int, ...] = (64, 64)
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         block_width(self.hidden_sizes)
@@ -153,7 +152,7 @@ class NatureCNN:
     obs_shape: tuple[int, ...]
     features: int = 512
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -188,7 +187,7 @@ class Conv1d:
     kernel: int = 3
     features: int = 64
     sigma: float = 0.0
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -247,7 +246,7 @@ class SmallCNN:
 
     obs_shape: tuple[int, ...]
     features: int = 512
-    gain: float | None = field(default=math.sqrt(2), compare=False)  # of the initial weights; irrelevant afterwards
+    gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     @property
     def layers(self) -> Layers:
@@ -317,9 +316,10 @@ def _image_encoder(leaf: ObsSpec, config: AnyModelConfig) -> Backbone:
     return Pixels(NatureCNN(leaf.shape, config.cnn_features, 0.0, gain))
 
 
-def first_weights(config: AnyModelConfig) -> tuple[float, float | None]:
-    """`sigma` and `gain` of a config's layers."""
-    return (0.0, math.sqrt(2)) if isinstance(config, ModelConfig) else (config.sigma, None)
+def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
+    """`sigma` and `gain` of a config's hidden layers."""
+    sigma, usual = (0.0, HIDDEN_GAIN) if isinstance(config, ModelConfig) else (config.sigma, None)
+    return sigma, gain_of(config.init, usual, HIDDEN_GAIN)
 
 
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:

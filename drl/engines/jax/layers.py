@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.specs import AnyArray, Array
+from drl.core.specs import AnyArray
+from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, Init, orthogonal
 from drl.engines.numpy.networks import NORM_EPS, RENORM_EPS, RENORM_KEEP, RENORM_SCALE, RENORM_SHIFT, noise_of
 
 Tree = Any  # a pytree of arrays, such as the parameters of any model
@@ -30,23 +31,15 @@ def named(name: str, params: Mapping[str, AnyArray]) -> Params:
     return {f"{name}.{key}": value for key, value in params.items()}
 
 
-def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
-    """A weight whose rows (or columns, if there are more rows than columns) are orthogonal."""
-    rows, columns = shape[0], math.prod(shape[1:])
-    square = rng.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(square)
-    q = q * np.sign(np.diag(r))
-    return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
-
-
-def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: float | None) -> Params:
-    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias.
+def initial(rng: np.random.Generator, shape: tuple[int, ...], gain: Gain) -> Params:
+    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias, or those of an `Init`.
 
     Policies and critics use the first, action values the second, as is usual for DQN (both are measured in
     benchmarks/RESULTS.md).
     """
     if gain is not None:
-        return {"weight": orthogonal(rng, shape, gain), "bias": np.zeros(shape[0], np.float32)}
+        weight = gain.weights(rng, shape) if isinstance(gain, Init) else orthogonal(rng, shape, gain)
+        return {"weight": weight, "bias": np.zeros(shape[0], np.float32)}
     bound = math.prod(shape[1:]) ** -0.5  # as PyTorch does
     sizes = {"weight": shape, "bias": shape[:1]}
     return {name: rng.uniform(-bound, bound, size).astype(np.float32) for name, size in sizes.items()}
@@ -95,7 +88,7 @@ class Linear:
 
     in_features: int
     out_features: int
-    gain: float | None = 1.0  # see `initial`
+    gain: Gain = 1.0  # see `initial`
     sigma: float = 0.0  # initial scale of the noise, relative to that of the weights; 0: not a noisy layer
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -127,7 +120,7 @@ class Convolution:
     out_features: int  # channels out
     kernel: tuple[int, ...]
     stride: int = 1
-    gain: float | None = math.sqrt(2)  # see `initial`
+    gain: Gain = HIDDEN_GAIN  # see `initial`
 
     def init(self, rng: np.random.Generator) -> Params:
         return initial(rng, (self.out_features, self.in_features, *self.kernel), self.gain)

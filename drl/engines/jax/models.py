@@ -21,6 +21,7 @@ from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
 from drl.engines.jax.layers import Linear, Params, Tree, named, part
+from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
 
 # ── heads: features → distribution parameters, or values. Configuration only, as backbones are ────────────────────
 
@@ -38,6 +39,7 @@ class LogitsHead:
 
     features: int
     num_params: int
+    gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
         return self._layer.init(rng)
@@ -47,7 +49,7 @@ class LogitsHead:
 
     @property
     def _layer(self) -> Linear:
-        return Linear(self.features, self.num_params, 0.01)  # nearly uniform at first
+        return Linear(self.features, self.num_params, self.gain)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class GaussianHead:
     features: int
     entries: int
     log_std_init: float = 0.0
+    gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
         log_std = np.full(self.entries, self.log_std_init, np.float32)
@@ -68,7 +71,7 @@ class GaussianHead:
 
     @property
     def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, 0.01)
+        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class SquashedGaussianHead:
 
     features: int
     entries: int
+    gain: Gain = field(default=POLICY_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
         return named("mean", self._layer.init(rng)) | named("log_std", self._layer.init(rng))
@@ -87,7 +91,7 @@ class SquashedGaussianHead:
 
     @property
     def _layer(self) -> Linear:
-        return Linear(self.features, self.entries, 0.01)
+        return Linear(self.features, self.entries, self.gain)
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,10 @@ class ValueHead:
     """One number per state."""
 
     features: int
+    gain: Gain = field(default=1.0, compare=False)  # of the initial weights; irrelevant afterwards
 
     def init(self, rng: np.random.Generator) -> Params:
-        return Linear(self.features, 1).init(rng)
+        return Linear(self.features, 1, self.gain).init(rng)
 
     def apply(self, params: Params, features: jax.Array) -> jax.Array:
         return Linear(self.features, 1).apply(params, features).squeeze(-1)
@@ -119,6 +124,7 @@ class QHead:
     num_atoms: int = 51
     v_min: float = -10.0
     v_max: float = 10.0
+    gain: Gain = field(default=None, compare=False)  # of the initial weights; irrelevant afterwards
 
     @property
     def atoms(self) -> int:
@@ -137,8 +143,9 @@ class QHead:
 
     @property
     def layers(self) -> dict[str, Linear]:
-        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, None, self.sigma)}
-        return layers | ({"state_value": Linear(self.features, self.atoms, None, self.sigma)} if self.dueling else {})
+        layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
+        value = Linear(self.features, self.atoms, self.gain, self.sigma)
+        return layers | ({"state_value": value} if self.dueling else {})
 
     def init(self, rng: np.random.Generator) -> Params:
         drawn: Params = {}
@@ -168,17 +175,19 @@ def make_policy_head(distribution: Distribution, features: int, config: ModelCon
     if config.head != "auto":
         head: Head = part_maker(HEADS, config.head, "jax")(features, distribution, config)
         return head
+    gain = gain_of(config.init, POLICY_GAIN, POLICY_GAIN)
     if distribution.kind == "gaussian":
         assert isinstance(config, ModelConfig)
-        return GaussianHead(features, distribution.entries, config.log_std_init)
+        return GaussianHead(features, distribution.entries, config.log_std_init, gain)
     if distribution.kind == "tanh_gaussian":
-        return SquashedGaussianHead(features, distribution.entries)
-    return LogitsHead(features, distribution.num_params)
+        return SquashedGaussianHead(features, distribution.entries, gain)
+    return LogitsHead(features, distribution.num_params, gain)
 
 
 def make_q_head(features: int, num_actions: int, config: QModelConfig | ActorCriticConfig) -> QHead:
     switches = (config.dueling, config.sigma, config.distributional)
-    return QHead(features, num_actions, *switches, config.num_atoms, config.v_min, config.v_max)
+    support, gain = (config.num_atoms, config.v_min, config.v_max), gain_of(config.init, None, 1.0)
+    return QHead(features, num_actions, *switches, *support, gain)
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,7 +323,7 @@ def value_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
 
 def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config)
-    critic = Model(actor.backbone, ValueHead(actor.backbone.features))
+    critic = Model(actor.backbone, ValueHead(actor.backbone.features, gain_of(config.init, 1.0, 1.0)))
     return PolicyValueModel(actor, critic, config.shared, config)
 
 

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
+from drl.core.schedules import Schedule, schedule_of
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, AnyArray, Distribution
 from drl.core.state_files import StateDict
@@ -116,6 +116,11 @@ class PureOffPolicy:
             return OptaxOptimizer(self.optax, config.max_grad_norm)
         clipping, decay = (config.max_grad_norm, None), config.weight_decay
         return Optimizer(config.optimizer, config.adam_eps, *clipping, False, decay, config.adam_beta1)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The last argument of `step`, as a function of the share of the budget used."""
+        return {"learning_rate": schedule_of(self.config, "learning_rate")}
 
     @property
     def subset(self) -> int:
@@ -278,7 +283,7 @@ class OffPolicyLearner(Learner):
         self.rng = rng or np.random.default_rng(0)  # draws the noise of actions and the subset of critics
         self.state: OffPolicyState = pure.begin(model_state.params)
         model_state.params = self.state.params
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = pure.schedules["learning_rate"]
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its mean error over the critics."""

@@ -15,6 +15,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import Array
 from drl.core.variants import agent_in, find_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
+from drl.engines.numpy.activations import activation_of
 from drl.engines.numpy.distributions import choose, masked_argmax
 from drl.engines.numpy.networks import as_rows, mlp_forward, noise_of, policy_net, q_net, value_layers
 
@@ -76,6 +77,7 @@ def load_numpy_agent(path: str | Path) -> Actor:
         raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
     if getattr(config, "backbone", "mlp") not in ("auto", "mlp", "simba") or getattr(config, "head", "auto") != "auto":
         raise BadInput(f"{path} has a custom backbone or head, which NumPy cannot run; use engine='torch' or 'jax'")
+    activation_of(getattr(config, "activation", "identity"))  # raises where it has no form in NumPy
     try:
         made: Actor = agent(stored, config)
     except KeyError as error:

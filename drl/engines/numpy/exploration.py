@@ -8,7 +8,7 @@ import numpy as np
 
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, RandomStartConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Constant, Linear, Schedule, epsilon_schedule
+from drl.core.schedules import Schedule, epsilon_schedule, schedule_of
 from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
 
@@ -142,6 +142,5 @@ def make_exploration(
         return start
     if spec.kind != "box":
         raise BadInput(f"noise_sigma is {config.noise_sigma}, but {spec.kind} actions take no noise; use 0")
-    end = config.noise_sigma_end
-    sigma = Constant(config.noise_sigma) if end is None else Linear(config.noise_sigma, end, config.noise_decay)
+    sigma = schedule_of(config, "noise_sigma", config.noise_decay)
     return ActionNoise(sigma, 1.0 if config.noise == "gaussian" else config.noise_theta, start)

@@ -12,12 +12,7 @@ import numpy as np
 
 from drl.core.configs import QModelConfig
 from drl.core.specs import LOG_STD_RANGE, AnyArray, Array
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0.0),
-    "identity": lambda x: x,
-}
+from drl.engines.numpy.activations import activation_of, sigmoid
 
 NORM_EPS = 1e-5  # of layer normalization
 RENORM_KEEP, RENORM_EPS = 0.99, 1e-3  # batch renormalization: share of its running statistics kept at an update
@@ -36,7 +31,7 @@ class Norm(NamedTuple):
     def __call__(self, x: Array) -> Array:
         centered = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + NORM_EPS)
-        return ACTIVATIONS[self.activation](centered / deviation * self.scale + self.bias)
+        return activation_of(self.activation)(centered / deviation * self.scale + self.bias)
 
 
 class Residual(NamedTuple):
@@ -58,7 +53,7 @@ def mlp_forward(layers: "Sequence[AnyLayer]", x: Array) -> Array:
             x = layer(x)
         else:
             weight, bias, activation = layer
-            x = ACTIVATIONS[activation](x @ weight + bias)
+            x = activation_of(activation)(x @ weight + bias)
     return x
 
 
@@ -81,7 +76,7 @@ def _gru(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
     size = rnn_state.shape[1]
     from_in = features @ cell.weight_ih + cell.bias_ih
     from_hidden = rnn_state @ cell.weight_hh + cell.bias_hh
-    gates = _sigmoid(from_in[:, : 2 * size] + from_hidden[:, : 2 * size])
+    gates = sigmoid(from_in[:, : 2 * size] + from_hidden[:, : 2 * size])
     reset, update = gates[:, :size], gates[:, size:]
     new = np.tanh(from_in[:, 2 * size :] + reset * from_hidden[:, 2 * size :])
     after = new + update * (rnn_state - new)
@@ -92,16 +87,10 @@ def _lstm(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
     size = rnn_state.shape[1] // 2
     out, content = rnn_state[:, :size], rnn_state[:, size:]
     gates = features @ cell.weight_ih + cell.bias_ih + out @ cell.weight_hh + cell.bias_hh
-    write, keep = _sigmoid(gates[:, :size]), _sigmoid(gates[:, size : 2 * size])
+    write, keep = sigmoid(gates[:, :size]), sigmoid(gates[:, size : 2 * size])
     content = keep * content + write * np.tanh(gates[:, 2 * size : 3 * size])
-    out = _sigmoid(gates[:, 3 * size :]) * np.tanh(content)
+    out = sigmoid(gates[:, 3 * size :]) * np.tanh(content)
     return out, np.concatenate([out, content], axis=1)
-
-
-def _sigmoid(x: Array) -> Array:
-    """Computed by tanh, which cannot overflow."""
-    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5
-    return answer
 
 
 STEPS: dict[str, Callable[[Cell, Array, Array], tuple[Array, Array]]] = {"gru": _gru, "lstm": _lstm}

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
-from drl.engines.torch.backbones import ACTIVATIONS, make_backbone
+from drl.engines.torch.activations import make_activation
+from drl.engines.torch.backbones import first_weights, make_backbone
 from drl.engines.torch.layers import BatchRenorm, make_linear
 from drl.engines.torch.models import Model, QHead, make_policy_head
 from drl.engines.torch.ops import Obs
@@ -26,9 +27,10 @@ class RenormMLP(nn.Module):
     def __init__(self, inputs: int, config: ActorCriticConfig, generator: torch.Generator | None = None):
         super().__init__()
         widths = [inputs, *config.hidden_sizes]
-        self.layers = nn.ModuleList(make_linear(a, b, None, 0.0, generator) for a, b in itertools.pairwise(widths))
+        gain = first_weights(config)[1]
+        self.layers = nn.ModuleList(make_linear(a, b, gain, 0.0, generator) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(BatchRenorm(width, config.renorm_warmup) for width in widths)
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = make_activation(config.activation)
         self.features = widths[-1]
 
     def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:

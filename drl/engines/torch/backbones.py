@@ -1,13 +1,12 @@
 """Backbones see: observation → features. Each knows `features`, the width a head must expect.
 
 `sigma` is the first strength of noisy layers (0: plain ones), `gain` the scale of orthogonal weights (None: uniform
-ones, for action values).
+ones, for action values) or an initialization by name.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +20,13 @@ from drl.core.configs import (
     block_width,
     plain_pairs,
 )
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import ObsSpec
+from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, gain_of
+from drl.engines.torch.activations import make_activation
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import Recurrent
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": partial(nn.ReLU, inplace=True)}
 
 
 class MLP(nn.Sequential):
@@ -45,18 +44,16 @@ class MLP(nn.Sequential):
         activation: str = "tanh",
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
-        gain: float | None = math.sqrt(2),
+        gain: Gain = HIDDEN_GAIN,
         layer_norm: bool = False,
     ):
-        if activation not in ACTIVATIONS:
-            raise BadInput(f"unknown activation {activation!r}; {did_you_mean(activation, ACTIVATIONS)}")
         widths = [math.prod(obs_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
         for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
             layers += [make_linear(in_features, out_features, gain, noise, generator)]
             layers += [nn.LayerNorm(out_features)] if layer_norm else []
-            layers += [ACTIVATIONS[activation]()]
+            layers += [make_activation(activation)]
         super().__init__(*layers)
         self.activation = activation
         self.features = widths[-1]
@@ -65,7 +62,7 @@ class MLP(nn.Sequential):
 class ResidualBlock(nn.Module):
     """x + down(relu(up(norm(x)))), four times as wide inside."""
 
-    def __init__(self, width: int, gain: float | None, generator: torch.Generator | None):
+    def __init__(self, width: int, gain: Gain, generator: torch.Generator | None):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.up = make_linear(width, 4 * width, gain, 0.0, generator)
@@ -88,7 +85,7 @@ class Simba(nn.Module):
         obs_shape: tuple[int, ...],
         hidden_sizes: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
-        gain: float | None = math.sqrt(2),
+        gain: Gain = HIDDEN_GAIN,
     ):
         super().__init__()
         self.features = block_width(hidden_sizes)
@@ -113,7 +110,7 @@ class NatureCNN(nn.Sequential):
         features: int = 512,
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
-        gain: float | None = math.sqrt(2),
+        gain: Gain = HIDDEN_GAIN,
     ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
@@ -146,7 +143,7 @@ class Conv1d(nn.Module):
         features: int = 64,
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
-        gain: float | None = math.sqrt(2),
+        gain: Gain = HIDDEN_GAIN,
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -187,7 +184,7 @@ class SmallCNN(nn.Sequential):
 
     def __init__(
         self, obs_shape: tuple[int, ...], features: int = 512, generator: torch.Generator | None = None,
-        gain: float | None = math.sqrt(2),
+        gain: Gain = HIDDEN_GAIN,
     ):  # fmt: skip
         convolutions = [
             initialize(nn.Conv2d(obs_shape[0], 16, 3), gain, generator),
@@ -230,9 +227,10 @@ def _image_encoder(leaf: ObsSpec, config: AnyModelConfig, generator: torch.Gener
     return Pixels(kind(leaf.shape, config.cnn_features, generator, gain=gain))
 
 
-def first_weights(config: AnyModelConfig) -> tuple[float, float | None]:
-    """`sigma` and `gain` of the layers that a config describes."""
-    return (0.0, math.sqrt(2)) if isinstance(config, ModelConfig) else (config.sigma, None)
+def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
+    """`sigma` and `gain` of the hidden layers that a config describes."""
+    sigma, usual = (0.0, HIDDEN_GAIN) if isinstance(config, ModelConfig) else (config.sigma, None)
+    return sigma, gain_of(config.init, usual, HIDDEN_GAIN)
 
 
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:

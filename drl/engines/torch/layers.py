@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from drl.engines.numpy.initializations import Gain, Init
 from drl.engines.numpy.networks import RENORM_EPS, RENORM_KEEP, RENORM_SCALE, RENORM_SHIFT
 
 
-def initialize(
-    layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: float | None, generator: torch.Generator | None
-) -> nn.Module:
-    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias: the layer, with these.
+def initialize(layer: nn.Linear | nn.Conv1d | nn.Conv2d, gain: Gain, generator: torch.Generator | None) -> nn.Module:
+    """Orthogonal weights and zero bias or, for `gain=None`, uniform weights and bias, or those of an `Init`: the layer,
+    with these.
 
     Policies and critics begin with the first, action values with the second, as is usual for DQN (both measured in
     benchmarks/RESULTS.md). Drawn from `generator`, never from the global stream.
@@ -24,6 +24,10 @@ def initialize(
         bound = layer.weight[0].numel() ** -0.5  # by the number of inputs, as is torch's custom
         nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    elif isinstance(gain, Init):
+        rng = np.random.default_rng(int(torch.randint(2**62, (1,), generator=generator)))
+        layer.weight.data.copy_(torch.from_numpy(gain.weights(rng, tuple(layer.weight.shape))))
+        nn.init.zeros_(layer.bias)
     else:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         nn.init.zeros_(layer.bias)
@@ -78,7 +82,7 @@ def resample(layers: Sequence[NoisyLinear], rng: np.random.Generator) -> None:
 
 
 def make_linear(
-    in_features: int, out_features: int, gain: float | None, sigma: float, generator: torch.Generator | None
+    in_features: int, out_features: int, gain: Gain, sigma: float, generator: torch.Generator | None
 ) -> nn.Module:
     """A linear layer; for a `sigma` above 0 a noisy one in its place."""
     if sigma:

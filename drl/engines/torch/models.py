@@ -16,6 +16,7 @@ from drl.core.network_parts import HEADS, part_maker
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
 from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
+from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
 from drl.engines.torch.backbones import make_backbone
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
@@ -26,9 +27,11 @@ from drl.engines.torch.recurrent import arrange
 class LogitsHead(nn.Linear):
     """Logits for categorical, multi-categorical (concatenated) and Bernoulli policies."""
 
-    def __init__(self, features: int, num_params: int, generator: torch.Generator | None = None):
+    def __init__(
+        self, features: int, num_params: int, generator: torch.Generator | None = None, gain: Gain = POLICY_GAIN
+    ):
         super().__init__(features, num_params)
-        initialize(self, 0.01, generator)  # nearly uniform at first: every action gets its chance
+        initialize(self, gain, generator)
         self.features = features
 
 
@@ -36,11 +39,16 @@ class GaussianHead(nn.Module):
     """Means from the features, log standard deviations that do not depend on the state; concatenated."""
 
     def __init__(
-        self, features: int, entries: int, log_std_init: float = 0.0, generator: torch.Generator | None = None
+        self,
+        features: int,
+        entries: int,
+        log_std_init: float = 0.0,
+        generator: torch.Generator | None = None,
+        gain: Gain = POLICY_GAIN,
     ):
         super().__init__()
         self.mean = nn.Linear(features, entries)
-        initialize(self.mean, 0.01, generator)
+        initialize(self.mean, gain, generator)
         self.log_std = nn.Parameter(torch.full((entries,), log_std_init))
         self.features = features
 
@@ -52,11 +60,11 @@ class GaussianHead(nn.Module):
 class SquashedGaussianHead(nn.Module):
     """Means and log standard deviations, both from the features; concatenated. For actions squashed by tanh."""
 
-    def __init__(self, features: int, entries: int, generator: torch.Generator | None = None):
+    def __init__(self, features: int, entries: int, generator: torch.Generator | None = None, gain: Gain = POLICY_GAIN):
         super().__init__()
         self.mean, self.log_std = nn.Linear(features, entries), nn.Linear(features, entries)
-        initialize(self.mean, 0.01, generator)
-        initialize(self.log_std, 0.01, generator)
+        initialize(self.mean, gain, generator)
+        initialize(self.log_std, gain, generator)
         self.features = features
 
     def forward(self, features: Tensor) -> Tensor:
@@ -66,9 +74,9 @@ class SquashedGaussianHead(nn.Module):
 class ValueHead(nn.Linear):
     """One number per state."""
 
-    def __init__(self, features: int, generator: torch.Generator | None = None):
+    def __init__(self, features: int, generator: torch.Generator | None = None, gain: Gain = 1.0):
         super().__init__(features, 1)
-        initialize(self, 1.0, generator)
+        initialize(self, gain, generator)
         self.features = features
 
     def forward(self, features: Tensor) -> Tensor:
@@ -92,8 +100,9 @@ class QHead(nn.Module):
         super().__init__()
         self.features, self.num_actions, self.kind = features, num_actions, config.distributional
         self.atoms = 1 if self.kind == "none" else config.num_atoms
-        self.advantage = make_linear(features, num_actions * self.atoms, None, config.sigma, generator)
-        self.state_value = make_linear(features, self.atoms, None, config.sigma, generator) if config.dueling else None
+        gain = gain_of(config.init, None, 1.0)
+        self.advantage = make_linear(features, num_actions * self.atoms, gain, config.sigma, generator)
+        self.state_value = make_linear(features, self.atoms, gain, config.sigma, generator) if config.dueling else None
         self.support: Tensor
         # Part of a plain state dict, so that a file of weights says which returns its atoms stand for.
         support = torch.linspace(config.v_min, config.v_max, self.atoms)
@@ -126,12 +135,13 @@ def make_policy_head(
         head: nn.Module = part_maker(HEADS, config.head, "torch")(features, distribution, config, generator)
         head.distribution = distribution.kind  # type: ignore[assignment]
         return head
+    gain = gain_of(config.init, POLICY_GAIN, POLICY_GAIN)
     if distribution.kind == "gaussian":
         assert isinstance(config, ModelConfig)
-        return GaussianHead(features, distribution.entries, config.log_std_init, generator)
+        return GaussianHead(features, distribution.entries, config.log_std_init, generator, gain)
     if distribution.kind == "tanh_gaussian":
-        return SquashedGaussianHead(features, distribution.entries, generator)
-    return LogitsHead(features, distribution.num_params, generator)
+        return SquashedGaussianHead(features, distribution.entries, generator, gain)
+    return LogitsHead(features, distribution.num_params, generator, gain)
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +190,8 @@ def make_policy_value_model(
 ) -> PolicyValueModel:
     actor = make_policy_model(obs_spec, action_spec, config, generator)
     backbone = actor.backbone if config.shared else make_backbone(config, obs_spec, generator)
-    critic = Model(backbone, ValueHead(backbone.features, generator))  # type: ignore[arg-type]
+    head = ValueHead(backbone.features, generator, gain_of(config.init, 1.0, 1.0))  # type: ignore[arg-type]
+    critic = Model(backbone, head)
     return PolicyValueModel(actor, critic, config)
 
 

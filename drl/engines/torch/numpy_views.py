@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
+from drl.core.network_parts import ACTIVATIONS
 from drl.core.specs import Array
 from drl.engines.numpy.networks import (
     AnyLayer,
@@ -17,8 +18,9 @@ from drl.engines.numpy.networks import (
     mlp_forward,
     recurrent_step,
 )
+from drl.engines.torch.activations import make_activation
 from drl.engines.torch.actor_critics import ActorCritic
-from drl.engines.torch.backbones import ACTIVATIONS, MLP, ResidualBlock, Simba
+from drl.engines.torch.backbones import MLP, ResidualBlock, Simba
 from drl.engines.torch.layers import NoisyLinear
 from drl.engines.torch.models import GaussianHead, LogitsHead, Model, PolicyValueModel, QHead, SquashedGaussianHead
 from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
@@ -108,7 +110,8 @@ def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
     layers, norms, activations = parts[0::every], parts[1::every], parts[every - 1 :: every]
     if any(type(layer) not in (nn.Linear, NoisyLinear) for layer in layers) or len(layers) != len(activations):
         return None
-    if any(type(activation) is not type(ACTIVATIONS[backbone.activation]()) for activation in activations):
+    usual = make_activation(backbone.activation)
+    if ACTIVATIONS[backbone.activation].numpy is None or any(not _alike(part, usual) for part in activations):
         return None
     if every == 2:
         return [linear_view(layer, backbone.activation) for layer in layers]
@@ -116,6 +119,12 @@ def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
         return None
     pairs = zip(layers, norms, strict=True)
     return [view for layer, norm in pairs for view in (linear_view(layer), norm_view(norm, backbone.activation))]
+
+
+def _alike(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two activations compute the same."""
+    described, expected = (str(part).replace("inplace=True", "") for part in (one, other))
+    return type(one) is type(other) and described == expected
 
 
 def _simba_views(simba: Simba) -> list[AnyLayer] | None:

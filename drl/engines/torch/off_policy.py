@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
+from drl.core.schedules import schedule_of
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
@@ -105,7 +105,7 @@ class OffPolicyLearner(Learner):
         self.action_spec, self.compiled = action_spec, compile_update
         self.distribution: Distribution = distribution_of(model, action_spec)
         self.device = next(model.parameters()).device
-        self.learning_rate = schedule(config.learning_rate, config.learning_rate_end)
+        self.learning_rate = schedule_of(config, "learning_rate")
         self.actor_factor = (config.actor_learning_rate or config.learning_rate) / config.learning_rate
         self.critics, self.actor = critics, model.actor
         # Two more sets of critics: one in the same memory, but without gradients, and the target network.

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.network_parts import ACTIVATIONS
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import ReplayBatch, RolloutBatch
 from drl.core.variants import VARIANTS, maker_in
@@ -148,7 +149,7 @@ def draw_model(rng, **fixed):
     return ModelConfig(
         **{
             "hidden_sizes": widths,
-            "activation": str(rng.choice(["tanh", "relu"])),
+            "activation": str(rng.choice(list(ACTIVATIONS))),
             "shared": bool(rng.integers(2)),
             "log_std_init": float(rng.choice([0.0, -0.5])),
         }
@@ -160,7 +161,7 @@ def draw_q_model(rng, **fixed):
     return QModelConfig(
         **{
             "hidden_sizes": [(5,), (6, 4)][rng.integers(2)],
-            "activation": str(rng.choice(["tanh", "relu"])),
+            "activation": str(rng.choice(list(ACTIVATIONS))),
             "dueling": bool(rng.integers(2)),
             "noisy": bool(rng.integers(2)),
             "distributional": str(rng.choice(["none", "c51", "qr"])),

@@ -12,7 +12,7 @@ from engine_twins import QUICK
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
-from drl.core.schedules import Constant, Exponential, Linear
+from drl.core.schedules import Constant, Cosine, Exponential, Linear
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.engines.jax.algorithms.dqn import PureDQN
 from drl.engines.jax.envs import make_jax_env
@@ -86,7 +86,9 @@ def test_moments_and_scaler_agree_with_numpy():
 
 
 @pytest.mark.parametrize("time", [0.0, 0.3, 2.0])
-@pytest.mark.parametrize("schedule", [Constant(0.2), Linear(1.0, 0.1, 1.5), Exponential(0.9, 0.05, 0.7)])
+@pytest.mark.parametrize(
+    "schedule", [Constant(0.2), Linear(1.0, 0.1, 1.5), Cosine(1.0, 0.1, 1.5), Exponential(0.9, 0.05, 0.7)]
+)
 def test_schedules_agree_with_core(schedule, time):
     assert float(value_at(schedule, jnp.float32(time))) == pytest.approx(schedule(time), rel=1e-5)
 

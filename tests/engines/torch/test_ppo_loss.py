@@ -50,7 +50,7 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
         params, value = model(rows.obs)
         log_prob, entropy = ops.log_prob_and_entropy(Distribution.on(spec), params, rows.action)
     rows = rows._replace(log_prob=log_prob + 0.3 * rows.log_prob)  # ratios on both sides of the clip range
-    loss, logged = ppo_loss(model, rows, torch.tensor(0.2), Distribution.on(spec), config)
+    loss, logged = ppo_loss(model, rows, torch.tensor(0.2), dist=Distribution.on(spec), config=config)
 
     advantage = rows.advantage.double().numpy()
     if normalize:
@@ -76,7 +76,7 @@ def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
     config = ModelConfig(hidden_sizes=(8, 8), shared=shared)
     ours = make_policy_value_model(OBS, spec, config, torch.Generator().manual_seed(1))
     theirs = copy.deepcopy(ours)
-    loss = lambda model, rows: ppo_loss(model, rows, clip_range, Distribution.on(spec), PPOConfig())  # noqa: E731
+    loss = lambda model, rows: ppo_loss(model, rows, clip_range, dist=Distribution.on(spec), config=PPOConfig())  # noqa: E731
     flat = FlatOptimizer(ours, loss, kind, eps=1e-5, max_grad_norm=0.1, compiled=compiled)
     made = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[kind]
     reference = made(theirs.parameters(), lr=0.01, eps=1e-5)
@@ -97,7 +97,7 @@ def test_groups_have_their_own_learning_rate():
     spec = ACTIONS["categorical"]
     model = make_policy_value_model(OBS, spec, ModelConfig(), torch.Generator().manual_seed(1))
     before = copy.deepcopy(model.state_dict())
-    loss = lambda model, rows: ppo_loss(model, rows, torch.tensor(0.2), Distribution.on(spec), PPOConfig())  # noqa: E731
+    loss = lambda model, rows: ppo_loss(model, rows, torch.tensor(0.2), dist=Distribution.on(spec), config=PPOConfig())  # noqa: E731
     groups = [(model.actor.parameters(), 0.0), (model.critic.parameters(), 1.0)]
     FlatOptimizer(model, loss, groups=groups).descend(0.01, make_rows(spec))
     after = model.state_dict()

@@ -188,7 +188,7 @@ def test_minibatches_are_whole_envs_and_cover_everything_once(count):
         torch.testing.assert_close(value, part.value, rtol=1e-5, atol=1e-5)
         log_prob, _ = ops.log_prob_and_entropy(DIST, params, part.action)
         torch.testing.assert_close(log_prob, part.log_prob, rtol=1e-5, atol=1e-5)
-        _, logged = ppo_loss(model, part, clip, DIST, PPOConfig())
+        _, logged = ppo_loss(model, part, clip, dist=DIST, config=PPOConfig())
         if count == 1:  # the very same computation: not a bit differs
             assert torch.equal(log_prob, part.log_prob)
             assert logged[3:].tolist() == [0.0, 0.0, 1.0]  # approx_kl, clip_fraction, mean_clipped_ratio

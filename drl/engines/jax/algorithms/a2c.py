@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import Schedule, schedule
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -25,7 +25,13 @@ LOGGED = ("policy_loss", "value_loss", "entropy")
 
 
 def a2c_loss(
-    params: Tree, model: AnyModel, rows: Rows, weight: jax.Array | None, dist: Distribution, config: A2CConfig
+    params: Tree,
+    model: AnyModel,
+    rows: Rows,
+    weight: jax.Array | None,
+    entropy_coef: ArrayLike | None,  # one that changes; None: the config's
+    dist: Distribution,
+    config: A2CConfig,
 ) -> tuple[jax.Array, jax.Array]:
     """Policy gradient with a critic, on the whole rollout. Rows of weight 0 do not count (None: all count)."""
     dist_params, value = model.apply(params, rows.obs)
@@ -33,7 +39,8 @@ def a2c_loss(
     advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
     policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
     value_loss = ops.mean(jnp.square(value - rows.target), weight)
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
     return loss, jax.lax.stop_gradient(jnp.stack([policy_loss, value_loss, mean_entropy]))
 
 
@@ -55,18 +62,25 @@ class PureA2C:
     @property
     def schedules(self) -> dict[str, Schedule]:
         """The further arguments of `step`, as functions of the share of the budget used."""
-        return {"learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end)}
+        changing = changing_rates(self.config, "entropy_coef")
+        return {"learning_rate": schedule_of(self.config, "learning_rate")} | changing
 
     def begin(self, params: Tree) -> LearnerState:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
-        self, state: LearnerState, window: Window, key: jax.Array | None, rate: ArrayLike
+        self,
+        state: LearnerState,
+        window: Window,
+        key: jax.Array | None,
+        rate: ArrayLike,
+        entropy_coef: ArrayLike | None = None,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One learning step on one rollout. `key` is unused; every algorithm takes one."""
         config, weight = self.config, weight_of(window)
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
-        gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, self.model, rows, weight, self.dist, config)
+        options = (self.model, rows, weight, entropy_coef, self.dist, config)
+        gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         fit = ops.explained_variance(rows.value, rows.target, weight)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "explained_variance": fit}
@@ -91,15 +105,13 @@ class A2C(Learner):
         super().__init__(model_state, RECORD.variant(self.config))
         self.pure = PureA2C(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
-        self.learning_rate = self.pure.schedules["learning_rate"]
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        rate = self.learning_rate(progress)
-        state, logs = _step(
-            self.pure, LearnerState(self.model_state.params, self.opt_state), window_of(batch), None, np.float32(rate)
-        )
+        settings = values_at(self.pure.schedules, progress)
+        inputs = (window_of(batch), None, *map(np.float32, settings.values()))
+        state, logs = _step(self.pure, LearnerState(self.model_state.params, self.opt_state), *inputs)
         self.model_state.params, self.opt_state = state
-        return Learned({name: float(value) for name, value in logs.items()} | {"learning_rate": rate})
+        return Learned({name: float(value) for name, value in logs.items()} | settings)
 
     def state_dict(self) -> StateDict:
         return {"optimizer": state_arrays(self.opt_state)}

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import schedule
+from drl.core.schedules import Schedule, schedule_of
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, AnyArray, Array
 from drl.core.state_files import StateDict
@@ -104,6 +104,11 @@ class PureDQN:
         limits = (config.max_grad_norm, config.max_grad_value)
         return Optimizer(config.optimizer, config.adam_eps, *limits, config.amsgrad, config.weight_decay)
 
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The last argument of `step`, as a function of the share of the budget used."""
+        return {"learning_rate": schedule_of(self.config, "learning_rate")}
+
     def begin(self, params: Tree) -> DQNState:
         copied = jax.tree.map(lambda value: value, params)
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
@@ -149,7 +154,7 @@ class DQN(Learner):
         self.rng = rng or np.random.default_rng(0)  # draws the noise of noisy layers
         self.pure = PureDQN(model_state.model, self.config, optax)
         _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = self.pure.schedules["learning_rate"]
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""

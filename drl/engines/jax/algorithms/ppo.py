@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import Schedule, schedule
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
@@ -37,6 +37,7 @@ def ppo_loss(
     rows: Rows,
     weight: jax.Array | None,
     clip_range: ArrayLike,
+    entropy_coef: ArrayLike | None,  # one that changes; None: the config's
     dist: Distribution,
     config: PPOConfig,
 ) -> tuple[jax.Array, jax.Array]:
@@ -55,7 +56,8 @@ def ppo_loss(
 
     policy_loss, value_loss = -ops.mean(surrogate, weight), ops.mean(value_error, weight)
     mean_entropy = ops.mean(entropy, weight)
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
 
     clipped = jnp.clip(ratio, 1 - clip_range, 1 + clip_range)
     approx_kl = ops.mean((ratio - 1) - log_ratio, weight)  # the low-variance estimate of KL(old ‖ new)
@@ -86,24 +88,23 @@ class PurePPO:
     @property
     def schedules(self) -> dict[str, Schedule]:
         """The further arguments of `step`, as functions of the share of the budget used."""
-        return {
-            "learning_rate": schedule(self.config.learning_rate, self.config.learning_rate_end),
-            "clip_range": schedule(self.config.clip_range, self.config.clip_range_end),
-        }
+        always = {rate: schedule_of(self.config, rate) for rate in ("learning_rate", "clip_range")}
+        return always | changing_rates(self.config, "entropy_coef")
 
     def begin(self, params: Tree) -> LearnerState:
         return LearnerState(params, self.optimizer.init(params))
 
     def step(
-        self, state: LearnerState, window: Window, key: jax.Array, rate: ArrayLike, clip_range: ArrayLike
+        self, state: LearnerState, window: Window, key: jax.Array, rate: ArrayLike, *limits: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One learning step on one rollout, shuffled by `key`."""
+        """One learning step on one rollout, shuffled by `key`. `limits` are the clip range and, if it changes, the
+        entropy coefficient."""
         count = window.reward.shape[0] * window.reward.shape[1]
         order = random_orders(key, self.config.epochs, window.valid, count)
-        return self.update(state, window, order, rate, clip_range)
+        return self.update(state, window, order, rate, *limits)
 
     def update(
-        self, state: LearnerState, window: Window, order: ArrayLike, rate: ArrayLike, clip_range: ArrayLike
+        self, state: LearnerState, window: Window, order: ArrayLike, rate: ArrayLike, *limits: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """The same with a given order of rows `[epochs, T · N]`, invalid rows at the end of each."""
         config = self.config
@@ -111,7 +112,7 @@ class PurePPO:
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
 
         def descend(state: LearnerState, part: tuple[jax.Array, jax.Array | None]) -> tuple[LearnerState, jax.Array]:
-            return self._descend(state, rows.take(part[0]), part[1], rate, clip_range)
+            return self._descend(state, rows.take(part[0]), part[1], rate, *limits)
 
         def epoch(state: LearnerState, index: jax.Array) -> tuple[LearnerState, jax.Array]:
             return jax.lax.scan(descend, state, (index, weight))  # logged: [minibatches, numbers]
@@ -127,9 +128,15 @@ class PurePPO:
         return state, logs | {"explained_variance": fit}
 
     def _descend(
-        self, state: LearnerState, rows: Rows, weight: jax.Array | None, rate: ArrayLike, clip_range: ArrayLike
+        self,
+        state: LearnerState,
+        rows: Rows,
+        weight: jax.Array | None,
+        rate: ArrayLike,
+        clip_range: ArrayLike,
+        entropy_coef: ArrayLike | None = None,
     ) -> tuple[LearnerState, jax.Array]:
-        options = (self.model, rows, weight, clip_range, self.dist, self.config)
+        options = (self.model, rows, weight, clip_range, entropy_coef, self.dist, self.config)
         gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         return LearnerState(params, opt_state), jnp.append(logged, norm)
@@ -178,16 +185,14 @@ class PPO(Learner):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
         self.pure = PurePPO(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
-        self.learning_rate, self.clip_range = self.pure.schedules.values()
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
+        settings = values_at(self.pure.schedules, progress)
         state = LearnerState(self.model_state.params, self.opt_state)
-        inputs = (window_of(batch), self._orders(batch.valid), np.float32(rate), np.float32(clip_range))
+        inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
         state, logs = _update(self.pure, state, *inputs)
         self.model_state.params, self.opt_state = state
-        numbers = {name: float(value) for name, value in logs.items()}
-        return Learned(numbers | {"learning_rate": rate, "clip_range": clip_range})
+        return Learned({name: float(value) for name, value in logs.items()} | settings)
 
     def _orders(self, valid: Array) -> Array:
         """A new random order of the valid rows for every epoch, followed by the invalid ones."""

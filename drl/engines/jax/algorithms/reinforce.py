@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import schedule
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.specs import ActionSpec, AnyArray, Array, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -38,6 +38,7 @@ def reinforce_loss(
     window: Window,
     advantage: jax.Array,
     returns: jax.Array,
+    entropy_coef: ArrayLike | None,  # one that changes; None: the config's
     dist: Distribution,
     config: ReinforceConfig,
 ) -> tuple[jax.Array, jax.Array]:
@@ -48,7 +49,8 @@ def reinforce_loss(
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, flat(window.action), mask)
     policy_loss, mean_entropy = -ops.mean(advantage * log_prob, weight), ops.mean(entropy, weight)
     value_loss = ops.mean(jnp.square(value - returns), weight)
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
     return loss, jax.lax.stop_gradient(jnp.stack([policy_loss, mean_entropy, value_loss]))
 
 
@@ -71,11 +73,22 @@ class PureReinforce:
             return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         return Optimizer("adam", self.config.adam_eps, self.config.max_grad_norm)
 
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The further arguments of `step`, as functions of the share of the budget used."""
+        changing = changing_rates(self.config, "entropy_coef")
+        return {"learning_rate": schedule_of(self.config, "learning_rate")} | changing
+
     def begin(self, params: Tree) -> ReinforceState:
         return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
 
     def step(
-        self, state: ReinforceState, window: Window, key: jax.Array | None, rate: ArrayLike
+        self,
+        state: ReinforceState,
+        window: Window,
+        key: jax.Array | None,
+        rate: ArrayLike,
+        entropy_coef: ArrayLike | None = None,
     ) -> tuple[ReinforceState, dict[str, jax.Array]]:
         """One learning step. Rows that count must belong to whole episodes; `key` is unused."""
         config, weight = self.config, weight_of(window)
@@ -84,7 +97,7 @@ class PureReinforce:
         advantage = (returns - baseline).reshape(-1)
         if config.normalize_advantage:
             advantage = ops.normalize(advantage, weight)
-        options = (self.model, window, advantage, target, self.dist, config)
+        options = (self.model, window, advantage, target, entropy_coef, self.dist, config)
         gradient, numbers = jax.grad(reinforce_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm, "gradient_steps": jnp.int32(1)}
@@ -133,14 +146,13 @@ class Reinforce(Learner):
             model_state.model, distribution_of(model_state.model, action_spec), self.config, optax
         )
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        rate = self.learning_rate(progress)
+        settings = values_at(self.pure.schedules, progress)
         state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
-        state, logs = _step(self.pure, state, padded(window_of(batch)), None, np.float32(rate))
+        state, logs = _step(self.pure, state, padded(window_of(batch)), None, *map(np.float32, settings.values()))
         self.model_state.params, self.opt_state, self.running_mean = state
-        return Learned({name: float(value) for name, value in logs.items()} | {"learning_rate": rate})
+        return Learned({name: float(value) for name, value in logs.items()} | settings)
 
     def state_dict(self) -> StateDict:
         return {"optimizer": state_arrays(self.opt_state), "running_mean": state_arrays(self.running_mean)}

@@ -11,7 +11,7 @@ from drl.core.start_weights import Start
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
 from drl.engines.jax.envs.jax_env import JaxEnv
-from drl.engines.jax.fused.counters import Budget, Setup
+from drl.engines.jax.fused.counters import Budget, Setup, check_traceable
 from drl.engines.jax.fused.fused_learner import FusedLearner
 
 
@@ -34,6 +34,8 @@ def build_fused(
     buffer, exploration = rest or (record.buffer.config(), record.exploration())
     if getattr(buffer, "checkpoint_rows", None) is not None:
         raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
+    check_traceable(config)
+    check_traceable(exploration)
     specs = (env.obs_spec, env.action_spec)
     made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs, start=start) for seed in seeds]
     setup = Setup(env, num_envs, budget, buffer, exploration, normalize_obs, normalize_reward)

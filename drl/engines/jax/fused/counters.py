@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import Config
-from drl.core.schedules import Constant, Exponential, Linear, Schedule
+from drl.core.errors import BadInput
+from drl.core.schedules import FUNCTIONS, Constant, Cosine, Exponential, Linear, OfFunction, Schedule
 from drl.core.specs import AnyArray
 from drl.engines.jax.envs.jax_env import JaxEnv
 
@@ -60,5 +61,27 @@ def value_at(schedule: Schedule, time: jax.Array) -> jax.Array:
         return jnp.float32(schedule.value)
     if isinstance(schedule, Linear):
         return schedule.start + (schedule.end - schedule.start) * jnp.clip(time / schedule.over, 0.0, 1.0)
+    if isinstance(schedule, Cosine):
+        angle = jnp.pi * jnp.clip(time / schedule.over, 0.0, 1.0)
+        return schedule.end + (schedule.start - schedule.end) * 0.5 * (1.0 + jnp.cos(angle))
+    if isinstance(schedule, OfFunction):
+        return jnp.float32(FUNCTIONS[schedule.name](jnp.clip(time / schedule.over, 0.0, 1.0)))  # type: ignore[arg-type]
     assert isinstance(schedule, Exponential)
     return schedule.end + (schedule.start - schedule.end) * jnp.exp(-time / schedule.decay)
+
+
+def check_traceable(config: Config) -> None:
+    """Raise for a schedule that is a function which JAX cannot compile."""
+    for setting, name in vars(config).items():
+        if not setting.endswith("_schedule") or name not in FUNCTIONS:
+            continue
+        try:
+            shape = jax.eval_shape(lambda time, name=name: value_at(OfFunction(name), time), jnp.float32(0.0)).shape
+        except Exception as error:  # it is a user's
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            raise BadInput(
+                f"{setting} is {name!r}, which cannot be compiled ({said}); write it with jax.numpy and without if, or "
+                "use --vectorization sync"
+            ) from error
+        if shape:
+            raise BadInput(f"{setting} is {name!r}, which gives an array of shape {shape}; expected one number")

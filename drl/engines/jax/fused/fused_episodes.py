@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.reinforce import PureReinforce, ReinforceState
 from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
@@ -112,10 +111,11 @@ class FusedEpisodes:
         steps, reward = window.valid.sum(dtype=jnp.int32), window.reward.sum()
         window, running_stats, scaler = prepared(window, carry.running_stats, carry.scaler, self.pure.config.gamma)
         config = self.pure.config
-        rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.counters))
-        learner, logs = self.pure.step(carry.learner, window, None, rate)
+        progress = self.budget.progress(carry.counters)
+        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
+        learner, logs = self.pure.step(carry.learner, window, None, *settings.values())
         counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + config.episodes_per_step)
-        report = one_update(logs | {"learning_rate": rate}, steps, reward, ends)
+        report = one_update(logs | settings, steps, reward, ends)
         return Carry(learner, counters, key, running_stats, scaler), report
 
     def _play(self, carry: Carry, key: jax.Array) -> tuple[Window, Ends]:

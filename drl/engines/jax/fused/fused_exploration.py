@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, RandomStartConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Constant, Linear, Schedule, epsilon_schedule
+from drl.core.schedules import Schedule, epsilon_schedule, schedule_of
 from drl.core.specs import ActionSpec
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.dqn import PureDQN, q_head, q_values_of, with_noise
@@ -91,8 +91,7 @@ class ActByPolicy:
             return None
         if self.spec.kind != "box":
             raise BadInput(f"noise_sigma is {config.noise_sigma}, but {self.spec.kind} actions take no noise; use 0")
-        end = config.noise_sigma_end
-        return Constant(config.noise_sigma) if end is None else Linear(config.noise_sigma, end, config.noise_decay)
+        return schedule_of(config, "noise_sigma", config.noise_decay)
 
     def begin(self, num_envs: int) -> jax.Array:
         return jnp.zeros((num_envs, self.spec.entries if self.sigma else 0))

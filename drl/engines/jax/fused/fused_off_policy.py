@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
 from drl.core.errors import BadInput
 from drl.core.normalize import return_bound
-from drl.core.schedules import schedule
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
 from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
@@ -159,10 +158,10 @@ class FusedOffPolicy:
         )
 
     def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
-        config, shape = self.pure.config, (self.rounds, self.rows_per_round, self.num_envs)
+        shape = (self.rounds, self.rows_per_round, self.num_envs)
         before = carry.counters.env_steps
         key, env_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
-        rate = value_at(schedule(config.learning_rate, config.learning_rate_end), self.budget.progress(carry.counters))
+        rate = value_at(self.pure.schedules["learning_rate"], self.budget.progress(carry.counters))
         draws = (
             self.env.draw(env_key, shape),
             self.acting.draw(action_key, shape),

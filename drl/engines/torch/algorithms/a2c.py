@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import schedule
+from drl.core.schedules import changing_rates, schedule_of, values_at
 from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -21,8 +21,12 @@ from drl.engines.torch.on_policy import Rows, evaluate_rollout
 LOGGED = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
-def a2c_loss(model: nn.Module, rows: Rows, dist: Distribution, config: A2CConfig) -> tuple[Tensor, Tensor]:
-    """Policy gradient with a critic, on the whole rollout. Pure: reads parameters, changes nothing."""
+def a2c_loss(
+    model: nn.Module, rows: Rows, entropy_coef: Tensor | None = None, *, dist: Distribution, config: A2CConfig
+) -> tuple[Tensor, Tensor]:
+    """Policy gradient with a critic, on the whole rollout. Pure: reads parameters, changes nothing.
+
+    `entropy_coef` is one that changes; None: the config's."""
     dist_params, value = model(rows.obs)
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
     advantage = rows.advantage
@@ -30,7 +34,8 @@ def a2c_loss(model: nn.Module, rows: Rows, dist: Distribution, config: A2CConfig
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
     value_loss = (value - rows.target).square().mean()
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
     return loss, torch.stack([policy_loss, value_loss, mean_entropy]).detach()
 
 
@@ -48,7 +53,8 @@ class A2C(Learner):
         self.config = config or A2CConfig()
         super().__init__(model, RECORD.variant(self.config))
         self.dist = distribution_of(model, action_spec)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.changing = changing_rates(self.config, "entropy_coef")
         self.optimizer = FlatOptimizer(
             model,
             partial(a2c_loss, dist=self.dist, config=self.config),
@@ -59,9 +65,11 @@ class A2C(Learner):
         )
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        rate = self.learning_rate(progress)
+        rate, settings = self.learning_rate(progress), values_at(self.changing, progress)
         rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
-        numbers = dict(zip(LOGGED, self.optimizer.descend(rate, rows).tolist(), strict=True))
+        inputs = [torch.tensor(value, device=rows.value.device) for value in settings.values()]
+        logged = self.optimizer.descend(rate, rows, *inputs)
+        numbers = dict(zip(LOGGED, logged.tolist(), strict=True)) | settings
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return Learned(numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1})
 

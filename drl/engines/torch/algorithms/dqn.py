@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import schedule
+from drl.core.schedules import schedule_of
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array
 from drl.core.state_files import StateDict
@@ -86,7 +86,7 @@ class DQN(Learner):
         self.config = config or DQNConfig()
         super().__init__(model, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # seeds the noise of noisy layers
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = schedule_of(self.config, "learning_rate")
         self.target = copy.deepcopy(model).requires_grad_(False)
         self.device = next(model.parameters()).device
         head = getattr(model, "head", None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
+from drl.core.schedules import changing_rates, schedule_of, values_at
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
@@ -28,7 +28,13 @@ LOGGED = (
 
 
 def ppo_loss(
-    model: nn.Module, rows: Rows, clip_range: Tensor, dist: Distribution, config: PPOConfig
+    model: nn.Module,
+    rows: Rows,
+    clip_range: Tensor,
+    entropy_coef: Tensor | None = None,  # one that changes; None: the config's
+    *,
+    dist: Distribution,
+    config: PPOConfig,
 ) -> tuple[Tensor, Tensor]:
     """The loss of one minibatch and, stacked, what to log of it. Pure: reads parameters, changes nothing."""
     dist_params, value = model(rows.obs)
@@ -46,7 +52,8 @@ def ppo_loss(
         value_error = ops.clipped_value_error(value, rows.value, rows.target, config.value_clip)
 
     policy_loss, value_loss, mean_entropy = -surrogate.mean(), value_error.mean(), entropy.mean()
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
 
     with torch.no_grad():
         clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
@@ -71,8 +78,9 @@ class PPO(Learner):
         super().__init__(model, RECORD.variant(self.config))
         self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
         self.dist = distribution_of(model, action_spec)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
-        self.clip_range = schedule(self.config.clip_range, self.config.clip_range_end)
+        self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.changing = changing_rates(self.config, "entropy_coef")
+        self.clip_range = schedule_of(self.config, "clip_range")
         groups: list[tuple[Iterator[nn.Parameter], float]] = []
         if self.config.critic_learning_rate is not None:
             if not isinstance(model, PolicyValueModel) or model.shared:
@@ -90,17 +98,19 @@ class PPO(Learner):
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate, clip_range = self.learning_rate(progress), self.clip_range(progress)
+        settings = values_at(self.changing, progress)
         rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
         device = rows.value.device
-        limit, total, updates = torch.tensor(clip_range, device=device), torch.zeros(len(LOGGED), device=device), 0
+        inputs = [torch.tensor(value, device=device) for value in (clip_range, *settings.values())]
+        total, updates = torch.zeros(len(LOGGED), device=device), 0
         for _ in range(self.config.epochs):
             for minibatch in self._minibatches(rows):
-                logged = self.optimizer.descend(rate, minibatch, limit)
+                logged = self.optimizer.descend(rate, minibatch, *inputs)
                 total += logged  # numbers to log stay on the device until the end
                 updates += 1
             if self._too_far(logged):
                 break
-        log = dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates}
+        log = dict(zip(LOGGED, (total / updates).tolist(), strict=True)) | {"gradient_steps": updates} | settings
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return Learned(log | {"explained_variance": fit, "learning_rate": rate, "clip_range": clip_range})
 

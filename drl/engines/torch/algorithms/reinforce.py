@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule
+from drl.core.schedules import changing_rates, schedule_of, values_at
 from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -30,6 +30,8 @@ def reinforce_loss(
     advantage: Tensor,
     returns: Tensor,
     action_mask: Tensor | None,
+    entropy_coef: Tensor | None = None,  # one that changes; None: the config's
+    *,
     dist: Distribution,
     config: ReinforceConfig,
 ) -> tuple[Tensor, Tensor]:
@@ -39,7 +41,8 @@ def reinforce_loss(
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, action, action_mask)
     policy_loss, mean_entropy = -(advantage * log_prob).mean(), entropy.mean()
     value_loss = (value - returns).square().mean()
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
+    bonus = config.entropy_coef if entropy_coef is None else entropy_coef
+    loss = policy_loss + config.value_coef * value_loss - bonus * mean_entropy
     return loss, torch.stack([policy_loss, mean_entropy, value_loss]).detach()
 
 
@@ -63,7 +66,8 @@ class Reinforce(Learner):
         self.config = config or ReinforceConfig()
         super().__init__(model, RECORD.variant(self.config))
         self.dist = distribution_of(model, action_spec)
-        self.learning_rate = schedule(self.config.learning_rate, self.config.learning_rate_end)
+        self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.changing = changing_rates(self.config, "entropy_coef")
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
         self.optimizer = FlatOptimizer(
             model,
@@ -75,7 +79,7 @@ class Reinforce(Learner):
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         device = next(self.model.parameters()).device
-        rate = self.learning_rate(progress)
+        rate, settings = self.learning_rate(progress), values_at(self.changing, progress)
         returns, baseline = self._returns_and_baseline(batch)
         advantage = torch.from_numpy((returns - baseline).reshape(-1).astype(np.float32)).to(device)
         if self.config.normalize_advantage and len(advantage) > 1:
@@ -85,8 +89,9 @@ class Reinforce(Learner):
         mask = None if batch.action_mask is None else torch.from_numpy(batch.action_mask[:, 0]).to(device)
         obs = ops.to_tensors(batch.obs[:, 0], device)
 
-        logged = self.optimizer.descend(rate, obs, action, advantage, target, mask)
-        numbers = dict(zip(LOGGED, logged.tolist(), strict=True))
+        inputs = [torch.tensor(value, device=device) for value in settings.values()]
+        logged = self.optimizer.descend(rate, obs, action, advantage, target, mask, *inputs)
+        numbers = dict(zip(LOGGED, logged.tolist(), strict=True)) | settings
         if self.config.baseline == "value":
             numbers["explained_variance"] = ops.explained_variance(baseline, returns)
         else:

@@ -1,0 +1,64 @@
+"""Activations in NumPy, the same functions as in the other engines. `gelu` is its tanh form: NumPy has no erf."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from drl.core.network_parts import ACTIVATIONS, part_maker
+from drl.core.specs import Array
+
+tanh = np.tanh
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al., 2017
+
+
+@cache
+def activation_of(name: str) -> Callable[[Array], Array]:
+    return identity if name == "identity" else part_maker(ACTIVATIONS, name, "numpy")
+
+
+def identity(x: Array) -> Array:
+    return x
+
+
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0.0)
+
+
+def gelu(x: Array) -> Array:
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    answer: Array = 0.5 * x * (1.0 + np.tanh(inner))
+    return answer
+
+
+def silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def elu(x: Array) -> Array:
+    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+def leaky_relu(x: Array) -> Array:
+    return np.where(x >= 0.0, x, 0.01 * x)
+
+
+def selu(x: Array) -> Array:
+    return SELU_SCALE * np.where(x > 0.0, x, SELU_ALPHA * np.expm1(np.minimum(x, 0.0)))
+
+
+def mish(x: Array) -> Array:
+    answer: Array = x * np.tanh(softplus(x))
+    return answer
+
+
+def softplus(x: Array) -> Array:
+    answer: Array = np.logaddexp(x, np.zeros_like(x))
+    return answer
+
+
+def sigmoid(x: Array) -> Array:
+    """Computed by tanh, which cannot overflow."""
+    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5
+    return answer
