@@ -12,7 +12,7 @@ from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
-from drl.experiment.presets import BUDGETS, load_preset, one_budget, preset_path
+from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
@@ -76,6 +76,9 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     preset = (load_preset(algorithm, env, preset_name) if use_preset else None) or {}
     typed = [name for name in BUDGETS if _peek(flags, f"--{name.replace('_', '-')}") is not None]
     one_budget(preset, from_file, typed)
+    words = [flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+    schedules = {word: _peek(flags, f"--{word.replace('_', '-')}") for word in words if word.endswith("_schedule")}
+    one_schedule(preset, from_file, schedules | dict.fromkeys(word for word in words if word.endswith("_end")))
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
     parts = {name: getattr(default, name) for name in PARTS}

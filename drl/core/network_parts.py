@@ -126,6 +126,17 @@ def function_modules(settings: Mapping[str, object]) -> list[str]:
     return sorted({name.partition(":")[0] for name in found})
 
 
+def functions_in(table: Mapping[str, Part]) -> dict[str, Part]:
+    """The functions of the user in a table, for another process."""
+    return {name: part for name, part in table.items() if name in _functions}
+
+
+def give_functions(table: dict[str, Part], functions: Mapping[str, Part]) -> None:
+    """What another process was given."""
+    table.update(functions)
+    _functions.update(functions)
+
+
 def _registered(table: dict[str, Part], setting: str, function: Factory, part: Part) -> str:
     try:
         own = name = f"{function.__module__}:{function.__qualname__}"

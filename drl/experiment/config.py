@@ -221,6 +221,8 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
     wanted, optional = stated_type(kind, name)
     if value is None and optional:
         return None
+    if callable(value) and _takes_functions(kind, name):
+        return value  # its config replaces it by its name
     try:
         if wanted is float and not isinstance(value, bool):
             return float(value)
@@ -239,6 +241,12 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
     raise BadInput(f"{source}: {name} is {shown(value)}; expected a value of type {expected}")
+
+
+def _takes_functions(kind: type, name: str) -> bool:
+    """Whether a setting may be a function of the user: an activation, first weights, a rate or its schedule."""
+    rate = f"{name.removesuffix('_start')}_schedule"
+    return name in ("activation", "init") or name.endswith("_schedule") or hasattr(kind, rate)
 
 
 def read_yaml(path: str | Path) -> PlainDict:

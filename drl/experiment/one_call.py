@@ -19,7 +19,7 @@ from drl.experiment import launch
 from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
-from drl.experiment.presets import load_preset, one_budget
+from drl.experiment.presets import load_preset, one_budget, one_schedule
 
 
 def train(
@@ -82,6 +82,7 @@ def make_experiment(
     name = preset if isinstance(preset, str) else None
     shipped = (load_preset(algorithm, described["env"], name) if preset else None) or {}
     one_budget(shipped, from_file, settings)
+    one_schedule(shipped, from_file, settings)
     flat = shipped | from_file | described | settings | {"algorithm": algorithm}
     experiment = Experiment.from_flat(flat, source)
     if model is None:

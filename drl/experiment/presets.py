@@ -3,10 +3,11 @@ environment of the namespace `ALE/`, and `presets/<algorithm>/<name>/…` is cho
 
 import glob
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.schedules import SHAPES
 from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 
@@ -51,6 +52,19 @@ def one_budget(preset: PlainDict, from_file: PlainDict, given: Collection[str]) 
         if name in given:
             preset.pop(other, None)
             from_file.pop(other, None)
+
+
+def one_schedule(preset: PlainDict, from_file: PlainDict, given: Mapping[str, object]) -> None:
+    """A constant rate, or one that is a function, needs no end: one of the `given` settings removes it from what it
+    overrides."""
+    for name, value in given.items():
+        rate = name.removesuffix("_schedule").removesuffix("_start")
+        of_function = callable(value) or (name.endswith("_schedule") and str(value) not in (*SHAPES, "auto"))
+        if of_function and f"{rate}_end" not in given:
+            for settings in (preset, from_file):
+                settings.pop(f"{rate}_end", None)
+                if not name.endswith("_schedule"):
+                    settings.pop(f"{rate}_schedule", None)
 
 
 def preset_note(algorithm: str, env: str) -> str:

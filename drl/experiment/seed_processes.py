@@ -8,19 +8,22 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
-from drl.core.network_parts import import_plugins
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, functions_in, give_functions, import_plugins
+from drl.core.schedules import FUNCTIONS
 from drl.envs.user_objects import give_objects, given_objects
 from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
 from drl.tracking.job_bar import JobBar
+
+TABLES: list[dict[str, Any]] = [ACTIVATIONS, INITIALIZATIONS, FUNCTIONS]  # which may hold functions of the user
 
 
 class Answer(NamedTuple):
@@ -97,7 +100,8 @@ class Processes:
 
     def _start(self, seed: int) -> None:
         one = replace(self.experiment, run=self.experiment.run.with_seed(seed))
-        content = cloudpickle.dumps((one, self.extras, given_objects()))
+        functions = [functions_in(table) for table in TABLES]
+        content = cloudpickle.dumps((one, self.extras, given_objects(), functions))
         # Our threads would not survive a fork.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -127,8 +131,10 @@ def _answer(pipe: Connection, process: BaseProcess) -> Answer:
 def work(pipe: Connection, plugins: tuple[str, ...], content: bytes) -> None:
     """Body of a process: train one seed."""
     import_plugins(plugins)  # before its objects are read
-    experiment, extras, objects = cloudpickle.loads(content)
+    experiment, extras, objects, functions = cloudpickle.loads(content)
     give_objects(objects)
+    for table, given in zip(TABLES, functions, strict=True):
+        give_functions(table, given)
     from drl.experiment.launch import train
 
     try:

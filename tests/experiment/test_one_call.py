@@ -191,6 +191,18 @@ def test_a_model_of_ones_own(tiny):
         tiny("ppo", model=lambda obs_spec, action_spec: make_torch_model(obs_spec, action_spec).body, hidden_sizes=None)
 
 
+def test_functions_as_settings(tiny):
+    run = tiny(learning_rate=lambda share: 1e-3 * (1 - share), activation=torch_sine, clip_range_schedule="cosine")
+    rates = run.metrics["trainer/learning_rate"]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    with pytest.raises(BadInput, match="gamma is"):
+        tiny(gamma=lambda share: 0.9)
+
+
+def torch_sine(x):
+    return x.sin()
+
+
 def test_resume_with_the_same_objects(tiny, tmp_path):
     whole = tiny(env=make_cart_pole, wrappers=[Short], model=make_torch_model, hidden_sizes=None)
 
@@ -262,6 +274,7 @@ def test_a_fused_program_begins_with_weights(tiny):
 
 def test_seeds_in_processes(tmp_path):
     settings = TINY | {"results_dir": str(tmp_path), "num_envs": 2, "wrappers": [Short]}
+    settings |= {"learning_rate": lambda share: 1e-3 * (1 - share / 2)}
     runs = drl.train_seeds("ppo", "CartPole-v1", seeds=[5, 1], **settings)
     assert [yaml.safe_load((run.folder / "config.yaml").read_text())["seed"] for run in runs] == [5, 1]
     alone = drl.train("ppo", "CartPole-v1", seed=1, **settings)
