@@ -21,13 +21,18 @@ def load_agent(
     engine: str | None = None,
     which: str | int | None = None,
 ) -> Any:
-    """The agent in an agent folder, a run, or the newest run of an experiment. Pass `model` if it is a custom one.
+    """The agent in an agent folder, a run, the newest run of an experiment, or a `.pth` file in a run's `models/`. Pass
+    `model` if it is a custom one.
 
     `which` chooses among those that a run keeps: final, best (by the window of training), best-evaluated, or the step
     of a checkpoint.
     `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
     it is installed, else the other one, else NumPy.
     """
+    if Path(path).suffix == ".pth":
+        if which is not None:
+            raise BadInput(f"{path} is one model; leave out which, or name its run")
+        return _from_pth(Path(path), model, device, engine)
     if which is not None and str(which) not in KEPT:
         return _at_step(path, str(which), load_agent(find_agent_folder(path, which), model, device, engine))
     path = find_agent_folder(path, which)
@@ -49,6 +54,26 @@ def load_agent(
 
 def _with_notes(agent: Any, card: PlainDict) -> Any:
     agent.notes = card["notes"]
+    return agent
+
+
+def _from_pth(path: Path, model: object, device: str, engine: str | None) -> Any:
+    """The newest agent of a run with the policy of a `.pth` file."""
+    from drl.experiment.q_model_files import read_pth
+
+    run = path.absolute().parent.parent
+    if not (run / "run.json").exists():
+        raise BadInput(f"{path} has no card; expected a file in the folder models/ of a run, or an agent folder")
+    policy = read_pth(path)
+    agent = load_agent(run, model, device, engine)
+    state = agent.state_dict()
+    own = state["model"]
+    renamed = {f"actor.{name}" if f"actor.{name}" in own else name: array for name, array in policy.items()}
+    acts = {name for name in own if name.startswith("actor.")} or own.keys()
+    for name in acts | renamed.keys():
+        if name not in own or name not in renamed or renamed[name].shape != own[name].shape:
+            raise BadInput(f"{path} is not a policy of the agent in {run}: they differ in {name}")
+    agent.load_state_dict(state | {"model": own | renamed})
     return agent
 
 

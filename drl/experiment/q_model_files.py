@@ -29,22 +29,11 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
 
     A C51 file contains its support. Settings named in `asked` (`num_atoms`, `v_min`, `v_max`) must match it.
     """
-    import torch
 
     from drl.engines.torch.agents import QAgent
     from drl.engines.torch.models import load_parameters, make_q_value_model
 
-    if not path.exists():
-        raise BadInput(f"{path} does not exist; training prints where the best model was saved")
-    content = _read(path)
-    check_pth(content, path)
-    try:
-        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        arrays = {name: _array(name, tensor) for name, tensor in state.items()}
-    except Exception as error:  # torch raises many kinds of errors for foreign files
-        message = " ".join(str(error).split())[:200]
-        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
-    check_finite(arrays, str(path))
+    arrays = read_pth(path)
     run = experiment.run
     with make_env(run.env_config) as env:
         specs = (obs_spec(env.observation_space), action_spec(env.action_space))
@@ -59,6 +48,24 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     model = make_q_value_model(*specs, config)
     load_parameters(model, arrays, str(path))
     return QAgent(model, *specs)
+
+
+def read_pth(path: Path) -> dict[str, Array]:
+    """The arrays in a plain `.pth` file, after checking it. Needs torch."""
+    import torch
+
+    if not path.exists():
+        raise BadInput(f"{path} does not exist; training prints where the best model was saved")
+    content = _read(path)
+    check_pth(content, path)
+    try:
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        arrays = {name: _array(name, tensor) for name, tensor in state.items()}
+    except Exception as error:  # torch raises many kinds of errors for foreign files
+        message = " ".join(str(error).split())[:200]
+        raise UnusableFile(f"{path} is not a file of plain tensors ({type(error).__name__}: {message})") from None
+    check_finite(arrays, str(path))
+    return arrays
 
 
 def _read(path: Path) -> bytes:

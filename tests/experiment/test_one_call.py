@@ -191,6 +191,26 @@ def test_a_model_of_ones_own(tiny):
         tiny("ppo", model=lambda obs_spec, action_spec: make_torch_model(obs_spec, action_spec).body, hidden_sizes=None)
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_agent_from_a_plain_file_of_its_run(tiny, tmp_path, algorithm):
+    replay = {"rollout_length": None, "minibatches": None, "epochs": None, "warmup": 16, "batch_size": 8}
+    run = tiny(algorithm, **(replay | {"train_every": 8} if algorithm == "dqn" else {}))
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    files = run.folder / "models"
+    policy = "final_actor.pth"
+    np.testing.assert_array_equal(drl.load_agent(files / policy).act(obs), run.agent.act(obs))
+    (early, *_), (final, *_) = (
+        agent.explain(obs).values() for agent in (drl.load_agent(files / "pi_ckpt1.pth"), run.agent)
+    )
+    assert not np.array_equal(early, final)
+    (tmp_path / "alone.pth").write_bytes((files / policy).read_bytes())
+    with pytest.raises(BadInput, match="expected a file in the folder models/ of a run"):
+        drl.load_agent(tmp_path / "alone.pth")
+    if algorithm == "ppo":
+        with pytest.raises(BadInput, match="is not a policy of the agent"):
+            drl.load_agent(files / "final_critic.pth")
+
+
 def test_functions_as_settings(tiny):
     run = tiny(learning_rate=lambda share: 1e-3 * (1 - share), activation=torch_sine, clip_range_schedule="cosine")
     rates = run.metrics["trainer/learning_rate"]
