@@ -22,7 +22,7 @@ _PUBLIC = {
     "evaluate": "drl.experiment.evaluation",
     "train": "drl.experiment.one_call",
     "train_seeds": "drl.experiment.one_call",
-    "search": "drl.search.one_call",
+    "search": "drl.search.search_call",
     "resume": "drl.experiment.launch",
     "fork": "drl.experiment.launch",
     "Trainer": "drl.trainer.trainer",

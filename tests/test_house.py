@@ -1,8 +1,15 @@
 """The house rules: unique file names, nobody asks for an algorithm's name, few untyped things."""
 
+import dataclasses
+import inspect
+import itertools
 import re
 from collections import defaultdict
 from pathlib import Path
+
+from drl.core.algorithms import ALGORITHMS
+from drl.experiment.config import RunConfig
+from drl.search.run_search import SearchConfig
 
 PACKAGE = Path(__file__).parents[1] / "drl"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -36,3 +43,18 @@ def test_contracts_are_typed():
     counts = {path: len(re.findall(r"\bAny\b", path.read_text())) for path in FILES}
     assert counts[PACKAGE / "core" / "contracts.py"] == 0
     assert sum(counts.values()) < 250
+
+
+def test_every_setting_has_a_help_text():
+    """A comment on its line or above it, which `--help` shows."""
+    kinds = {RunConfig, SearchConfig}.union(*(record.parts.values() for record in ALGORITHMS.values()))
+    missing = []
+    for kind in kinds:
+        told = set()
+        for each in filter(dataclasses.is_dataclass, kind.__mro__):
+            lines = inspect.getsource(each).splitlines()
+            for above, line in itertools.pairwise(lines):
+                if (field := re.match(r"    (\w+): ", line)) and ("#" in line or above.strip().startswith("#")):
+                    told.add(field[1])
+        missing += [f"{kind.__name__}.{field.name}" for field in dataclasses.fields(kind) if field.name not in told]
+    assert missing == []

@@ -127,7 +127,7 @@ class ActorCriticConfig:
     layer_norm: bool = False  # layer normalization before every activation of an MLP
     batch_renorm: bool = False  # batch renormalization in the critics' MLPs
     renorm_warmup: int = 100_000  # updates in which batch renormalization is plain batch normalization
-    num_critics: int = 2
+    num_critics: int = 2  # in the ensemble
     distributional: str = "none"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 101  # atoms of the support, or quantiles
     v_min: float = -10.0  # c51: smallest return of the support
@@ -263,7 +263,7 @@ class EpsilonGreedyConfig:
     from 1 to 0 until the first update."""
 
     epsilon_start: float = 0.9  # probability of a random action
-    epsilon_end: float = 0.05
+    epsilon_end: float = 0.05  # its last value
     epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (all others)
     epsilon_schedule: str = "exponential"  # exponential · linear · cosine · constant, or a function
 

@@ -41,19 +41,19 @@ class RunConfig:
     # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
     # that reaches it, and reinforce its batch of episodes.
     total_timesteps: int | None = None
-    num_episodes: int | None = None
+    num_episodes: int | None = None  # the budget in episodes
     stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
     max_minutes: float | None = None  # stop early after this wall time
     seed: int = 0  # root of every random stream
     # Several runs that differ in the seed only: this many from `seed` on, or those in the list. They are one program if
     # the environment is compiled (engine jax), else processes.
     num_seeds: int = 1
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()  # these seeds, in place of num_seeds
     workers: int | None = None  # processes at a time for several seeds; default: one for each core
     from_agent: str | None = None  # begin with the weights of this agent or run, as far as they fit; also --from
     plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
-    results_dir: str = "results"
+    results_dir: str = "results"  # where the folders of runs go
     fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
     record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
     window: int = 100  # episodes in the statistics of recent episodes
@@ -67,14 +67,14 @@ class RunConfig:
     # would take more than a tenth of the steps of training; the one at the end is always made.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
-    checkpoint_every: int | None = None
+    checkpoint_every: int | None = None  # environment steps; see evaluate_every
     checkpoint_minutes: float = 5.0  # wall time after which a checkpoint is due as well
     keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
     compile: str = "auto"  # auto · on · off: torch.compile the update; auto: where it saves more than it costs
     threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
-    tensorboard: bool = True
+    tensorboard: bool = True  # write events for TensorBoard
     plots: bool = True  # pictures at the end
     video: bool = True  # film one evaluation episode at the end if the environment can be rendered
     quiet: bool = False  # print one line at the end

@@ -55,7 +55,7 @@ class SearchConfig:
     trial_timeout: float = 60.0  # minutes without a sign of life after which a trial is ended and counts as failed
     seed: int = 0  # of the sampler and of the trials; trial i trains with seed + i
     name: str | None = None  # study and folder; default: <env>_<algorithm>_search
-    results_dir: str = "results"
+    results_dir: str = "results"  # where the folders of runs go
     reports: int = 10  # evaluations in a trial; the last one is of the final agent
     evaluation_episodes: int = 20  # per evaluation
     rerun_best: int = 3  # how many of the best trials are re-run

@@ -13,11 +13,11 @@ class A2CConfig:
     rollout_length: int = 8  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
-    learning_rate: float = 7e-4
+    learning_rate: float = 7e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     optimizer: str = "rmsprop"  # rmsprop · adam
-    optimizer_eps: float = 1e-5
+    optimizer_eps: float = 1e-5  # added to the denominator of its step
     entropy_coef: float = 0.0  # weight of the entropy bonus
     entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end

@@ -11,7 +11,7 @@ from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choi
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig:
     gamma: float = 0.99  # discount per step
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     double: bool = False  # the online network chooses the action that the target network values
@@ -21,7 +21,7 @@ class DQNConfig:
     optimizer: str = "adamw"  # adam · adamw
     amsgrad: bool = True  # divide by the largest second moment so far
     weight_decay: float = 0.01  # of adamw
-    adam_eps: float = 1e-8
+    adam_eps: float = 1e-8  # added to the denominator of its step
     max_grad_norm: float | None = 10.0  # global norm; None: no clipping
     max_grad_value: float | None = None  # of each entry; None: no clipping
 

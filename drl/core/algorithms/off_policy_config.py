@@ -12,7 +12,7 @@ from drl.core.specs import ActionSpec, PlainDict
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
     gamma: float = 0.99  # discount per step
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     actor_learning_rate: float | None = None  # of the actor, at the start; None: the same as the critics'
@@ -29,7 +29,7 @@ class OffPolicyConfig:
     weight_decay: float = 0.01  # of adamw
     weight_norm: bool = False  # scale the critics' hidden weights to norm 1 per feature, after every update
     adam_beta1: float = 0.9  # decay of the mean of the gradients
-    adam_eps: float = 1e-8
+    adam_eps: float = 1e-8  # added to the denominator of its step
     max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ class PPOConfig:
     rollout_length: int = 128  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
@@ -30,7 +30,7 @@ class PPOConfig:
     normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
     target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
-    adam_eps: float = 1e-5
+    adam_eps: float = 1e-5  # added to the denominator of its step
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "clip_range", "entropy_coef")

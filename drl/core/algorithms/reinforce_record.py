@@ -14,7 +14,7 @@ class ReinforceConfig:
     gamma: float = 0.99  # discount per step
     baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
     mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
     entropy_coef: float = 0.0  # weight of the entropy bonus
@@ -23,7 +23,7 @@ class ReinforceConfig:
     value_coef: float = 0.5  # weight of the value loss, with baseline value
     normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    adam_eps: float = 1e-5
+    adam_eps: float = 1e-5  # added to the denominator of its step
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")

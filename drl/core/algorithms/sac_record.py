@@ -46,14 +46,14 @@ class TQCConfig(SACConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TQCModelConfig(ActorCriticConfig):
-    num_critics: int = 5
+    num_critics: int = 5  # in the ensemble
     distributional: str = "qr"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 25  # atoms of the support, or quantiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQConfig(SACConfig):
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # at the beginning
     target_network: bool = False  # False: the online critics value the next state, in the same batch as this one
     policy_delay: int = 3  # updates of the critics per update of the actor
     adam_beta1: float = 0.5  # decay of the mean of the gradients
@@ -67,7 +67,7 @@ class CrossQModelConfig(ActorCriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedSACConfig(CrossQConfig):
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # at the beginning
     temperature: float = 0.01  # α, the weight of the entropy; the initial one if it is learned
     weight_norm: bool = True  # scale the critics' hidden weights to norm 1 per feature, after every update
 

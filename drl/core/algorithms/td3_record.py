@@ -10,7 +10,7 @@ from drl.core.search_dimensions import Real
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(OffPolicyConfig):
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # at the beginning
     actor_q: str = "first"  # min · mean · first: which critics' value the actor climbs
     target_noise: float = 0.0  # standard deviation of the noise on the target policy's actions; 0: none
     target_noise_clip: float = 0.5  # limit of this noise
@@ -22,7 +22,7 @@ class DDPGConfig(OffPolicyConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGModelConfig(ActorCriticConfig):
-    num_critics: int = 1
+    num_critics: int = 1  # in the ensemble
 
 
 @dataclass(frozen=True, kw_only=True)
