@@ -21,6 +21,10 @@ RENORM_SCALE, RENORM_SHIFT = 3.0, 5.0  # and the limits of its corrections
 Layer = tuple[Array, Array, str]  # weight [in, out], bias [out], activation
 
 
+def activated(activation: str, x: Array) -> Array:
+    return x if activation == "identity" else activation_of(activation)(x)
+
+
 class Norm(NamedTuple):
     """Layer normalization, then an activation."""
 
@@ -31,7 +35,7 @@ class Norm(NamedTuple):
     def __call__(self, x: Array) -> Array:
         centered = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + NORM_EPS)
-        return activation_of(self.activation)(centered / deviation * self.scale + self.bias)
+        return activated(self.activation, centered / deviation * self.scale + self.bias)
 
 
 class Residual(NamedTuple):
@@ -53,7 +57,7 @@ def mlp_forward(layers: "Sequence[AnyLayer]", x: Array) -> Array:
             x = layer(x)
         else:
             weight, bias, activation = layer
-            x = activation_of(activation)(x @ weight + bias)
+            x = activated(activation, x @ weight + bias)
     return x
 
 
