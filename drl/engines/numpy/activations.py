@@ -2,28 +2,20 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from drl.core.network_parts import ACTIVATIONS, part_maker
 from drl.core.specs import Array
 
-tanh = np.tanh
+tanh, relu = np.tanh, partial(np.maximum, 0.0)
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al., 2017
 
 
 @cache
 def activation_of(name: str) -> Callable[[Array], Array]:
-    return identity if name == "identity" else part_maker(ACTIVATIONS, name, "numpy")
-
-
-def identity(x: Array) -> Array:
-    return x
-
-
-def relu(x: Array) -> Array:
-    return np.maximum(x, 0.0)
+    return part_maker(ACTIVATIONS, name, "numpy")
 
 
 def gelu(x: Array) -> Array:

@@ -77,7 +77,7 @@ def load_numpy_agent(path: str | Path) -> Actor:
         raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
     if getattr(config, "backbone", "mlp") not in ("auto", "mlp", "simba") or getattr(config, "head", "auto") != "auto":
         raise BadInput(f"{path} has a custom backbone or head, which NumPy cannot run; use engine='torch' or 'jax'")
-    activation_of(getattr(config, "activation", "identity"))  # raises where it has no form in NumPy
+    activation_of(getattr(config, "activation", "tanh"))  # raises where it has no form in NumPy
     try:
         made: Actor = agent(stored, config)
     except KeyError as error:

@@ -18,6 +18,7 @@ NORM_EPS = 1e-5  # of layer normalization
 RENORM_KEEP, RENORM_EPS = 0.99, 1e-3  # batch renormalization: share of its running statistics kept at an update
 RENORM_SCALE, RENORM_SHIFT = 3.0, 5.0  # and the limits of its corrections
 
+IDENTITY = "identity"  # no activation
 Layer = tuple[Array, Array, str]  # weight [in, out], bias [out], activation
 
 
@@ -26,12 +27,13 @@ class Norm(NamedTuple):
 
     scale: Array  # [width]
     bias: Array  # [width]
-    activation: str = "identity"
+    activation: str = IDENTITY
 
     def __call__(self, x: Array) -> Array:
         centered = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + NORM_EPS)
-        return activation_of(self.activation)(centered / deviation * self.scale + self.bias)
+        x = centered / deviation * self.scale + self.bias
+        return x if self.activation == IDENTITY else activation_of(self.activation)(x)
 
 
 class Residual(NamedTuple):
@@ -53,7 +55,8 @@ def mlp_forward(layers: "Sequence[AnyLayer]", x: Array) -> Array:
             x = layer(x)
         else:
             weight, bias, activation = layer
-            x = activation_of(activation)(x @ weight + bias)
+            x = x @ weight + bias
+            x = x if activation == IDENTITY else activation_of(activation)(x)
     return x
 
 
@@ -207,7 +210,7 @@ def _simba_layers(params: Params, prefix: str) -> list[AnyLayer]:
     return [*layers, _norm(params, f"{prefix}.norm")]
 
 
-def _norm(params: Params, name: str, activation: str = "identity") -> Norm:
+def _norm(params: Params, name: str, activation: str = IDENTITY) -> Norm:
     return Norm(params[f"{name}.weight"], params[f"{name}.bias"], activation)
 
 
@@ -218,7 +221,7 @@ def _layer_names(names: tuple[str, ...], prefix: str) -> list[str]:
     return [match[1] for match in sorted((match for match in found if match), key=lambda match: int(match[2]))]
 
 
-def linear(params: Params, name: str, activation: str = "identity") -> Layer:
+def linear(params: Params, name: str, activation: str = IDENTITY) -> Layer:
     """Weight `[in, out]`, bias and activation. A noisy layer uses its means unless `params` has its noise."""
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
     if f"{name}.noise_in" in params:

@@ -8,6 +8,7 @@ from torch import nn
 from drl.core.network_parts import ACTIVATIONS
 from drl.core.specs import Array
 from drl.engines.numpy.networks import (
+    IDENTITY,
     AnyLayer,
     Cell,
     Layer,
@@ -137,12 +138,12 @@ def _simba_views(simba: Simba) -> list[AnyLayer] | None:
     return [linear_view(simba.embed), *blocks, norm_view(simba.norm)]
 
 
-def norm_view(norm: nn.Module, activation: str = "identity") -> Norm:
+def norm_view(norm: nn.Module, activation: str = IDENTITY) -> Norm:
     assert isinstance(norm, nn.LayerNorm)
     return Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), activation)
 
 
-def linear_view(layer: nn.Module, activation: str = "identity") -> Layer:
+def linear_view(layer: nn.Module, activation: str = IDENTITY) -> Layer:
     """Weight `[in, out]`, bias and activation. Of a noisy layer this is its mean."""
     assert isinstance(layer, nn.Linear | NoisyLinear)
     return layer.weight.detach().numpy().T, layer.bias.detach().numpy(), activation
