@@ -19,8 +19,11 @@ PACKAGES = (
     "miniwob",
     "miniworld",
     "mo_gymnasium",
+    "mpe2",
+    "pettingzoo",
     "procgen",
     "safety_gymnasium",
+    "supersuit",
 )
 
 

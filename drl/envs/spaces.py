@@ -48,7 +48,7 @@ def obs_spec(space: GymSpace) -> ObsSpec:
             warnings.warn(
                 f"the part {key!r} of the observation is text and is left out; to use it, wrap the environment with "
                 "gymnasium.wrappers.TransformObservation and give it as numbers",
-                stacklevel=2,
+                stacklevel=1,  # always the same place: said once
             )
         return ObsSpec("dict", keys=tuple(used), parts=tuple(obs_spec(part) for part in used.values()))
     if isinstance(space, spaces.Tuple):
