@@ -16,7 +16,7 @@ from drl.envs.user_objects import import_for
 from drl.envs.wrapper_names import FoundWrapper
 
 PREFIX = "pettingzoo:"
-FAMILIES = ("atari", "butterfly", "classic", "mpe", "sisl")  # folders of the package `pettingzoo`
+FAMILIES = ("atari", "butterfly", "classic", "sisl")  # folders of the package `pettingzoo`
 
 
 class Game(Protocol):
@@ -45,12 +45,12 @@ class SeveralAgents(BadInput):
 
 
 def game_module(env_id: str) -> str:
-    """The module of `pettingzoo:NAME`: NAME, below `pettingzoo` if it is one of its families.
+    """The module of `pettingzoo:NAME`: NAME, below `pettingzoo` if it is one of its families. Its `mpe` is `mpe2` now.
 
     >>> game_module("pettingzoo:butterfly.pistonball_v6"), game_module("pettingzoo:mpe2.simple_spread_v3")
     ('pettingzoo.butterfly.pistonball_v6', 'mpe2.simple_spread_v3')
     """
-    name = env_id.removeprefix(PREFIX)
+    name = re.sub(r"^mpe\.", "mpe2.", env_id.removeprefix(PREFIX))
     return f"pettingzoo.{name}" if name.partition(".")[0] in FAMILIES else name
 
 
