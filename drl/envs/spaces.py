@@ -48,7 +48,7 @@ def obs_spec(space: GymSpace) -> ObsSpec:
             warnings.warn(
                 f"the part {key!r} of the observation is text and is left out; to use it, wrap the environment with "
                 "gymnasium.wrappers.TransformObservation and give it as numbers",
-                stacklevel=1,  # always the same place: said once
+                stacklevel=2,
             )
         return ObsSpec("dict", keys=tuple(used), parts=tuple(obs_spec(part) for part in used.values()))
     if isinstance(space, spaces.Tuple):
@@ -65,7 +65,7 @@ def _unusable(space: GymSpace) -> BadInput:
 
 def _is_text(space: GymSpace) -> bool:
     """Whether a part of a Dict is text; `MissionSpace` is MiniGrid's."""
-    return isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace"
+    return isinstance(space, spaces.Text) or any(each.__name__ == "MissionSpace" for each in type(space).__mro__)
 
 
 def action_spec(space: GymSpace) -> ActionSpec:
