@@ -10,7 +10,21 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
-DEV = ["ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "jax", "mpe2", "numba", "optuna", "wandb", "xdist"]
+DEV = [
+    "ale_py",
+    "axelrod",
+    "Box2D",
+    "brax",
+    "cv2",
+    "envpool",
+    "gymnax",
+    "jax",
+    "mpe2",
+    "numba",
+    "optuna",
+    "wandb",
+    "xdist",
+]
 
 
 def pytest_configure():

@@ -13,6 +13,7 @@ from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.envs.parallel_games import SeveralAgents, game_module
 from drl.envs.trust import check_trusted
 
+
 def play(envs, steps, seed=0):
     """Steps with random actions, after a reset if there was none."""
     rng = np.random.default_rng(seed)
@@ -123,9 +124,10 @@ class Turns(AECEnv):
 
 
 def test_what_cannot_be_played_is_said_in_one_line():
-    with make_vec_env(Leaves) as envs, pytest.raises(EnvFailed, match="'ann' left the game, neither terminated nor"):
+    with make_vec_env(Leaves) as envs:
         envs.reset()
-        envs.step(np.zeros(3, int))
+        with pytest.raises(EnvFailed, match="'ann' left the game, neither terminated nor truncated"):
+            envs.step(np.zeros(3, int))
     with make_vec_env(Empty) as envs, pytest.raises(EnvFailed, match="no agent is in the game after reset"):
         envs.reset()
     with pytest.raises(BadInput, match=r"observations differ: ann has .*\(3,\).*, bob has .*pad_observations_v0"):
@@ -175,7 +177,7 @@ def test_unknown_names():
         make_vec_env("pettingzoo:mpe2.simple_spread_v9")
     with pytest.raises(BadInput, match="os has no parallel_env"):
         make_vec_env("pettingzoo:os")
-    with pytest.raises(BadInput, match="classic.tictactoe_v3 is played in turns"):
+    with pytest.raises(BadInput, match="tictactoe_v3 is played in turns"):
         make_vec_env("pettingzoo:classic.tictactoe_v3")
 
 

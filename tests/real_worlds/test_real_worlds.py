@@ -96,6 +96,17 @@ def test_text_that_is_left_out_is_said_once(tmp_path, capsys):
 
 def test_an_episode_without_an_end_says_what_to_type(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("drl.experiment.evaluation.ENDLESS", 50)
-    command = ["train", "ppo", "--env", "CliffWalking-v1", *ROLLOUT, *LEAN, "--evaluate-every", "32", "--results-dir", str(tmp_path)]
+    command = [
+        "train",
+        "ppo",
+        "--env",
+        "CliffWalking-v1",
+        *ROLLOUT,
+        *LEAN,
+        "--evaluate-every",
+        "32",
+        "--results-dir",
+        str(tmp_path),
+    ]
     assert main(command) == 5
     assert "--wrapper TimeLimit:max_episode_steps=1000" in capsys.readouterr().err
