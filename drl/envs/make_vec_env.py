@@ -163,7 +163,7 @@ def find_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module and not is_given(env_id):
         import_for(env_id)
-    if name not in gym.registry:
+    if not module and name not in gym.registry:
         import_package_of(name)
     own = None if not module or (name in gym.registry and not is_given(env_id)) else find_object(env_id)
     if isinstance(own, VECTORS):

@@ -7,9 +7,10 @@ import sys
 import gymnasium as gym
 import pytest
 
-from drl.core.errors import MissingExtra
+from drl.core.errors import BadInput, MissingExtra
 from drl.envs.known_ids import FAMILIES
 from drl.envs.make_vec_env import find_spec
+from drl.envs.trust import check_trusted
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:], ids=lambda family: family.package)
@@ -35,6 +36,20 @@ def test_an_id_imports_its_package():
     code = "from drl.envs.make_vec_env import find_spec; print(find_spec('MiniGrid-Empty-5x5').id)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "MiniGrid-Empty-5x5-v0"
+
+
+def test_a_class_of_the_users_own_needs_no_package(monkeypatch, tmp_path):
+    (tmp_path / "mine.py").write_text("def FetchReachMine():\n    pass\n")
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    assert find_spec(f"{tmp_path / 'mine.py'}:FetchReachMine").id == "FetchReachMine"
+
+
+@pytest.mark.parametrize("name", ["minigrid.py:World", "drl.games/evil.py:World", "./drl.py:World"])
+def test_a_file_with_the_name_of_a_known_package_is_not_trusted(name):
+    with pytest.raises(BadInput, match="runs its code"):
+        check_trusted(name, [], "card")
+    with pytest.raises(BadInput, match="runs its code"):
+        check_trusted("CartPole-v1", [name], "card")
 
 
 @pytest.mark.parametrize(

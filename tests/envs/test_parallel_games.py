@@ -194,3 +194,5 @@ def test_a_file_may_name_only_games_of_known_packages():
         check_trusted("pettingzoo:evil", [], "card")
     with pytest.raises(BadInput, match=r"importing the module 'evil\.py' runs its code"):
         check_trusted("pettingzoo:evil.py", [], "card")
+    with pytest.raises(BadInput, match=r"importing the module 'mpe2\.py' runs its code"):
+        check_trusted("pettingzoo:mpe2.py", [], "card")
