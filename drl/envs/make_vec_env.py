@@ -180,6 +180,18 @@ def find_spec(env_id: str) -> EnvSpec:
     return spec
 
 
+def has_several_agents(config: EnvConfig) -> bool:
+    """Whether it is a game of several agents. Only what nobody registered has to be made to find out."""
+    spec = find_spec(config.env)
+    if not isinstance(spec, OwnSpec):
+        return False
+    try:
+        close_anyway(_make_env(spec, None, config.env_kwargs, ()).close, spec.id)
+    except SeveralAgents:
+        return True
+    return False
+
+
 def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
     return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=make)
 

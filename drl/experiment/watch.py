@@ -20,8 +20,7 @@ from drl.envs.action_masks import mask_reader, stack_masks
 from drl.envs.env_config import EnvConfig, EnvLike
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
-from drl.envs.make_vec_env import make_env
-from drl.envs.parallel_games import SeveralAgents
+from drl.envs.make_vec_env import has_several_agents, make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.agent_env import env_for
 from drl.experiment.evaluation import check_fit, own_stream
@@ -80,17 +79,10 @@ def watch(
     Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Other
     modes print only the result of each episode.
     """
-    config, stream = env_for(agent, env), stream or sys.stdout
-    try:
-        return _watch_single(agent, config, mode, episodes, seed, explore, stream)
-    except SeveralAgents:
+    finished, config = [], env_for(agent, env)
+    stream = stream or sys.stdout
+    if not config.env.startswith(JAX_ONLY) and has_several_agents(config):
         return watch_game(agent, config, mode, episodes, seed, explore, stream)
-
-
-def _watch_single(
-    agent: Agent, config: EnvConfig, mode: str, episodes: int, seed: int, explore: bool, stream: TextIO
-) -> list[Episode]:
-    finished = []
     with blamed(config.env), _open(agent, config, mode) as single, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
@@ -119,13 +111,8 @@ def film(
     config = env_for(agent, env)
     if config.env.startswith(JAX_ONLY):
         return None
-    try:
-        return _film_single(agent, config, path, seed, explore)
-    except SeveralAgents:
+    if has_several_agents(config):
         return film_game(agent, config, path, seed, explore, MAX_FRAMES)
-
-
-def _film_single(agent: Agent, config: EnvConfig, path: Path, seed: int, explore: bool) -> Path | None:
     opened = _open(agent, config, "rgb_array")
     with blamed(config.env), opened as single, own_stream(agent, seed):
         if single.render_mode != "rgb_array":

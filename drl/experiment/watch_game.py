@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -85,6 +86,10 @@ def _frames(agent: Agent, table: Table, explore: bool) -> Iterator[Array]:
 @contextlib.contextmanager
 def _open(agent: Agent, config: EnvConfig, mode: str, seed: int) -> Iterator[Table]:
     """One copy of a game in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
+    # pygame needs a sound card always, and a screen even for off-screen drawing.
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if mode == "rgb_array":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with make_vec_env(config, 1, seed, seeds_stream="watch") as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
         modes = _without_stack(envs).games[0].metadata.get("render_modes", [])

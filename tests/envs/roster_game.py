@@ -37,7 +37,7 @@ class Roster(ParallelEnv):
         return {name: np.array([noisy, self.round, actions.get(name, -1)], np.float32) for name in ACTS}
 
     def _infos(self):
-        legal = np.array([True, self.round % 2 == 0, True, True])
+        legal = np.array([True, self.round % 3 == 0, True, True])
         return {name: {"action_mask": legal} if self.masks else {} for name in ACTS}
 
     def step(self, actions):

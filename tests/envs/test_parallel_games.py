@@ -95,8 +95,8 @@ def test_masks_are_those_of_the_agents_in_the_game():
         np.testing.assert_array_equal(envs.action_mask, np.ones((3, 4)))
         step = envs.step(np.zeros(3, int))
         assert step.action_mask[:, 1].tolist() == [False, False, False]
-        envs.step(np.zeros(3, int))
         step = envs.step(np.zeros(3, int))
+        assert step.next_action_mask[:, 1].tolist() == [False, False, False]
         assert step.action_mask[:, 1].tolist() == [True, False, False], "Ann is out: anything goes"
 
 
