@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow faults mutants check format bench clean
+.PHONY: setup demo test slow real-worlds faults mutants check format bench clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -22,6 +22,9 @@ test: $(VENV)/.dev  ## the default tests, a few minutes
 
 slow: $(VENV)/.dev  ## tests that prove learning, many minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow
+
+real-worlds: $(VENV)/.worlds  ## environments of other packages: one tiny training and evaluation on each
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/real_worlds tests/envs/test_known_ids.py -rs
 
 faults: $(VENV)/.dev  ## every fault of tests/faults, at most an hour; prints a table
 	rm -f .faults.jsonl
@@ -55,6 +58,10 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.worlds: $(VENV)/.dev
+	$(PIP) -e '.[highway,minigrid,pettingzoo,robotics]'
+	@touch $@
 
 clean:  ## remove .venv and caches; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

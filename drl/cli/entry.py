@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: str) -> int:
     """The exit code of `run(arguments)`; an error becomes one message and its code. With `--debug` among the arguments,
     which `run` does not see, it is shown with its traceback."""
-    warnings.showwarning = _one_line_warning
+    warnings.showwarning = _said_once()
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -140,8 +140,16 @@ def _dispatch(arguments: list[str]) -> int:
     return int(module.main(arguments[1:]))
 
 
-def _one_line_warning(message: Warning | str, category: type, *_: object, **__: object) -> None:
-    print(f"drl: warning: {message}", file=sys.stderr)
+def _said_once() -> Callable[..., None]:
+    """Prints a warning in one line, and the same warning only once."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, category: type, *_: object, **__: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"drl: warning: {message}", file=sys.stderr)
+
+    return show
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class VecStep(NamedTuple):
 class VecEnv(ABC):
     """N environments stepped together. A `with` block closes them; `close` may be called twice."""
 
-    vectorization: str  # how they are stepped: sync · async · native · envpool · jax
+    vectorization: str  # how they are stepped: sync · async · native · envpool · jax · parallel
     env_id: str
     num_envs: int
     obs_spec: ObsSpec

@@ -4,12 +4,14 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput
+from drl.envs.parallel_games import Game, is_game
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.user_objects import find_object, is_given, name_of
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
@@ -19,7 +21,7 @@ from drl.envs.wrapper_names import WrapperLike, wrapper_names
 class EnvConfig:
     """An environment, by names and plain data."""
 
-    env: str  # an id, `module:Id`, `module:Class` or `file.py:Class`
+    env: str  # an id, `module:Id`, `module:Class`, `file.py:Class` or `pettingzoo:NAME`
     env_kwargs: EnvKwargs = field(default_factory=dict)  # for its constructor
     wrappers: tuple[str, ...] = ()  # the first one innermost; see wrapper_names.py
     frame_stack: int = 1  # frames per observation; see frame_stack.py
@@ -31,7 +33,7 @@ class EnvConfig:
 
 
 # An id, a config, Gymnasium's own config, an environment to copy, or a class or function that makes one.
-EnvLike = str | EnvConfig | EnvSpec | GymEnv | Callable[..., GymEnv]
+EnvLike = str | EnvConfig | EnvSpec | GymEnv | Game | Callable[..., GymEnv | Game]
 AnyVector = GymVectorEnv | VecEnv
 VECTORS = (gym.vector.VectorEnv, VecEnv)
 AnyEnv = EnvLike | AnyVector  # a vector environment is stepped as it is; no second one can be made of it
@@ -60,6 +62,8 @@ def _named(env: object) -> str:
     """The name of an environment that is given as an object."""
     if isinstance(env, gym.Env):
         env = env.spec or Copies(env)
+    elif is_game(env):
+        env = Copies(env)
     if isinstance(env, EnvSpec):
         return env.id if gym.registry.get(env.id) == env else name_of(env, env.id)
     if not callable(env) and not isinstance(env, VECTORS):
@@ -91,7 +95,7 @@ def without_vector(config: EnvConfig) -> EnvConfig | None:
 class Copies:
     """Makes copies of one environment."""
 
-    def __init__(self, env: GymEnv):
+    def __init__(self, env: Any):
         self.env, self.__qualname__ = env, type(env.unwrapped).__qualname__
         try:
             copy.deepcopy(env)
@@ -100,22 +104,19 @@ class Copies:
                 f"the environment {self.__qualname__} cannot be copied ({error}); pass a function that makes one"
             ) from error
 
-    def __call__(self) -> GymEnv:
+    def __call__(self) -> object:
         return copy.deepcopy(self.env)
 
 
-def call_maker(make: Callable[..., GymEnv], render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
-    """An environment from a user's class or function. One that does not take `render_mode` is not asked to."""
+def call_maker(make: Callable[..., object], render_mode: str | None, env_kwargs: EnvKwargs) -> object:
+    """What a user's class or function makes. One that does not take `render_mode` is not asked to."""
     options = dict(env_kwargs)
     if render_mode is not None and _takes(make, "render_mode"):
         options["render_mode"] = render_mode
-    env = make(**options)
-    if not isinstance(env, gym.Env):
-        raise TypeError(f"it returned {type(env).__name__}; expected a Gymnasium environment")
-    return env
+    return make(**options)
 
 
-def _takes(make: Callable[..., GymEnv], name: str) -> bool:
+def _takes(make: Callable[..., object], name: str) -> bool:
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):

@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +12,12 @@ from numpy.typing import ArrayLike
 from drl.core.errors import BadInput, DrlError, EnvFailed, Interrupted, shown
 from drl.core.specs import NUMBERS, Array
 
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=Closable)
 MOST_LETTERS = 500  # of an exception's text
 
 
@@ -100,6 +107,19 @@ def blamed(env_id: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise EnvFailed(f"environment {env_id!r} failed: {reason(error)}") from error
+
+
+def make_all(env_fns: Sequence[Callable[[], Made]], env_id: str) -> list[Made]:
+    """All environments; if one cannot be made, those before it are closed."""
+    envs: list[Made] = []
+    try:
+        for make in env_fns:
+            envs.append(make())
+    except BaseException:
+        for env in envs:
+            close_anyway(env.close, env_id)
+        raise
+    return envs
 
 
 def close_anyway(close: Callable[[], object], env_id: str) -> None:

@@ -19,13 +19,17 @@ PACKAGES = (
     "miniwob",
     "miniworld",
     "mo_gymnasium",
+    "mpe2",
+    "pettingzoo",
     "procgen",
     "safety_gymnasium",
+    "supersuit",
 )
 
 
 def is_known_package(module: str) -> bool:
-    return module.partition(".")[0] in PACKAGES
+    """Whether it is a module of a known package; a file such as `minigrid.py` or `drl.x/y.py` is none."""
+    return module.partition(".")[0] in PACKAGES and not module.endswith(".py")
 
 
 def is_installed(module: str) -> bool:

@@ -1,13 +1,13 @@
 """`make_vec_env`: make N environments from an id, or from a class or function of your own."""
 
 import functools
-import importlib
 import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
@@ -29,7 +29,10 @@ from drl.envs.env_config import (
 from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
 from drl.envs.faults import close_anyway, reason
 from drl.envs.frame_stack import StackedEnv, StackedVecEnv
+from drl.envs.known_ids import import_package_of, prepare_package_of
 from drl.envs.native_vec_env import NativeVecEnv
+from drl.envs.parallel_games import PREFIX, SeveralAgents, find_game, is_game, make_game
+from drl.envs.parallel_vec_env import ParallelVecEnv
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.sync_vec_env import SyncVecEnv
 from drl.envs.user_objects import find_object, import_for, is_given
@@ -82,7 +85,8 @@ def make_vec_env(
     timeout: float = PATIENCE,  # seconds for one start, reset or step of a worker process (async)
 ) -> VecEnv:
     """N environments, ready to reset and step: of a Gymnasium id (also `module:Id`), of a class or function of yours
-    (itself, or as `module:Class` or `file.py:Class`), or copies of one.
+    (itself, or as `module:Class` or `file.py:Class`), or copies of one. Of a game of several agents (`pettingzoo:NAME`)
+    these are N copies, with a row for each agent; see parallel_vec_env.py.
 
     >>> import numpy as np
     >>> with make_vec_env("CartPole-v1", num_envs=2, seed=1) as envs:
@@ -108,7 +112,10 @@ def make_vec_env(
     spec = _unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
     found = tuple(find_wrapper(name) for name in config.wrappers)
     order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found)
-    envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
+    try:
+        envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
+    except SeveralAgents:
+        envs = _parallel(order, vectorization)
     if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
         envs = atari.SignRewards(envs)
     return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
@@ -156,25 +163,29 @@ def _make_stacked(
 class OwnSpec(EnvSpec):
     """Of a class or function that makes environments, its `entry_point`, and that nobody registered."""
 
+    @property
+    def maker(self) -> Callable[..., object]:
+        assert callable(self.entry_point)
+        return self.entry_point
+
 
 def find_spec(env_id: str) -> EnvSpec:
     """Look up an id in Gymnasium's registry, after importing the module that registers it; or the class or function
     that the name stands for."""
+    if env_id.startswith(PREFIX):
+        return _own_spec(env_id.removeprefix(PREFIX), find_game(env_id))
     module, _, name = env_id.rpartition(":")
     if module and not is_given(env_id):
         import_for(env_id)
-    if name.startswith("ALE/") and name not in gym.registry:
-        try:
-            gym.register_envs(importlib.import_module("ale_py"))
-        except ImportError as error:
-            raise MissingExtra(f"environment {env_id!r}", "atari", error) from error
+    if not module and name not in gym.registry:
+        import_package_of(name)
     own = None if not module or (name in gym.registry and not is_given(env_id)) else find_object(env_id)
     if isinstance(own, VECTORS):
         raise BadInput(f"{name} is a vector environment that was given as an object; no other can be made of it")
     if isinstance(own, EnvSpec):
         return own
     if callable(own):
-        return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=own)
+        return _own_spec(name, own)
     spec = gym.registry.get(name) or _latest_version(name)
     if spec is None and module:
         raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
@@ -192,6 +203,22 @@ def _advice(name: str) -> str:
     except gym.error.Error:
         pass
     return did_you_mean(name, gym.registry)
+
+
+def has_several_agents(config: EnvConfig) -> bool:
+    """Whether it is a game of several agents. Only what nobody registered has to be made to find out."""
+    spec = find_spec(config.env)
+    if not isinstance(spec, OwnSpec):
+        return False
+    try:
+        close_anyway(_make_env(spec, None, config.env_kwargs, ()).close, spec.id)
+    except SeveralAgents:
+        return True
+    return False
+
+
+def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
+    return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=make)
 
 
 def _unchecked_spec(env_id: str) -> EnvSpec:
@@ -228,10 +255,16 @@ def _make_env(
 
 def _make_bare(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) -> GymEnv:
     if isinstance(spec, OwnSpec):
-        assert callable(spec.entry_point)
-        return call_maker(spec.entry_point, render_mode, env_kwargs)
+        env = call_maker(spec.maker, render_mode, env_kwargs)
+        if isinstance(env, gym.Env):
+            return env
+        if is_game(env):
+            close_anyway(env.close, spec.id)  # type: ignore[attr-defined]
+            raise SeveralAgents(spec.id)
+        raise TypeError(f"it returned {type(env).__name__}; expected a Gymnasium environment")
     if atari.is_atari(spec):
         return atari.make_atari(spec, render_mode, env_kwargs)
+    prepare_package_of(spec)
     # The passive checker costs time at every step and checks less than our own `check_environment`.
     return gym.make(spec, render_mode=render_mode, disable_env_checker=True, **env_kwargs)
 
@@ -290,6 +323,19 @@ def _envpool(order: Order) -> VecEnv:
         raise BadInput("vectorization 'envpool' takes no wrappers; use vectorization='sync' or 'async'")
     make = functools.partial(make_pool, env_id, order.num_envs, order.env_kwargs)
     return EnvPoolVecEnv(make, order.seed, env_id, order.stream)
+
+
+def _parallel(order: Order, vectorization: str) -> VecEnv:
+    """Copies of a game of several agents; `order.num_envs` is the number of copies."""
+    spec = order.spec
+    assert isinstance(spec, OwnSpec)
+    if vectorization not in ("auto", "sync"):
+        raise BadInput(
+            f"{spec.id} is a game of several agents; expected vectorization auto or sync, not {vectorization}"
+        )
+    call = functools.partial(call_maker, spec.maker, order.render_mode, order.env_kwargs)
+    make = functools.partial(make_game, call, spec.id, order.env_kwargs, order.wrappers)
+    return ParallelVecEnv([make] * order.num_envs, order.seed, spec.id, order.stream)
 
 
 # The only table of vectorizations.

@@ -65,7 +65,7 @@ def _unusable(space: GymSpace) -> BadInput:
 
 def _is_text(space: GymSpace) -> bool:
     """Whether a part of a Dict is text; `MissionSpace` is MiniGrid's."""
-    return isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace"
+    return isinstance(space, spaces.Text) or any(each.__name__ == "MissionSpace" for each in type(space).__mro__)
 
 
 def action_spec(space: GymSpace) -> ActionSpec:

@@ -12,7 +12,7 @@ from drl.core.specs import NUMBERS, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
 from drl.envs.episode_stats import EpisodeStats, success_in
-from drl.envs.faults import checked, checked_info, close_anyway
+from drl.envs.faults import checked, checked_info, close_anyway, make_all
 from drl.envs.spaces import GymEnv, Info, action_spec, collate, obs_spec
 
 NEVER = 2**62  # time limit of environments without one
@@ -31,14 +31,7 @@ class SyncVecEnv(VecEnv):
     vectorization = "sync"
 
     def __init__(self, env_fns: Sequence[Callable[[], GymEnv]], seed: int, env_id: str = "", stream: str = "world"):
-        self.envs: list[GymEnv] = []
-        try:
-            for make in env_fns:
-                self.envs.append(make())
-        except BaseException:
-            for env in self.envs:
-                close_anyway(env.close, env_id)
-            raise
+        self.envs = make_all(env_fns, env_id)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)

@@ -5,6 +5,7 @@ import shlex
 from drl.core.errors import BadInput
 from drl.core.size_limits import shown
 from drl.envs.known_packages import is_installed
+from drl.envs.parallel_games import PREFIX, game_module
 from drl.envs.user_objects import is_given
 from drl.envs.wrapper_names import split_wrapper
 
@@ -19,7 +20,7 @@ def check_trusted(env: str, wrappers: object, source: str, command: str | None =
     wanted = [("environment", "--env", env, env)]
     wanted += [("wrapper", "--wrapper", text, split_wrapper(text)[0]) for text in wrappers]
     for kind, flag, text, name in wanted:
-        module = name.rpartition(":")[0]
+        module = game_module(name) if name.startswith(PREFIX) else name.rpartition(":")[0]
         if not module or is_installed(module) or is_given(name):
             continue
         typed = f"name it yourself: {command} {flag} {shlex.quote(text)} (or add --trust)" if command else "add --trust"

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
@@ -16,6 +16,7 @@ from drl.envs.spaces import GymEnv
 from drl.envs.user_objects import find_object, name_of
 
 WrapperLike = str | Callable[..., GymEnv]  # a name, or a class or function that takes an environment
+Env = TypeVar("Env")
 HOMES = ("gymnasium.wrappers", "minigrid.wrappers")  # wrappers found by the bare name of a class
 
 
@@ -30,15 +31,15 @@ class FoundWrapper(NamedTuple):
     """A wrapper, found by its name."""
 
     name: str
-    make: Callable[..., GymEnv]
+    make: Callable[..., Any]
     arguments: dict[str, Any]
 
-    def __call__(self, env: GymEnv) -> GymEnv:
+    def __call__(self, env: Env) -> Env:
         try:
             wrapped = self.make(env, **self.arguments)
         except BaseException as error:
             raise BadInput(f"cannot wrap {env} in {self.name!r}: {reason(error)}") from error
-        if not isinstance(wrapped, gym.Env):
+        if isinstance(env, gym.Env) and not isinstance(wrapped, gym.Env):
             raise BadInput(f"the wrapper {self.name!r} gave {type(wrapped).__name__}; expected a Gymnasium environment")
         return wrapped
 

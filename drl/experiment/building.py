@@ -102,7 +102,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv, model: object = None) ->
     start = starting_weights(experiment, envs.obs_spec, notes)
 
     def compile_update(model: "nn.Module") -> bool:
-        choice = compile_choice(experiment, envs.vectorization, model)
+        choice = compile_choice(experiment, envs, model)
         notes["compile"] = choice._asdict()
         return choice.on
 
@@ -151,7 +151,7 @@ def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict
     return start
 
 
-def compile_choice(experiment: Experiment, vectorization: str, model: "nn.Module") -> "Choice":
+def compile_choice(experiment: Experiment, envs: VecEnv, model: "nn.Module") -> "Choice":
     """Whether the update is compiled (PyTorch engine): as the configuration says, or by the rule."""
     from drl.engines.torch.compile_rule import Choice, choose, planned_work
 
@@ -160,9 +160,10 @@ def compile_choice(experiment: Experiment, vectorization: str, model: "nn.Module
         return Choice(run.compile, "as the settings say")
     if not str(record.engines["torch"]).startswith("drl."):
         return Choice("off", f"not measured for an algorithm of your own ({record.name})")
-    resets = vectorization in ("native", "envpool")  # steps that only reset an environment are no rows of a rollout
+    # Steps that only reset an environment, or of agents who are out of a game, are no rows of a rollout.
+    resets = envs.vectorization in ("native", "envpool", "parallel")
     steps = None if run.num_episodes else run.budget
-    return choose(planned_work(experiment.learner, experiment.buffer, run.num_envs, steps, even=not resets), model)
+    return choose(planned_work(experiment.learner, experiment.buffer, envs.num_envs, steps, even=not resets), model)
 
 
 def reward_bound(model: Config) -> float | None:

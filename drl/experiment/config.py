@@ -24,7 +24,7 @@ MOST_PROCESSES = 1024  # environments that have a process each
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    env: str = "CartPole-v1"  # any Gymnasium id, also module:Id; or a class of yours, module:Class or file.py:Class
+    env: str = "CartPole-v1"  # a Gymnasium id, also module:Id; your own module:Class or file.py:Class; pettingzoo:NAME
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
     # Around each environment, the first one innermost: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or
     # file.py:NAME; arguments follow as :k=v,k=v. On the command line also as --wrapper, once for each.

@@ -75,7 +75,8 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
                 finished[episode.env_index].append(episode)
         quiet_steps = 0 if step.episodes else quiet_steps + 1
         if quiet_steps > ENDLESS:
-            raise EnvFailed(f"no episode ended in {ENDLESS} steps; give the environment a time limit")
+            limit = "--wrapper TimeLimit:max_episode_steps=1000"
+            raise EnvFailed(f"no episode of {envs.env_id} ended in {ENDLESS} steps; give it a time limit: {limit}")
     return Evaluation([episode for by_env in finished for episode in by_env], vector_steps * envs.num_envs)
 
 

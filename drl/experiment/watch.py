@@ -22,12 +22,13 @@ from drl.envs.async_vec_env import PATIENCE
 from drl.envs.env_config import EnvConfig, EnvLike
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
-from drl.envs.make_vec_env import make_env
+from drl.envs.make_vec_env import has_several_agents, make_env
 from drl.envs.rendered_env import RenderedEnv
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.agent_env import env_for
 from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import JAX_ONLY
+from drl.experiment.watch_game import film_game, watch_game
 from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line
@@ -76,13 +77,16 @@ def watch(
     explore: bool = False,
     stream: TextIO | None = None,
 ) -> list[Episode]:
-    """Play episodes in the environment's own window (`mode="human"`) or as text (`mode="ansi"`).
+    """Play episodes in the environment's own window (`mode="human"`) or as text (`mode="ansi"`); of a game of several
+    agents, whole games.
 
     Text mode prints one line per step on `stream`: observation, values or probabilities, action and reward. Other
     modes print only the result of each episode.
     """
     finished, config = [], env_for(agent, env)
     stream = stream or sys.stdout
+    if not config.env.startswith(JAX_ONLY) and has_several_agents(config):
+        return watch_game(agent, config, mode, episodes, seed, explore, stream)
     with blamed(config.env), _open(agent, config, mode) as single, own_stream(agent, seed):
         for index in range(episodes):
             if mode == "ansi":
@@ -113,6 +117,8 @@ def film(
     config = env_for(agent, env)
     if config.env.startswith(JAX_ONLY):
         return None
+    if has_several_agents(config):
+        return film_game(agent, config, path, seed, explore, MAX_FRAMES)
     with blamed(config.env), RenderedEnv(config, timeout=timeout) as drawn, own_stream(agent, seed):
         check_fit(agent, drawn.obs_spec, drawn.action_spec, config.env)
         if drawn.render_mode is None:

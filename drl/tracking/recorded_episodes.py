@@ -73,7 +73,7 @@ def read_episode(folder: Path, which: str) -> RecordedEpisode:
         if not found:
             raise BadInput(
                 f"{folder} has recorded no episodes: only sync and async environments repeat theirs, with "
-                "--record-episodes; train with --vectorization sync"
+                "--record-episodes; train with --vectorization sync (which games of several agents lack)"
             )
         if which in ("best", "worst"):
             sign = 1 if which == "best" else -1

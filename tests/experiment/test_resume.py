@@ -84,6 +84,8 @@ CASES = {
     "normalized_sac": experiment("normalized_sac", **REPLAY, env="Pendulum-v1"),
     "ppo jax": experiment("ppo", **ROLLOUT, engine="jax", vectorization="sync"),
     "sac jax": experiment("sac", **REPLAY, engine="jax", vectorization="sync", env="Pendulum-v1"),
+    "ppo game": experiment("ppo", **ROLLOUT, env="tests.envs.roster_game:Masked", normalize_obs=True),
+    "rainbow game": experiment("dqn", **REPLAY, env="tests.envs.roster_game:Roster", n_step=3, prioritized=True),
     "ppo hosted": experiment("ppo", **ROLLOUT, env="gymnax:CartPole-v1"),
     "ppo fused": experiment("ppo", **ROLLOUT, engine="jax"),
     "dqn fused": experiment("dqn", **REPLAY, engine="jax", prioritized=True),

@@ -25,7 +25,8 @@ def to_tensors(obs: Array, device: torch.device) -> Obs:
     """Encoded observations at the engine's door, without a copy on a CPU where there is one part."""
     if obs.dtype.names is None:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(device)
-    return {name: torch.from_numpy(np.ascontiguousarray(obs[name])).to(device) for name in obs.dtype.names}
+    # A field of one row counts as contiguous, whatever its strides; torch refuses those that no number fits into.
+    return {name: torch.from_numpy(obs[name].copy()).to(device) for name in obs.dtype.names}
 
 
 def take_rows(obs: Obs, index: Tensor) -> Obs:

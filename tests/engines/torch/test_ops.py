@@ -106,3 +106,12 @@ def test_value_clipping_takes_the_larger_error():
     value, old, target = torch.tensor([1.0, 1.0]), torch.tensor([0.0, 0.0]), torch.tensor([1.0, 3.0])
     # Clipped to 0.2: errors 0.64 and 7.84; unclipped: 0 and 4.
     np.testing.assert_allclose(ops.clipped_value_error(value, old, target, 0.2).numpy(), [0.64, 7.84], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_fields_of_any_size_become_tensors(rows):
+    """A field of bytes puts the numbers after it where no float32 may begin, as in MiniGrid's observations."""
+    obs = np.zeros(rows, np.dtype([("image", np.uint8, (3,)), ("vector", np.float32, (2,))]))
+    obs["vector"] = [[1, 2]] * rows
+    tensors = ops.to_tensors(obs, torch.device("cpu"))
+    assert tensors["vector"].tolist() == [[1, 2]] * rows
