@@ -3,7 +3,7 @@
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.presets import list_presets, preset_note
+from drl.experiment.preset_records import COLUMNS, zoo_rows
 
 SECTIONS = ("algorithms", "presets", "envs")
 
@@ -27,7 +27,11 @@ def _algorithms() -> list[str]:
 
 
 def _presets() -> list[str]:
-    return [f"{algorithm:10} {env:30} {preset_note(algorithm, env)}".rstrip() for algorithm, env in list_presets()]
+    """The table of docs/zoo.md without its commands."""
+    table = [COLUMNS, *zoo_rows()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return [*lines, "", "train with one: drl train ALGORITHM --env ENVIRONMENT"]
 
 
 def _envs() -> list[str]:

@@ -38,12 +38,6 @@ def one_budget(preset: PlainDict, from_file: PlainDict, given: Collection[str]) 
             from_file.pop(other, None)
 
 
-def preset_note(algorithm: str, env: str) -> str:
-    """The measured result of a preset: the comment in its first line."""
-    first = preset_path(algorithm, env).read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("# ") if first.startswith("# ") else ""
-
-
 def list_presets() -> list[tuple[str, str]]:
     """Every (algorithm, env) that has a preset."""
     return sorted((p.parent.name, p.stem.replace("__", "/").replace("..", ":")) for p in PRESETS.glob("*/*.yaml"))
