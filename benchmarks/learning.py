@@ -62,7 +62,6 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
 
     experiment, _ = read_experiment(arguments.algorithm, ["--env", arguments.env, *flags])
     evaluation = np.array([result["evaluation"] for result in results])
-    success = float(np.mean([result["success"] for result in results]))
     numbers = {"--seeds": arguments.seeds, "--first-seed": arguments.first_seed, "--episodes": arguments.episodes}
     words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env]
     words += [word for name, number in numbers.items() for word in (name, str(number))]
@@ -81,7 +80,6 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
             command=shlex.join(words),
             settings=settings_digest(arguments.algorithm, arguments.env),
             std=round(float(evaluation.std()), digits) if len(results) > 1 else None,
-            success=None if np.isnan(success) else round(success, 3),
             episodes=arguments.episodes,
             cpu_minutes=round(float(np.median([result["cpu_seconds"] for result in results])) / 60, 2),
             version=drl.__version__,

@@ -8,22 +8,25 @@ from drl.experiment.preset_records import COLUMNS, PUBLISHED, read_records, zoo_
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 TEXT = """# The zoo: tuned settings and what they reach
 
-{presets} presets, {measured} of them measured here. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of the pair; `drl list presets` prints this table. The settings are in
-[drl/experiment/presets](../drl/experiment/presets).
+{presets} presets, {measured} of them measured here. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of the pair;
+`drl list presets` prints this table. The settings are in [drl/experiment/presets](../drl/experiment/presets).
 
-- **score** is the mean return of evaluation episodes without exploration (100 per seed unless the command says otherwise), ± the standard deviation over seeds where it was kept. **not run here**: nothing was measured, the settings are a
-  published or a likely choice.
-- **steps** are environment steps. "1,007,616 of 10,000,000" was measured with a smaller budget than the preset's; the command has it.
+- **score** is the mean return of evaluation episodes without exploration, 100 per seed unless the command below says
+  otherwise; ± is the standard deviation over seeds, where it was kept. Commands with `--first-seed 1000` have seeds on
+  which no choice was based.
+- **not run here**: nothing was measured; the settings are published ones or those of a similar environment.
+- **steps** are environment steps. "A of B": measured with a smaller budget than the preset's.
 - **time** is that of one run, or of all seeds in one program ("for all"), on one or two shared cores.
-- **published** scores have other implementations and budgets, often other versions of the environment (named where they differ). {sources}.
-  "is optimal" is the best possible mean return; tests compute it again.
+- **published** are scores of other implementations: {sources}. RL Zoo's
+  are those of one run, CleanRL's are returns during training. "is optimal": no policy has a higher mean return.
 
 | {columns} | train it |
 |{rules}
 {rows}
 
 ## Commands
-Each repeats a measurement. Add `--record` to one of `learning.py` to replace its row, then type `make zoo`. Versions, dates and evaluation episodes are in [records.yaml](../drl/experiment/presets/records.yaml).
+Each repeats a measurement. Add `--record` to one of `learning.py` to replace its row, then type `make zoo`. Versions,
+dates and evaluation episodes are in [records.yaml](../drl/experiment/presets/records.yaml).
 
 ```text
 {commands}

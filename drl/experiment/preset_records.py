@@ -15,7 +15,9 @@ from drl.experiment.presets import PRESETS, list_presets, load_preset
 
 RECORDS = PRESETS / "records.yaml"
 PUBLISHED = PRESETS / "published.yaml"
-HEADER = "# What was measured, one entry per preset. Written by `benchmarks/learning.py … --record`; unknown is left out.\n"
+HEADER = (
+    "# What was measured, one entry per preset. Written by `benchmarks/learning.py … --record`; unknown is left out.\n"
+)
 COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
 
 
@@ -34,7 +36,6 @@ class Record:
     command: str  # repeats it
     settings: str  # `settings_digest` of the preset that was measured
     std: float | None = None  # over the seeds
-    success: float | None = None  # share of evaluation episodes
     episodes: int | None = None  # evaluation episodes per seed
     minutes: float | None = None  # wall time of a run; of all of them if they were one program
     cpu_minutes: float | None = None  # the same in CPU time
@@ -74,15 +75,13 @@ def zoo_rows() -> list[tuple[str, ...]]:
 
 
 def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
-    preset = load_preset(algorithm, env) or {}
-    budget = preset.get("total_timesteps", 0)
+    budget = (load_preset(algorithm, env) or {})["total_timesteps"]
     scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
     others = [_published(entry) for entry in scores]
     others += [f"{_number(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
     if record is None:
         return algorithm, env, "not run here", "", "", f"{budget:,}", "", "; ".join(others)
     score = _number(record.mean) + ("" if record.std is None else f" ± {_number(record.std)}")
-    score += "" if record.success is None else f" (success {record.success:.1%})"
     steps = f"{record.steps:,}" + (f" of {budget:,}" if record.steps < budget else "")
     return algorithm, env, score, _number(record.worst), str(record.seeds), steps, _time(record), "; ".join(others)
 
