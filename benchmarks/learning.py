@@ -54,6 +54,11 @@ def train_and_evaluate(
     return results
 
 
+def decimals(mean: float) -> int:
+    """Digits after the point that a score is given with."""
+    return 1 if abs(mean) >= 10 else 3
+
+
 def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[str, float]]) -> None:
     """Keep the result in the file of `--record`."""
     import drl
@@ -66,7 +71,7 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
     words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env]
     words += [word for name, number in numbers.items() for word in (name, str(number))]
     words += [*flags, *(["--at-once"] if arguments.at_once else [])]
-    digits = 1 if abs(evaluation.mean()) >= 10 else 3
+    digits = decimals(evaluation.mean())
     keep_record(
         Record(
             algorithm=arguments.algorithm,
@@ -120,10 +125,11 @@ def main() -> None:
     training = np.array([result["training"] for result in results])
     seconds = np.array([result["seconds"] for result in results])
     success = np.array([result["success"] for result in results])
+    digits = decimals(evaluation.mean())
     goal = "–" if arguments.goal is None else f"{(evaluation >= arguments.goal).sum()} of {len(evaluation)}"
     print(
         f"| {arguments.algorithm} | {arguments.env} | {int(results[0]['env_steps']):,} | **{goal}** "
-        f"| {evaluation.mean():.1f} ± {evaluation.std():.1f} | {evaluation.min():.1f} "
+        f"| {evaluation.mean():.{digits}f} ± {evaluation.std():.{digits}f} | {evaluation.min():.{digits}f} "
         f"| {training.mean():.1f} ± {training.std():.1f} | {np.median(seconds):.0f} s |"
         + ("" if np.isnan(success).any() else f" success {success.mean():.1%}, worst seed {success.min():.1%} |")
     )

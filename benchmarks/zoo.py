@@ -8,7 +8,7 @@ from drl.experiment.preset_records import COLUMNS, PUBLISHED, read_records, zoo_
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 TEXT = """# The zoo: tuned settings and what they reach
 
-{presets} presets, {measured} of them measured here. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of the pair;
+{presets} presets, {measured} of them measured here. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of a pair;
 `drl list presets` prints this table. The settings are in [drl/experiment/presets](../drl/experiment/presets).
 
 - **score** is the mean return of evaluation episodes without exploration, 100 per seed unless the command below says

@@ -1,6 +1,7 @@
 """What the presets reach: measurements, published scores and optima, and the pages that show them."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from functools import cache
@@ -10,9 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from drl.cli import list_offers
 from drl.experiment import preset_records
 from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import PUBLISHED, RECORDS, read_records, settings_digest, zoo_rows
+from drl.experiment.preset_records import COLUMNS, PUBLISHED, RECORDS, read_records, settings_digest, zoo_rows
 from drl.experiment.presets import list_presets, load_preset
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +51,7 @@ def test_the_page_shows_the_records():
     assert (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8") == zoo.page()
 
 
-def test_rows_say_what_was_run(monkeypatch, tmp_path):
+def test_rows_say_what_was_run(monkeypatch):
     record = next(iter(read_records().values()))
     changes = {"algorithm": "ppo", "env": "gymnax:Breakout-MinAtar", "steps": 1000, "mean": 1.5, "std": 0.25}
     one = preset_records.Record(**vars(record) | changes | {"worst": 1.0, "seeds": 3, "minutes": 2.0})
@@ -60,6 +62,13 @@ def test_rows_say_what_was_run(monkeypatch, tmp_path):
     assert shown[5] == "28 (gymnax)"
     assert rows["ppo", "FrozenLake-v1"] == ("not run here", "", "", "200,000", "", "0.7442 is optimal")
     assert rows["dqn", "LunarLander-v3"][5] == "154.4 (RL Zoo, LunarLander-v2, 100,000 steps)"
+
+
+def test_the_list_shows_the_same_table(capsys):
+    assert list_offers.main(["presets"]) == 0
+    lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == list(COLUMNS)
+    assert lines[2:-2] == [[cell for cell in row if cell] for row in zoo_rows()]
 
 
 def learning(*arguments, folder):
