@@ -15,9 +15,7 @@ from drl.experiment.presets import PRESETS, list_presets, load_preset
 
 RECORDS = PRESETS / "records.yaml"
 PUBLISHED = PRESETS / "published.yaml"
-HEADER = (
-    "# What was measured, one entry per preset. Written by `benchmarks/learning.py … --record`; unknown is left out.\n"
-)
+HEADER = "# What was measured, one entry per preset; what is not known is left out. `learning.py --record` writes it.\n"
 COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
 
 
@@ -75,7 +73,7 @@ def zoo_rows() -> list[tuple[str, ...]]:
 
 
 def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
-    budget = (load_preset(algorithm, env) or {})["total_timesteps"]
+    budget = (load_preset(algorithm, env) or {}).get("total_timesteps", 0)
     scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
     others = [_published(entry) for entry in scores]
     others += [f"{_number(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
