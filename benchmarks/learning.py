@@ -67,10 +67,9 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
 
     experiment, _ = read_experiment(arguments.algorithm, ["--env", arguments.env, *flags])
     evaluation = np.array([result["evaluation"] for result in results])
-    numbers = {"--seeds": arguments.seeds, "--first-seed": arguments.first_seed, "--episodes": arguments.episodes}
-    words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env]
-    words += [word for name, number in numbers.items() for word in (name, str(number))]
-    words += [*flags, *(["--at-once"] if arguments.at_once else [])]
+    words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env, "--seeds", str(arguments.seeds)]
+    words += ["--first-seed", str(arguments.first_seed)] if arguments.first_seed else []
+    words += ["--episodes", str(arguments.episodes), *flags, *(["--at-once"] if arguments.at_once else [])]
     digits = decimals(evaluation.mean())
     keep_record(
         Record(
