@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import COLUMNS, PUBLISHED, read_records, zoo_rows
+from drl.experiment.preset_records import COLUMNS, PUBLISHED, read_records, train_command, zoo_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 TEXT = """# The zoo: tuned settings and what they reach
@@ -26,7 +26,7 @@ TEXT = """# The zoo: tuned settings and what they reach
 
 ## Commands
 Each repeats a measurement. Add `--record` to one of `learning.py` to replace its row, then type `make zoo`. Versions,
-dates and evaluation episodes are in [records.yaml](../drl/experiment/presets/records.yaml).
+dates and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
 
 ```text
 {commands}
@@ -42,7 +42,7 @@ def page() -> str:
         sources=", ".join(f"[{name}]({address})" for name, address in sources.items()),
         columns=" | ".join(COLUMNS),
         rules="---|" * (len(COLUMNS) + 1),
-        rows="\n".join(f"| {' | '.join(row)} | `drl train {row[0]} --env {row[1]}` |" for row in rows),
+        rows="\n".join(f"| {' | '.join(row)} | `{train_command(*row[:2])}` |" for row in rows),
         commands="\n".join(record.command for record in records.values()),
     )
 

@@ -1,4 +1,4 @@
-"""What the presets reach: `presets/records.yaml` has what was measured here, `presets/published.yaml` what others
+"""What the presets reach: `records/measured.yaml` has what was measured here, `records/published.yaml` what others
 published and what is possible at most. `zoo_rows` puts both into the table of `drl list presets` and docs/zoo.md."""
 
 import hashlib
@@ -11,10 +11,10 @@ import yaml
 
 from drl.core.safe_files import write_atomically
 from drl.experiment.config import read_yaml
-from drl.experiment.presets import PRESETS, list_presets, load_preset
+from drl.experiment.presets import list_presets, load_preset
 
-RECORDS = PRESETS / "records.yaml"
-PUBLISHED = PRESETS / "published.yaml"
+RECORDS = Path(__file__).parent / "records" / "measured.yaml"
+PUBLISHED = RECORDS.with_name("published.yaml")
 HEADER = "# What was measured, one entry per preset; what is not known is left out. `learning.py --record` writes it.\n"
 COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
 
@@ -70,6 +70,16 @@ def zoo_rows() -> list[tuple[str, ...]]:
     """For every preset a row of the table, a text for each of the COLUMNS."""
     records, published = read_records(), read_yaml(PUBLISHED)
     return [_row(algorithm, env, records.get((algorithm, env)), published) for algorithm, env in list_presets()]
+
+
+def train_command(algorithm: str, env: str) -> str:
+    """What trains with a preset. One of several has a name of its own behind that of the algorithm.
+
+    >>> train_command("ppo", "CartPole-v1"), train_command("dqn/rainbow", "CartPole-v1")
+    ('drl train ppo --env CartPole-v1', 'drl train dqn --env CartPole-v1 --preset rainbow')
+    """
+    name, _, preset = algorithm.partition("/")
+    return f"drl train {name} --env {env}" + (f" --preset {preset}" if preset else "")
 
 
 def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
