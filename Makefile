@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow real-worlds faults mutants check format bench clean
+.PHONY: setup demo test slow real-worlds faults mutants check format bench zoo clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -45,6 +45,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
 	$(ONE_THREAD) $(BIN)/python benchmarks/speed_ppo.py
+
+zoo: $(VENV)/.dev  ## docs/zoo.md from the records of the presets
+	$(BIN)/python benchmarks/zoo.py
 
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drl needs Python 3.11 or newer; run make PYTHON=python3.11 …")'

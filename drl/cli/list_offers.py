@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.presets import list_presets, preset_note
+from drl.experiment.preset_records import COLUMNS, zoo_rows
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -44,12 +44,11 @@ def _algorithms() -> list[str]:
 
 
 def _presets() -> list[str]:
-    lines = []
-    for algorithm, env in list_presets():
-        name, _, preset = algorithm.partition("/")
-        shown = f"{env} --preset {preset}" if preset else env
-        lines.append(f"{name:10} {shown:30} {preset_note(algorithm, env)}".rstrip())
-    return lines
+    """The table of docs/zoo.md without its commands."""
+    table = [COLUMNS, *zoo_rows()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    return [*lines, "", "train with one: drl train ALGORITHM --env ENVIRONMENT"]
 
 
 def _envs(everything: bool) -> list[str]:

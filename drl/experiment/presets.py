@@ -67,12 +67,6 @@ def one_schedule(preset: PlainDict, from_file: PlainDict, given: Mapping[str, ob
                     settings.pop(f"{rate}_schedule", None)
 
 
-def preset_note(algorithm: str, env: str) -> str:
-    """The measured result of a preset: the comment in its first line."""
-    first = preset_path(algorithm, env).read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("# ") if first.startswith("# ") else ""
-
-
 def list_presets() -> list[tuple[str, str]]:
     """Every (algorithm, env) that has a preset, as `preset_path` takes them."""
     files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml"))

@@ -1,0 +1,118 @@
+"""What the presets reach: `records/measured.yaml` has what was measured here, `records/published.yaml` what others
+published and what is possible at most. `zoo_rows` puts both into the table of `drl list presets` and docs/zoo.md."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drl.core.safe_files import write_atomically
+from drl.experiment.config import read_yaml
+from drl.experiment.presets import list_presets, load_preset
+
+RECORDS = Path(__file__).parent / "records" / "measured.yaml"
+PUBLISHED = RECORDS.with_name("published.yaml")
+HEADER = "# What was measured, one entry per preset; what is not known is left out. `learning.py --record` writes it.\n"
+COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measurement of a preset. Scores are mean returns of deterministic evaluation episodes."""
+
+    algorithm: str
+    env: str
+    engine: str
+    steps: int  # environment steps of each run
+    seeds: int
+    first_seed: int
+    mean: float  # over the seeds
+    worst: float  # seed
+    command: str  # repeats it
+    settings: str  # `settings_digest` of the preset that was measured
+    std: float | None = None  # over the seeds
+    episodes: int | None = None  # evaluation episodes per seed
+    minutes: float | None = None  # wall time of a run; of all of them if they were one program
+    cpu_minutes: float | None = None  # the same in CPU time
+    version: str | None = None  # of drl
+    date: str | None = None
+
+    @property
+    def preset(self) -> tuple[str, str]:
+        return self.algorithm, self.env
+
+
+def settings_digest(algorithm: str, env: str) -> str:
+    """Changes whenever a setting of the preset does."""
+    content = json.dumps(load_preset(algorithm, env), sort_keys=True)
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:12]}"  # the prefix: 1234e5678 would be a number
+
+
+def read_records(path: Path = RECORDS) -> dict[tuple[str, str], Record]:
+    """The measurements by (algorithm, env)."""
+    records = [Record(**entry) for entry in read_yaml(path).get("measured", [])] if path.exists() else []
+    return {record.preset: record for record in records}
+
+
+def keep_record(record: Record, path: Path = RECORDS) -> None:
+    """Add the record to the file, in place of an earlier one of the same preset."""
+    records = read_records(path) | {record.preset: record}
+    entries = [asdict(records[preset]) for preset in sorted(records)]
+    known = [{name: value for name, value in entry.items() if value is not None} for entry in entries]
+    text = yaml.safe_dump({"measured": known}, sort_keys=False, allow_unicode=True, width=1000)
+    write_atomically(path, (HEADER + text).encode())
+
+
+def zoo_rows() -> list[tuple[str, ...]]:
+    """For every preset a row of the table, a text for each of the COLUMNS."""
+    records, published = read_records(), read_yaml(PUBLISHED)
+    return [_row(algorithm, env, records.get((algorithm, env)), published) for algorithm, env in list_presets()]
+
+
+def train_command(algorithm: str, env: str) -> str:
+    """What trains with a preset. One of several has a name of its own behind that of the algorithm.
+
+    >>> train_command("ppo", "CartPole-v1"), train_command("dqn/rainbow", "CartPole-v1")
+    ('drl train ppo --env CartPole-v1', 'drl train dqn --env CartPole-v1 --preset rainbow')
+    """
+    name, _, preset = algorithm.partition("/")
+    return f"drl train {name} --env {env}" + (f" --preset {preset}" if preset else "")
+
+
+def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
+    budget = (load_preset(algorithm, env) or {}).get("total_timesteps", 0)
+    scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
+    others = [_published(entry) for entry in scores]
+    others += [f"{_number(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
+    if record is None:
+        return algorithm, env, "not run here", "", "", f"{budget:,}", "", "; ".join(others)
+    score = _number(record.mean) + ("" if record.std is None else f" ± {_number(record.std)}")
+    steps = f"{record.steps:,}" + (f" of {budget:,}" if record.steps < budget else "")
+    return algorithm, env, score, _number(record.worst), str(record.seeds), steps, _time(record), "; ".join(others)
+
+
+def _published(entry: dict[str, Any]) -> str:
+    """A score, its source, another version of the environment if it was one, and the budget."""
+    words = [entry["source"]]
+    words += [entry["other_env"]] if "other_env" in entry else []
+    words += [f"{entry['steps']:,} steps"] if "steps" in entry else []
+    return f"{_number(entry['score'])} ({', '.join(words)})"
+
+
+def _time(record: Record) -> str:
+    together = " for all" if "--at-once" in record.command else ""
+    if record.cpu_minutes is not None:
+        return f"{record.cpu_minutes:.2g} CPU min{together}"
+    return "" if record.minutes is None else f"{record.minutes:.2g} min{together}"
+
+
+def _number(value: float) -> str:
+    """At most four digits that count.
+
+    >>> [_number(value) for value in (12089.939, -83.353, 500.0, 0.0454)]
+    ['12,090', '-83.35', '500', '0.0454']
+    """
+    return f"{float(f'{value:.4g}'):,.10g}"

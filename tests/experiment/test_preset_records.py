@@ -1,0 +1,187 @@
+"""What the presets reach: measurements, published scores and optima, and the pages that show them."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from drl.cli import list_offers
+from drl.experiment import preset_records
+from drl.experiment.config import read_yaml
+from drl.experiment.preset_records import COLUMNS, PUBLISHED, RECORDS, Record, read_records, settings_digest, zoo_rows
+from drl.experiment.presets import list_presets, load_preset
+
+ROOT = Path(__file__).parents[2]
+OPTIMA = {entry["env"]: entry["score"] for entry in read_yaml(PUBLISHED)["optima"]}
+
+
+@pytest.mark.parametrize("record", read_records().values(), ids=lambda record: "/".join(record.preset))
+def test_a_record_is_of_the_preset_as_it_is(record):
+    """If this fails, the settings have changed: measure again with `benchmarks/learning.py … --record`."""
+    assert record.settings == settings_digest(*record.preset)
+    assert record.worst <= record.mean
+    assert record.command.startswith("python benchmarks/learning")
+    assert (ROOT / record.command.split()[1]).is_file()
+
+
+def test_enough_is_measured():
+    assert len(list_presets()) >= 40
+    assert len(read_records()) >= 25
+
+
+def test_published_scores_belong_to_a_preset_and_name_their_source():
+    published = read_yaml(PUBLISHED)
+    for entry in published["scores"]:
+        assert (entry["algorithm"], entry["env"]) in list_presets(), entry
+        assert entry["source"] in published["sources"], entry
+    assert set(OPTIMA) <= {env for _, env in list_presets()}
+
+
+def test_the_page_shows_the_records():
+    """If this fails: `make zoo`."""
+    script = importlib.util.spec_from_file_location("zoo", ROOT / "benchmarks" / "zoo.py")
+    zoo = importlib.util.module_from_spec(script)
+    script.loader.exec_module(zoo)
+    assert (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8") == zoo.page()
+
+
+def record(**changes):
+    settings = {"algorithm": "ppo", "env": "gymnax:Breakout-MinAtar", "engine": "jax", "settings": "sha256:0"}
+    numbers = {"steps": 1000, "seeds": 3, "first_seed": 0, "mean": 1.5, "worst": 1.0, "command": "python x.py"}
+    return Record(**settings | numbers | changes)
+
+
+def test_rows_say_what_was_run(monkeypatch):
+    one = record(std=0.25)
+    monkeypatch.setattr(preset_records, "read_records", lambda: {one.preset: one})
+    rows = {row[:2]: row[2:] for row in zoo_rows()}
+    shown = rows["ppo", "gymnax:Breakout-MinAtar"]
+    assert shown == ("1.5 ± 0.25", "1", "3", "1,000 of 10,000,000", "", "28 (gymnax)")
+    assert rows["ppo", "FrozenLake-v1"] == ("not run here", "", "", "200,000", "", "0.7442 is optimal")
+    assert rows["dqn", "LunarLander-v3"][5] == "154.4 (RL Zoo, LunarLander-v2, 100,000 steps)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "time"),
+    [
+        ({"minutes": 2.04}, "2 min"),
+        ({"minutes": 12.3, "command": "python x.py --at-once"}, "12 min for all"),
+        ({"minutes": 1.0, "cpu_minutes": 0.25}, "0.25 CPU min"),
+    ],
+)
+def test_times_say_of_what_they_are(monkeypatch, changes, time):
+    one = record(**changes)
+    monkeypatch.setattr(preset_records, "read_records", lambda: {one.preset: one})
+    assert next(row[6] for row in zoo_rows() if row[:2] == one.preset) == time
+
+
+def test_the_list_shows_the_same_table(capsys):
+    assert list_offers.main(["presets"]) == 0
+    lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == list(COLUMNS)
+    assert lines[2:-2] == [[cell for cell in row if cell] for row in zoo_rows()]
+
+
+def learning(*arguments, folder):
+    command = [sys.executable, str(ROOT / "benchmarks" / "learning.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_a_result_is_recorded_in_place_of_the_last_one(tmp_path):
+    path = tmp_path / "records.yaml"
+    kept = read_records(RECORDS)["a2c", "CartPole-v1"]
+    preset_records.keep_record(kept, path)
+    tiny = ("--seeds", "2", "--workers", "1", "--episodes", "2", "--total-timesteps", "1024", "--record", str(path))
+    for first_seed in ("5", "7"):
+        result = learning("ppo", "CartPole-v1", "--first-seed", first_seed, *tiny, folder=tmp_path)
+        assert result.returncode == 0, result.stderr
+    records = read_records(path)
+    assert list(records) == [("a2c", "CartPole-v1"), ("ppo", "CartPole-v1")]
+    assert records["a2c", "CartPole-v1"] == kept
+    new = records["ppo", "CartPole-v1"]
+    assert (new.engine, new.seeds, new.first_seed, new.steps, new.episodes) == ("torch", 2, 7, 1024, 2)
+    assert new.command == (
+        "python benchmarks/learning.py ppo CartPole-v1 --seeds 2 --first-seed 7 --episodes 2 --total-timesteps 1024"
+    )
+    assert new.mean - new.worst == pytest.approx(new.std, abs=0.11)  # of two seeds
+    assert new.settings == settings_digest("ppo", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ppo", "CartPole-v1", "--learning-rate", "1"), "without --learning-rate"),
+        (("a2c", "Pendulum-v1"), "this pair has none"),
+    ],
+)
+def test_only_presets_as_they_are_get_recorded(tmp_path, arguments, words):
+    result = learning(*arguments, "--record", str(tmp_path / "x.yaml"), folder=tmp_path)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── optima ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"])
+def test_optima_of_tabular_environments(env_id):
+    """Value iteration over as many steps as an episode has."""
+    settings = load_preset("dqn", env_id).get("env_kwargs", [])
+    env = gym.make(env_id, **{name: int(value) for name, value in (pair.split("=") for pair in settings)})
+    table, limit = env.unwrapped.P, env.spec.max_episode_steps
+    rows = [(s, a, *outcome) for s in table for a in table[s] for outcome in table[s][a]]
+    state, action, chance, successor, reward, terminated = map(np.array, zip(*rows, strict=True))
+    value = np.zeros(len(table))
+    for _ in range(limit):
+        gain = np.zeros((len(table), len(table[0])))
+        np.add.at(gain, (state, action), chance * (reward + ~terminated * value[successor]))
+        value = gain.max(axis=1)
+    assert value @ env.unwrapped.initial_state_distrib == pytest.approx(OPTIMA[env_id], abs=5e-5)
+
+
+def test_optimum_of_blackjack():
+    """By recursion over hands. Cards are put back, the dealer sticks at 17, a natural beats another 21."""
+    assert gym.spec("Blackjack-v1").kwargs == {"sab": True, "natural": False}
+    cards = [min(card, 10) for card in range(1, 14)]
+
+    def score(total, ace):
+        return total + 10 if ace and total <= 11 else total
+
+    @cache
+    def dealer(total, ace):
+        """How often the dealer ends with which score; 0: bust."""
+        if score(total, ace) >= 17:
+            return np.eye(22)[score(total, ace) if total <= 21 else 0]
+        return sum(dealer(total + card, ace or card == 1) for card in cards) / 13
+
+    @cache
+    def outcomes(up):
+        return sum(dealer(up + card, 1 in (up, card)) for card in cards) / 13
+
+    @cache
+    def value(total, ace, up):
+        if total > 21:
+            return -1.0
+        stick = outcomes(up) @ np.sign(score(total, ace) - np.arange(22))
+        return max(stick, sum(value(total + card, ace or card == 1, up) for card in cards) / 13)
+
+    def dealt(first, second, up):
+        if {first, second} == {1, 10}:
+            return 1 - sum({up, hole} == {1, 10} for hole in cards) / 13
+        return value(first + second, 1 in (first, second), up)
+
+    best = sum(dealt(first, second, up) for first in cards for second in cards for up in cards) / 13**3
+    assert best == pytest.approx(OPTIMA["Blackjack-v1"], abs=5e-5)
+
+
+def test_optimum_of_bit_flip():
+    """One less than the bits that differ; two draws that are equal are made to differ in one."""
+    differing = 15 / 2 + 0.5**15
+    assert OPTIMA["drl/BitFlip-v0"] == pytest.approx(1 - differing, abs=5e-5)
