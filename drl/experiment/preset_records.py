@@ -73,13 +73,14 @@ def zoo_rows() -> list[tuple[str, ...]]:
 
 
 def train_command(algorithm: str, env: str) -> str:
-    """What trains with a preset. One of several has a name of its own behind that of the algorithm.
+    """What trains with a preset. One of several has a name of its own behind that of the algorithm. Where it is for all
+    of a namespace, the command names one of them.
 
-    >>> train_command("ppo", "CartPole-v1"), train_command("dqn/rainbow", "CartPole-v1")
-    ('drl train ppo --env CartPole-v1', 'drl train dqn --env CartPole-v1 --preset rainbow')
+    >>> train_command("ppo", "CartPole-v1"), train_command("dqn/rainbow", "ALE/*")
+    ('drl train ppo --env CartPole-v1', 'drl train dqn --env ALE/Pong-v5 --preset rainbow')
     """
     name, _, preset = algorithm.partition("/")
-    return f"drl train {name} --env {env}" + (f" --preset {preset}" if preset else "")
+    return f"drl train {name} --env {env.replace('ALE/*', 'ALE/Pong-v5')}" + (f" --preset {preset}" if preset else "")
 
 
 def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
