@@ -22,7 +22,15 @@ Install it once; a new shell has it:
   fish   drl completion fish > ~/.config/fish/completions/drl.fish"""
 
 WITH_ALGORITHM = ("train", "search", "ablate")
-BEYOND_CONFIGS = ("--config", "--no-preset", "--trust", "--help")  # flags of `drl train` that are no settings
+BEYOND_CONFIGS = (
+    "--config",
+    "--preset",
+    "--no-preset",
+    "--from",
+    "--wrapper",
+    "--trust",
+    "--help",
+)  # flags of `drl train` that are no settings
 VALUES = {
     "--engine": ("torch", "jax"),
     "--vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
@@ -59,7 +67,7 @@ def _flags() -> Words:
         flags[f"train {algorithm}"] = (*BEYOND_CONFIGS, *run, *own)
         flags[f"search {algorithm}"] = search
         if record.switches:
-            flags[f"ablate {algorithm}"] = (*ablate, *BEYOND_CONFIGS, *run, *own)
+            flags[f"ablate {algorithm}"] = tuple(dict.fromkeys((*ablate, *BEYOND_CONFIGS, *run, *own)))
     return flags
 
 

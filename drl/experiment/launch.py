@@ -66,6 +66,8 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
 
     `console=False` prints nothing.
     """
+    if len(experiment.run.all_seeds) > 1:
+        raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
     return _train(experiment, None, extras, console)
 
 

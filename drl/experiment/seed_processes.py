@@ -130,14 +130,14 @@ def _answer(pipe: Connection, process: BaseProcess) -> Answer:
 
 def work(pipe: Connection, plugins: tuple[str, ...], content: bytes) -> None:
     """Body of a process: train one seed."""
-    import_plugins(plugins)  # before its objects are read
-    experiment, extras, objects, functions = cloudpickle.loads(content)
-    give_objects(objects)
-    for table, given in zip(TABLES, functions, strict=True):
-        give_functions(table, given)
     from drl.experiment.launch import train
 
     try:
+        import_plugins(plugins)  # before its objects are read
+        experiment, extras, objects, functions = cloudpickle.loads(content)
+        give_objects(objects)
+        for table, given in zip(TABLES, functions, strict=True):
+            give_functions(table, given)
         finished = train(experiment, extras, console=False)
         pipe.send(Answer(finished.folder, finished.status, finished.evaluation))
     except Interrupted:

@@ -39,7 +39,7 @@ def offered(script, *words):
     [
         (("tr",), ["train"]),
         (("train", "cross"), ["crossq"]),
-        (("train", "ppo", "--clip"), ["--clip-range", "--clip-range-end"]),
+        (("train", "ppo", "--clip"), ["--clip-range", "--clip-range-end", "--clip-range-schedule"]),
         (("train", "dqn", "--clip"), []),
         (("train", "ppo", "--no-tens"), ["--no-tensorboard"]),
         (("train", "ppo", "--seed", "3", "--mlf"), ["--mlflow-experiment"]),

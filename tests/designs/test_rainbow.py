@@ -67,8 +67,8 @@ def folder(tmp_path, monkeypatch):
 
 def test_all_commands_one_after_the_other(folder, capsys, monkeypatch):
     assert len(commands(TRAINING) + commands(EVALUATION) + commands(SEARCH)) == 28
-    best, evaluate = {}, session._evaluate
-    monkeypatch.setattr(session, "_evaluate", lambda experiment, agent, _: evaluate(experiment, agent, 1))
+    best, evaluate = {}, session.evaluate
+    monkeypatch.setattr(session, "evaluate", lambda agent, env, _, seed, **how: evaluate(agent, env, 1, seed, **how))
     for words in commands(TRAINING):
         assert main([*words, *shlex.split(PONG if "ALE/Pong-v5" in words else TINY)]) == 0
         said = capsys.readouterr().out

@@ -160,7 +160,7 @@ def test_a_lost_life_goes_on_with_the_game_in_sync():
         envs.reset()
         while not envs.step(np.ones(1, np.int64)).episodes:
             pass
-        assert envs.envs[0].unwrapped.ale.lives() == 4
+        assert envs.envs.envs[0].unwrapped.ale.lives() == 4
 
 
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput, EnvFailed
+from drl.envs.env_config import EnvConfig
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import RenderedEnv, open_gl_libraries
 
@@ -64,9 +65,9 @@ def test_it_is_the_same_environment(env_id):
 
 
 def test_stacks_masks_and_infos():
-    with RenderedEnv("CartPole-v1", frame_stack=3, timeout=1e300) as env:
+    with RenderedEnv(EnvConfig(env="CartPole-v1", frame_stack=3), timeout=1e300) as env:
         assert env.reset(seed=0)[0].shape == (12,)
-    with RenderedEnv("NeedsOpenGL-v0", env_kwargs={"works": "egl", "mask": True}) as env:
+    with RenderedEnv(EnvConfig(env="NeedsOpenGL-v0", env_kwargs={"works": "egl", "mask": True})) as env:
         _, info = env.reset(seed=0)
         assert info["action_mask"].tolist() == [True, False]
         assert env.step(np.int64(0))[4] == {}, "what cannot be sent is left behind"
@@ -78,14 +79,14 @@ def test_what_cannot_be_drawn(capfd):
     with pytest.raises(BadInput, match="knows no environment"):
         RenderedEnv("CartPoole-v1")
     with pytest.raises(EnvFailed, match="cannot be drawn: cannot make 'CartPole-v1' with env_kwargs="):
-        RenderedEnv("CartPole-v1", env_kwargs={"wheels": 3})
+        RenderedEnv(EnvConfig(env="CartPole-v1", env_kwargs={"wheels": 3}))
     gc.collect()
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("works", ["egl", "osmesa"])
 def test_an_open_gl_that_works_is_found(works, capfd):
-    with RenderedEnv("NeedsOpenGL-v0", env_kwargs={"works": works}) as env:
+    with RenderedEnv(EnvConfig(env="NeedsOpenGL-v0", env_kwargs={"works": works})) as env:
         env.reset(seed=0)
         assert env.render().max() == 9
     assert capfd.readouterr() == ("", "")
@@ -94,10 +95,10 @@ def test_an_open_gl_that_works_is_found(works, capfd):
 def test_without_open_gl_the_error_says_what_to_install(monkeypatch):
     kwargs = {"works": "glfw"}
     with pytest.raises(EnvFailed, match=r"egl: its process died .*; osmesa: RuntimeError: no such .*install libegl1"):
-        RenderedEnv("NeedsOpenGL-v0", env_kwargs=kwargs)
+        RenderedEnv(EnvConfig(env="NeedsOpenGL-v0", env_kwargs=kwargs))
     monkeypatch.setenv("MUJOCO_GL", "wgl")
     with pytest.raises(EnvFailed, match=r"\(wgl: RuntimeError"):
-        RenderedEnv("NeedsOpenGL-v0", env_kwargs=kwargs)
+        RenderedEnv(EnvConfig(env="NeedsOpenGL-v0", env_kwargs=kwargs))
 
 
 def test_which_open_gl_is_tried(monkeypatch):

@@ -16,6 +16,7 @@ from drl.experiment import launch
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
+from drl.experiment.extras import Extras
 from drl.experiment.launch import train
 from drl.experiment.run_folder import Run, find_run
 
@@ -193,7 +194,7 @@ def test_ctrl_c_saves_and_leaves_a_usable_run(tmp_path, monkeypatch):
 def test_a_failing_tracker_warns_once_and_training_goes_on(tmp_path):
     experiment = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "plots": False}, "test")
     with pytest.warns(UserWarning, match="disk full") as caught:
-        finished = train(experiment, lambda _: [Bomb(OSError("disk full"))])
+        finished = train(experiment, Extras(trackers=[Bomb(OSError("disk full"))]))
     assert finished.status == "finished"
     assert sum("disk full" in str(w.message) for w in caught) == 1
     assert len(metrics(finished.folder)) == 8

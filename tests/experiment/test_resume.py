@@ -429,7 +429,7 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
     record = json.loads((max(parent.parent.iterdir()) / "run.json").read_text())
     assert record["forked_from"]["run"] == parent.name
     assert record["forked_from"]["env_steps"] == steps[1]
-    assert record["forked_from"]["changes"] == {"learning_rate": "1e-2", "total_timesteps": 900}
+    assert record["forked_from"]["changes"] == {"learning_rate": 0.01, "total_timesteps": 900}
     assert record["env_steps"] == 900
     assert len(grouped_runs(sorted(parent.parent.iterdir()))) == 3
     capsys.readouterr()

@@ -66,7 +66,7 @@ def in_the_first_update(monkeypatch, fire):
 
 
 def in_evaluation(monkeypatch, fire):
-    before(monkeypatch, session, "_evaluate", fire)
+    before(monkeypatch, session, "evaluate", fire)
 
 
 def in_plots(monkeypatch, fire):

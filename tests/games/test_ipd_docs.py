@@ -24,7 +24,7 @@ def test_the_page_runs(tmp_path):
     (tmp_path / "my_dilemma.py").write_text(env)
     commands = [shlex.split(line, comments=True)[1:] for block in blocks("bash") for line in block.splitlines()]
     commands = [command for command in commands if not any("brax" in word for word in command)]
-    assert (len(scripts), len(commands)) == (2, 4)
+    assert (len(scripts), len(commands)) == (2, 6)
     small = ["--total-timesteps", "600", "--quiet", "--no-video", "--no-plots"]
     commands = [re.sub(r"--total-timesteps \S+ ?", "", " ".join(command)).split() for command in commands]
     code = [script.replace("50_000", "4_000").replace('"video"', '"plots": False, "video"') for script in scripts]

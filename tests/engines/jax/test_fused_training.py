@@ -104,10 +104,9 @@ def test_seeds_train_together_as_they_would_alone(tmp_path, capsys):
     ("changes", "message"),
     [
         ({"engine": "torch", "vectorization": "jax"}, "needs --engine jax"),
-        ({"engine": "torch", "num_seeds": 2}, "need --engine jax"),
+        ({"num_seeds": 2, "workers": 1}, "workers is for seeds in processes"),
         ({"compile": True}, "always compiles"),
         ({"vectorization": "jax", "env": "LunarLander-v3"}, "written in JAX"),
-        ({"num_seeds": 2, "vectorization": "sync"}, "num_seeds is 2"),
         ({"vectorization": "jax", "frame_stack": 2}, "frame_stack"),
         ({"device": "tpu"}, "device"),
     ],
