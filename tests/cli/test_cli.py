@@ -93,7 +93,7 @@ def test_plot_takes_labels_metrics_and_formats(trained, tmp_path):
     ("flags", "hint"),
     [
         (("--metric", "entropi"), "did you mean 'entropy'"),
-        (("--metric", "zzz"), "there are return, episodes, learn/"),
+        (("--metric", "zzz"), "there are return, learn/"),
         (("--labels", "a", "b"), "one for each path (1), or one for each line of the plot (1: first)"),
         (("--out", "x.jpg"), ".png, .pdf, .svg"),
         (("--statistic", "medain"), "did you mean 'median'"),

@@ -33,5 +33,5 @@ def test_the_page_runs(tmp_path):
         [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("results/*/*/agent/card.json"))) == 5
+    assert len(list(tmp_path.glob("results/*/*/agent/card.json"))) == 7
     assert re.search(r"^\d\d\.\d+$", done.stdout, re.MULTILINE)  # the mean return that the page prints
