@@ -1,8 +1,10 @@
 """Several seeds, each in a process of its own."""
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -110,9 +112,10 @@ class Processes:
         self.running[ours] = (seed, process)
 
     def _pass_on(self, stop: KeyboardInterrupt) -> None:
-        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else None
+        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
         for _, process in self.running.values():
-            if number is not None and process.pid is not None:  # Ctrl-C reaches the whole process group by itself
+            assert process.pid is not None  # it was started
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
 
