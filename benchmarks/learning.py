@@ -16,7 +16,6 @@ import shlex
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,12 +40,10 @@ def train_and_evaluate(
         started, cpu_started = time.perf_counter(), time.process_time()
         finished = train_seeds(experiment, console=False) if len(seeds) > 1 else [train(experiment)]
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    run = experiment.run
-    options: dict[str, Any] = {"frame_stack": run.frame_stack, "env_kwargs": run.env_config.env_kwargs}
     results = []
     for seed, each in zip(seeds, finished, strict=True):
         assert each.log is not None
-        summary = evaluate(each.agent, env, episodes, seed=10_000 + seed, **options).summary()
+        summary = evaluate(each.agent, experiment.run.env_config, episodes, seed=10_000 + seed).summary()
         training_return = each.log.recent.get("mean_ep_return", float("nan"))
         steps = {"env_steps": each.log.env_steps, "seconds": seconds, "cpu_seconds": cpu_seconds}
         scores = {"evaluation": summary["mean_return"], "success": summary.get("success_rate", float("nan"))}

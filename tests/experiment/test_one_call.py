@@ -123,6 +123,10 @@ def test_environments_as_objects(tiny):
         run = tiny(env=env, wrappers=[Short])
         played = drl.evaluate(run.agent, episodes=3)
         assert all(episode.episode_return == 2 * episode.length for episode in played.episodes)
+        if env is make_cart_pole:  # named again, it has the wrappers of the training, unless others are given
+            for wrappers, factor in ((None, 2), ((), 1)):
+                (played,) = drl.evaluate(run.agent, env, episodes=1, wrappers=wrappers).episodes
+                assert played.episode_return == factor * played.length
 
 
 def test_a_vector_environment_stays_open(tiny):
@@ -247,8 +251,6 @@ def test_resume_with_the_same_objects(tiny, tmp_path):
 
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_begin_with_the_weights_of_an_agent(tiny, engine):
-    if engine == "jax":
-        pytest.importorskip("jax")
     first = tiny(engine="torch", normalize_obs=True)
     options = {"engine": engine, "vectorization": "sync", "normalize_obs": True}
     still = {"learning_rate": 1e-12, "learning_rate_end": 1e-12}
@@ -284,7 +286,6 @@ class ThreeActions(gym.ActionWrapper):
 
 
 def test_a_fused_program_begins_with_weights(tiny):
-    pytest.importorskip("jax")
     first = tiny(engine="torch")
     still = {"learning_rate": 1e-12, "learning_rate_end": 1e-12}
     again = tiny(engine="jax", from_agent=str(first.folder), **still)
