@@ -3,21 +3,18 @@
 import functools
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.envs import atari
 from drl.envs.async_vec_env import PATIENCE, AsyncVecEnv
 from drl.envs.env_config import (
-    VECTORS,
     AnyEnv,
     AnyVector,
     EnvConfig,
@@ -26,16 +23,16 @@ from drl.envs.env_config import (
     call_maker,
     given_vector,
 )
+from drl.envs.env_specs import OwnSpec, find_spec, latest_version, unchecked_spec
 from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
 from drl.envs.faults import close_anyway, reason
 from drl.envs.frame_stack import StackedEnv, StackedVecEnv
-from drl.envs.known_ids import import_package_of, prepare_package_of
+from drl.envs.known_ids import prepare_package_of
 from drl.envs.native_vec_env import NativeVecEnv
-from drl.envs.parallel_games import PREFIX, SeveralAgents, find_game, is_game, make_game
+from drl.envs.parallel_games import SeveralAgents, is_game, make_game
 from drl.envs.parallel_vec_env import ParallelVecEnv
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.sync_vec_env import SyncVecEnv
-from drl.envs.user_objects import find_object, import_for, is_given
 from drl.envs.wrapper_names import FoundWrapper, WrapperLike, find_wrapper
 
 NATIVE_FROM = 12  # from this many environments on, Gymnasium's native CartPole is faster than our loop; see README
@@ -109,7 +106,7 @@ def make_vec_env(
         envs = _given(vector, config, num_envs, seed, seeds_stream, vectorization)
         return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
     # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
-    spec = _unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
+    spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
     found = tuple(find_wrapper(name) for name in config.wrappers)
     order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found)
     try:
@@ -160,51 +157,6 @@ def _make_stacked(
     return env if frame_stack == 1 else StackedEnv(env, frame_stack)
 
 
-class OwnSpec(EnvSpec):
-    """Of a class or function that makes environments, its `entry_point`, and that nobody registered."""
-
-    @property
-    def maker(self) -> Callable[..., object]:
-        assert callable(self.entry_point)
-        return self.entry_point
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """Look up an id in Gymnasium's registry, after importing the module that registers it; or the class or function
-    that the name stands for."""
-    if env_id.startswith(PREFIX):
-        return _own_spec(env_id.removeprefix(PREFIX), find_game(env_id))
-    module, _, name = env_id.rpartition(":")
-    if module and not is_given(env_id):
-        import_for(env_id)
-    if not module and name not in gym.registry:
-        import_package_of(name)
-    own = None if not module or (name in gym.registry and not is_given(env_id)) else find_object(env_id)
-    if isinstance(own, VECTORS):
-        raise BadInput(f"{name} is a vector environment that was given as an object; no other can be made of it")
-    if isinstance(own, EnvSpec):
-        return own
-    if callable(own):
-        return _own_spec(name, own)
-    spec = gym.registry.get(name) or _latest_version(name)
-    if spec is None and module:
-        raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
-    if spec is None:
-        raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
-    return spec
-
-
-def _advice(name: str) -> str:
-    """What to type instead of an unknown id: Gymnasium's own words for an old version, else the closest ids."""
-    try:
-        gym.spec(name)
-    except (gym.error.DeprecatedEnv, gym.error.VersionNotFound) as error:
-        return str(error)
-    except gym.error.Error:
-        pass
-    return did_you_mean(name, gym.registry)
-
-
 def has_several_agents(config: EnvConfig) -> bool:
     """Whether it is a game of several agents. Only what nobody registered has to be made to find out."""
     spec = find_spec(config.env)
@@ -215,26 +167,6 @@ def has_several_agents(config: EnvConfig) -> bool:
     except SeveralAgents:
         return True
     return False
-
-
-def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
-    return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=make)
-
-
-def _unchecked_spec(env_id: str) -> EnvSpec:
-    try:
-        return EnvSpec(env_id)
-    except gym.error.Error as error:
-        raise BadInput(f"{env_id!r} is not an environment id: {error}") from error
-
-
-def _latest_version(name: str) -> EnvSpec | None:
-    try:
-        namespace, plain, version = parse_env_id(name)
-    except gym.error.Error:
-        return None
-    highest = find_highest_version(namespace, plain) if version is None else None
-    return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
 
 
 def _make_env(
@@ -270,7 +202,7 @@ def _make_bare(spec: EnvSpec, render_mode: str | None, env_kwargs: EnvKwargs) ->
 
 
 def _missing(env_id: str, error: Exception) -> BadInput:
-    newest = _latest_version(env_id.rpartition("-v")[0])
+    newest = latest_version(env_id.rpartition("-v")[0])
     if type(error) is ImportError and error.name is None and newest is not None and newest.id != env_id:
         return BadInput(f"environment {env_id!r} cannot be made: {error} Its newest version here is {newest.id!r}")
     said = f"{error} {error.__cause__}".lower()

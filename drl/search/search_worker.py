@@ -24,7 +24,8 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
-from drl.envs.make_vec_env import find_spec, make_vec_env
+from drl.envs.env_specs import find_spec
+from drl.envs.make_vec_env import make_vec_env
 from drl.experiment import stages
 from drl.experiment.boards import remote_boards
 from drl.experiment.building import build_trainer

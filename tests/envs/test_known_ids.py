@@ -8,8 +8,8 @@ import gymnasium as gym
 import pytest
 
 from drl.core.errors import BadInput, MissingExtra
+from drl.envs.env_specs import find_spec
 from drl.envs.known_ids import FAMILIES
-from drl.envs.make_vec_env import find_spec
 from drl.envs.trust import check_trusted
 
 
@@ -33,7 +33,7 @@ print(*own, "|", *(set(gym.registry) - own))
 
 
 def test_an_id_imports_its_package():
-    code = "from drl.envs.make_vec_env import find_spec; print(find_spec('MiniGrid-Empty-5x5').id)"
+    code = "from drl.envs.env_specs import find_spec; print(find_spec('MiniGrid-Empty-5x5').id)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "MiniGrid-Empty-5x5-v0"
 

@@ -1,0 +1,79 @@
+"""From the name of an environment to its `EnvSpec`: Gymnasium's, or that of a class or function of the user."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+
+from drl.core.errors import BadInput, did_you_mean
+from drl.envs.env_config import VECTORS
+from drl.envs.known_ids import import_package_of
+from drl.envs.parallel_games import PREFIX, find_game
+from drl.envs.user_objects import find_object, import_for, is_given
+
+
+class OwnSpec(EnvSpec):
+    """Of a class or function that makes environments, its `entry_point`, and that nobody registered."""
+
+    @property
+    def maker(self) -> Callable[..., object]:
+        assert callable(self.entry_point)
+        return self.entry_point
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Look up an id in Gymnasium's registry, after importing the module that registers it; or the class or function
+    that the name stands for."""
+    if env_id.startswith(PREFIX):
+        return _own_spec(env_id.removeprefix(PREFIX), find_game(env_id))
+    module, _, name = env_id.rpartition(":")
+    if module and not is_given(env_id):
+        import_for(env_id)
+    if not module and name not in gym.registry:
+        import_package_of(name)
+    own = None if not module or (name in gym.registry and not is_given(env_id)) else find_object(env_id)
+    if isinstance(own, VECTORS):
+        raise BadInput(f"{name} is a vector environment that was given as an object; no other can be made of it")
+    if isinstance(own, EnvSpec):
+        return own
+    if callable(own):
+        return _own_spec(name, own)
+    spec = gym.registry.get(name) or latest_version(name)
+    if spec is None and module:
+        raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
+    if spec is None:
+        raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
+    return spec
+
+
+def _advice(name: str) -> str:
+    """What to type instead of an unknown id: Gymnasium's own words for an old version, else the closest ids."""
+    try:
+        gym.spec(name)
+    except (gym.error.DeprecatedEnv, gym.error.VersionNotFound) as error:
+        return str(error)
+    except gym.error.Error:
+        pass
+    return did_you_mean(name, gym.registry)
+
+
+def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
+    return OwnSpec(re.sub(r"[^\w.-]", "_", name), entry_point=make)
+
+
+def unchecked_spec(env_id: str) -> EnvSpec:
+    try:
+        return EnvSpec(env_id)
+    except gym.error.Error as error:
+        raise BadInput(f"{env_id!r} is not an environment id: {error}") from error
+
+
+def latest_version(name: str) -> EnvSpec | None:
+    try:
+        namespace, plain, version = parse_env_id(name)
+    except gym.error.Error:
+        return None
+    highest = find_highest_version(namespace, plain) if version is None else None
+    return None if highest is None else gym.registry.get(get_env_id(namespace, plain, highest))
