@@ -102,8 +102,8 @@ class Processes:
 
     def _start(self, seed: int) -> None:
         one = replace(self.experiment, run=self.experiment.run.with_seed(seed))
-        functions = [functions_in(table) for table in TABLES]
-        content = cloudpickle.dumps((one, self.extras, given_objects(), functions))
+        functions = [_named_in(one, functions_in(table)) for table in TABLES]
+        content = cloudpickle.dumps((one, self.extras, _named_in(one, given_objects()), functions))
         # Our threads would not survive a fork.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -117,6 +117,12 @@ class Processes:
             assert process.pid is not None  # it was started
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
+
+
+def _named_in(experiment: Experiment, objects: dict[str, Any]) -> dict[str, Any]:
+    """The objects that an experiment names. Others may be of modules that its process cannot import."""
+    settings = repr(experiment)
+    return {name: each for name, each in objects.items() if name in settings}
 
 
 def _answer(pipe: Connection, process: BaseProcess) -> Answer:

@@ -1,6 +1,8 @@
 """`drl.train(…)`: the same as the command, with objects where it takes names."""
 
 import json
+import sys
+import types
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +16,7 @@ from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.log import Log
 from drl.envs.env_config import EnvConfig
+from drl.experiment.one_call import make_experiment
 
 TINY = {
     "num_envs": 2,
@@ -293,7 +296,11 @@ def test_a_fused_program_begins_with_weights(tiny):
     np.testing.assert_array_equal(first.agent.act(obs), again.agent.act(obs))
 
 
-def test_seeds_in_processes(tmp_path):
+def test_seeds_in_processes(tmp_path, monkeypatch):
+    gone = types.ModuleType("plugin_that_is_gone")  # named by an earlier run, and no child can import it
+    exec("def rate(share): return 1e-3", gone.__dict__)
+    monkeypatch.setitem(sys.modules, gone.__name__, gone)
+    make_experiment("ppo", "CartPole-v1", learning_rate=gone.rate)
     settings = TINY | {"results_dir": str(tmp_path), "num_envs": 2, "wrappers": [Short]}
     settings |= {"learning_rate": lambda share: 1e-3 * (1 - share / 2)}
     runs = drl.train_seeds("ppo", "CartPole-v1", seeds=[5, 1], **settings)
