@@ -16,6 +16,7 @@ from drl.cli.train import read_experiment
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 from drl.experiment.config import RunConfig
+from drl.experiment.scaling_config import ScalingConfig
 
 ROOT = Path(__file__).parents[1]
 ALGORITHM_PAGES = sorted((ROOT / "docs" / "algorithms").glob("*.md"))
@@ -151,7 +152,7 @@ def test_a_wrong_name_is_found(row, right):
 
 def wrong_flags(text: str, algorithm: str) -> list[str]:
     """Flags in `backticks` that `drl train ALGORITHM` does not have."""
-    configs = (RunConfig, *ALGORITHMS[algorithm].parts.values())
+    configs = (RunConfig, ScalingConfig, *ALGORITHMS[algorithm].parts.values())
     known = {"--" + field.name.replace("_", "-") for config in configs for field in fields(config)}
     flags = {word for code in CODE.findall(text) for word in code.split() if word.startswith("--")}
     return sorted(flag for flag in flags if flag not in known and flag.replace("--no-", "--", 1) not in known)

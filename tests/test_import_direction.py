@@ -20,10 +20,11 @@ ALLOWED = SIBLINGS | {
     "engines.torch": {"core", "engines.numpy"},
     "trainer": set(SIBLINGS),
     "engines.jax": {*SIBLINGS, "trainer"},  # the trainer of fused programs lives with them
-    "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax"},
-    "search": {*SIBLINGS, "trainer", "experiment"},
+    "cluster": {*SIBLINGS, "trainer"},
+    "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
+    "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster"},
 }
 
 

@@ -12,6 +12,7 @@ from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.experiment.config import RunConfig
+from drl.experiment.scaling_config import ScalingConfig
 
 USAGE = """usage: drl completion bash|zsh|fish
 
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 def _flags() -> Words:
     """The flags by command, and by command and algorithm."""
-    run = _flags_of(RunConfig)
+    run = _flags_of(RunConfig) + _flags_of(ScalingConfig)
     flags: Words = {}
     for name in COMMANDS:
         if name not in WITH_ALGORITHM:

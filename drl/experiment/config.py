@@ -18,6 +18,7 @@ from drl.core.yaml_files import read_yaml_file
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.wrapper_names import split_wrapper
+from drl.experiment.scaling_config import ScalingConfig
 
 MOST_PROCESSES = 1024  # environments that have a process each
 
@@ -149,7 +150,14 @@ def is_folder_name(name: str) -> bool:
     return bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", name)) and len(name.encode()) <= 200
 
 
-PARTS = ("run", "model", "learner", "buffer", "exploration")  # of an Experiment, in the order of a config.yaml
+PARTS = (
+    "run",
+    "model",
+    "learner",
+    "buffer",
+    "exploration",
+    "scaling",
+)  # of an Experiment, as in config.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +170,7 @@ class Experiment:
     learner: Config = None  # of the algorithm itself
     buffer: Config = None
     exploration: Config = None
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def __post_init__(self) -> None:
         record = find_algorithm(self.algorithm)
@@ -187,7 +196,7 @@ class Experiment:
             record = find_algorithm(algorithm if isinstance(algorithm, str) else shown(algorithm))
         except BadInput as error:
             raise BadInput(f"{source}: {error}") from None
-        parts = {"run": RunConfig} | record.parts
+        parts = {"run": RunConfig, "scaling": ScalingConfig} | record.parts
         names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
         sorted_values: dict[str, PlainDict] = {part: {} for part in parts}
         for name, value in flat.items():

@@ -1,0 +1,35 @@
+"""The settings for more than one machine. See docs/scaling.md."""
+
+from dataclasses import dataclass
+
+from drl.core.configs import require
+from drl.core.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig:
+    # Where the processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
+    # ADDRESS of a Ray cluster; None: on this machine without Ray.
+    cluster: str | None = None
+    cpus_per_run: float = 1.0  # cores that a cluster reserves for each run, of several seeds, trials or ablations
+    gpus_per_run: float = 0.0  # the same for GPUs
+    num_collectors: int = 0  # processes of the cluster that step the environments of one run; 0: the learner does
+    # Groups of environments that are stepped and decided on together. The numbers of a run depend on them, not on how
+    # many collectors share them. Default: 8, or num_envs if that is less.
+    env_blocks: int | None = None
+    async_collectors: bool = False  # off-policy only: collectors do not wait for the learner; not reproducible
+    collector_restarts: int = 3  # how often all collectors together may be started again
+    num_learners: int = 1  # processes of the cluster that share every update; experimental
+
+    def __post_init__(self) -> None:
+        require(self, "local, auto or an address", "cluster", lambda x: x.strip() != "")
+        require(self, "a number above 0", "cpus_per_run", lambda x: x > 0)
+        require(self, "a number of at least 0", "gpus_per_run", lambda x: x >= 0)
+        require(self, "a whole number of at least 0", "num_collectors collector_restarts", lambda x: x >= 0)
+        require(self, "a whole number of at least 1", "env_blocks num_learners", lambda x: x >= 1)
+        if self.cluster is None and (self.num_collectors or self.num_learners > 1):
+            name = "num_collectors" if self.num_collectors else "num_learners"
+            raise BadInput(f"{name} is {getattr(self, name)} without a cluster; add --cluster local")
+        for name in ("env_blocks", "async_collectors"):
+            if getattr(self, name) and not self.num_collectors:
+                raise BadInput(f"{name} is for collectors; add --num-collectors 2, or leave it out")
