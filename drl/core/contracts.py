@@ -122,6 +122,38 @@ class Agent(Protocol):
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
+class Taken(NamedTuple):
+    """One step of N environments, as a buffer stores it."""
+
+    obs: Array  # [N, …] what the agent saw
+    action: Array  # [N, …] in the policy's units
+    step: VecStep
+    action_mask: Array | None = None  # [N, choices] legal actions in `obs`; None: all
+    rnn_state: Array | None = None  # [N, S] of a recurrent agent, before it saw `obs`
+
+
+class AnyCollector(Protocol):
+    """Where a trainer's steps come from: this process, or others (drl/cluster)."""
+
+    num_envs: int
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    vectorization: str
+    obs: Array | None  # what the environments show now; None before the first step
+    in_env_step: bool  # whether the environments are taking a step, or an exception has broken that off
+
+    def step(self, env_steps: int) -> Taken: ...  # `env_steps`: environment steps so far, for exploration
+    def learned(self) -> None: ...  # the agent's weights have changed
+    @property
+    def may_stop(self) -> bool: ...  # whether `state_dict` describes it all
+    def repeats(self, env_steps: int) -> bool: ...  # whether it can take a step again that was broken off
+    def crashed_episode(self, index: int) -> Episode | None: ...  # with the action that failed
+    def numbers(self) -> dict[str, float]: ...  # to log
+    def begin_anew(self) -> None: ...  # give up the running episodes; new ones begin at the next step
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> str | None: ...  # returns why it is inexact, if it is
+
+
 class Learned(NamedTuple):
     """What one call of `learn` gives."""
 

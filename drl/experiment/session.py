@@ -116,15 +116,12 @@ class Session:
             (self.run.folder / "error.txt").write_text(report)
 
     def _save_crash(self, error: EnvFailed) -> bool:
-        trainer = self.trainer
-        if not isinstance(trainer, Trainer) or error.env_index is None or trainer.action is None:
+        if not isinstance(self.trainer, Trainer) or error.env_index is None:
             return False
-        episode = trainer.envs.running_episode(error.env_index)
-        if episode is None or episode.played is None:
-            return False
-        fatal = trainer.agent.action_spec.to_env(trainer.action)[error.env_index]
-        write_crash(self.run.folder, episode.then(fatal))
-        return True
+        episode = self.trainer.collector.crashed_episode(error.env_index)
+        if episode is not None:
+            write_crash(self.run.folder, episode)
+        return episode is not None
 
     def finish(self, interrupted: bool) -> Finished:
         """Save the agent first, then evaluate and plot: if these fail, the agent is already saved."""

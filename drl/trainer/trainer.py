@@ -2,17 +2,15 @@
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
-from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, Buffer, VecEnv
+from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import GROUPS, Episode, Log
 from drl.core.normalize import RewardScaler
@@ -20,6 +18,7 @@ from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
+from drl.trainer.trainer_loop import Stopped, TrainerLoop
 
 # Logged beside the counters, not as results.
 SETTINGS = (
@@ -120,65 +119,70 @@ class TrainingStats:
         self.finished = [Episode.from_plain(e) for e in state["finished"]]
 
 
-class Stopped(Exception):
-    """A learning step was left before its end, because it should stop. Nothing is lost."""
+class Collector:
+    """Steps environments of this process."""
 
+    may_stop = True
 
-class TrainerLoop(ABC):
-    """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
+    def __init__(self, envs: VecEnv, agent: Agent):
+        self.envs, self.agent = envs, agent
+        self.num_envs, self.vectorization = envs.num_envs, envs.vectorization
+        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
+        self.obs: Array | None = None
+        self.action: Array | None = None  # decided, but not yet taken
+        self.rnn_state: Array | None = None  # of a recurrent agent, before it decided
+        self.in_env_step = False
 
-    stats: TrainingStats
-    notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
-    inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
-    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
-    in_step = False  # whether a learning step is being computed, or an exception has broken it off
+    def step(self, env_steps: int) -> Taken:
+        """One step of every environment."""
+        envs, agent = self.envs, self.agent
+        if self.obs is None:
+            self.obs = envs.reset()
+            agent.begin()
+        obs, mask, exploration = self.obs, envs.action_mask, agent.exploration
+        if self.action is None:
+            if exploration is not None:
+                exploration.at(env_steps)
+            if agent.recurrent:
+                self.rnn_state = agent.recall(envs.num_envs)
+            self.action = agent.decide(obs, True, mask)
+        self.in_env_step = True
+        step = envs.step(agent.action_spec.to_env(self.action))
+        self.in_env_step = False
+        taken = Taken(obs, self.action, step, mask, self.rnn_state)
+        self.obs, self.action = step.obs, None
+        if agent.recurrent or (exploration is not None and exploration.carries):
+            agent.begin(step.over)
+        return taken
 
-    @property
-    def may_be_left(self) -> bool:
-        """Whether an exception may break off what runs now: nothing is lost by it, or only the very first step."""
-        return self.stats.learning_steps == 0
+    def learned(self) -> None:
+        """The agent acts with the learner's own weights."""
 
-    @property
-    def whole(self) -> bool:
-        """Whether the state can be saved, also after an exception in the middle of a step."""
-        return not self.in_step
+    def repeats(self, env_steps: int) -> bool:
+        return self.in_env_step and self.envs.repeats(env_steps)
 
-    def __call__(self) -> Iterator[Log]:
-        while not self.over:
-            self.in_step = True
-            try:
-                log = self.step()
-            except Stopped:
-                self.in_step = False
-                return
-            self.in_step = False
-            yield log
+    def crashed_episode(self, index: int) -> Episode | None:
+        if self.action is None or (episode := self.envs.running_episode(index)) is None or episode.played is None:
+            return None
+        return episode.then(self.agent.action_spec.to_env(self.action)[index])
 
-    @property
-    def over(self) -> bool:
-        """Whether the budget is used up."""
-        return self.stats.progress >= 1.0
+    def numbers(self) -> dict[str, float]:
+        return {}
 
-    @abstractmethod
-    def step(self) -> Log:
-        """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
+    def begin_anew(self) -> None:
+        self.obs, self.action = None, None
 
-    @property
-    def in_sync(self) -> bool:
-        """Whether the agent is as the last log left it, not already ahead."""
-        return True
+    def state_dict(self) -> StateDict:
+        kept = {"obs": self.obs, "action": self.action, "rnn_state": self.rnn_state}
+        arrays = {name: None if array is None else array.copy() for name, array in kept.items()}
+        return arrays | {"envs": self.envs.state_dict()}
 
-    @property
-    def env_steps(self) -> int:
-        return self.stats.env_steps
-
-    @property
-    def episodes(self) -> int:
-        return self.stats.episodes
-
-    @property
-    def learning_steps(self) -> int:
-        return self.stats.learning_steps
+    def load_state_dict(self, state: StateDict) -> str | None:
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self.action = None if state["action"] is None else np.array(state["action"])
+        before = state.get("rnn_state")  # not in checkpoints of earlier versions; there the buffer has it
+        self.rnn_state = None if before is None else np.array(before)
+        return self.envs.load_state_dict(state["envs"])
 
 
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -194,7 +198,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     def __init__(
         self,
-        envs: VecEnv,
+        envs: VecEnv | AnyCollector,
         agent: Agent,
         algorithm: Algorithm[BatchT],
         buffer: Buffer[BatchT],
@@ -207,14 +211,12 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
         if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
-        self.envs, self.agent, self.algorithm, self.buffer = envs, agent, algorithm, buffer
+        self.agent, self.algorithm, self.buffer = agent, algorithm, buffer
+        self.collector: AnyCollector = Collector(envs, agent) if isinstance(envs, VecEnv) else envs
         self.config = config or TrainerConfig()
         self.reward_scaler = reward_scaler
-        self.obs: Array | None = None  # what the environments show now; None before the first step
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
-        self.action: Array | None = None  # decided, but not yet taken
-        self.in_env_step = False  # whether the environments are taking it, or an exception has broken that off
         # Of the learning step that has begun: the share of the budget used before it, for schedules; what its updates
         # reported; the seconds it took.
         self.progress: float | None = None
@@ -228,65 +230,57 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             self.progress = self.stats.progress
         learned, ends_anywhere = self.learned, self.buffer.stops_anywhere
         while len(learned) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
-            if self.should_stop():
+            if self.should_stop() and self.collector.may_stop:
                 self.seconds += time.perf_counter() - started
                 raise Stopped
             if not self.buffer.ready:
-                self._collect()
+                self._add(self.collector.step(self.stats.env_steps))
                 continue
             if ends_anywhere and not self.stats.learning_steps and not learned:
                 self._update_statistics()  # of the warm-up, before the first update
             batch = self.buffer.take()
             update = self.algorithm.learn(self._prepared(batch), self.progress)
+            self.collector.learned()
             if update.priority is not None:
                 self.buffer.update_priorities(batch.index, update.priority)  # type: ignore[attr-defined]
             learned.append(update.log)
         self._update_statistics()
         exploration = self.agent.exploration
         settings = {} if exploration is None else exploration.at(self.stats.env_steps)
+        settings |= self.collector.numbers()
         log = self.stats.log(_means(learned), self.seconds + time.perf_counter() - started, settings)
         self.progress, self.learned, self.seconds = None, [], 0.0
         return log
 
-    def _collect(self) -> None:
-        """One step of every environment."""
-        envs, agent = self.envs, self.agent
-        if self.obs is None:
-            self.obs = envs.reset()
-            agent.begin()
-        mask = envs.action_mask
-        if self.action is None:
-            if agent.exploration is not None:
-                agent.exploration.at(self.stats.env_steps)
-            if agent.recurrent:
-                self.buffer.remember(agent.recall(envs.num_envs))
-            self.action = agent.decide(self.obs, True, mask)
-        self.in_env_step = True
-        step = envs.step(agent.action_spec.to_env(self.action))
-        self.in_env_step = False
-        self.buffer.add(self.obs, self.action, step, mask)
-        self.action = None
-        if agent.normalizer is not None:
-            self.seen.append(self.obs[step.valid])
-        if agent.recurrent or (agent.exploration is not None and agent.exploration.carries):
-            agent.begin(step.over)
+    def _add(self, taken: Taken) -> None:
+        """Store and count one step of the environments."""
+        obs, action, step, mask, rnn_state = taken
+        if rnn_state is not None:
+            self.buffer.remember(rnn_state)
+        self.buffer.add(obs, action, step, mask)
+        if self.agent.normalizer is not None:
+            self.seen.append(obs[step.valid])
         if self.reward_scaler is not None and self.buffer.stops_anywhere:
             self.rewards.append(np.stack([step.reward, step.terminated | step.truncated, step.valid]))
-        self.obs = step.obs
         self.stats.add(int(np.count_nonzero(step.valid)), float(step.reward.sum()), step.episodes)
 
     @property
     def vectorization(self) -> str:
-        return self.envs.vectorization
+        return self.collector.vectorization
+
+    @property
+    def obs(self) -> Array | None:
+        """What the environments show now; None before the first step."""
+        return self.collector.obs
 
     @property
     def may_be_left(self) -> bool:
-        return self.in_env_step or super().may_be_left
+        return self.collector.in_env_step or super().may_be_left
 
     @property
     def whole(self) -> bool:
         """A step of environments that repeat their episodes can be broken off: it is taken again."""
-        return super().whole or (self.in_env_step and self.envs.repeats(self.stats.env_steps))
+        return super().whole or self.collector.repeats(self.stats.env_steps)
 
     @property
     def over(self) -> bool:
@@ -317,29 +311,24 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     def state_dict(self) -> StateDict:
         scaler = self.reward_scaler
         return {
-            "obs": None if self.obs is None else self.obs.copy(),
             "stats": self.stats.state_dict(),
             "seen": [array.copy() for array in self.seen],
             "rewards": [array.copy() for array in self.rewards],
-            "action": None if self.action is None else self.action.copy(),
             "progress": self.progress,
             "learned": [dict(log) for log in self.learned],
             "seconds": self.seconds,
-            "envs": self.envs.state_dict(),
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "agent": self.agent.state_dict(),
             "reward_scaler": None if scaler is None else scaler.state_dict(),
-        }
+        } | self.collector.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.stats.load_state_dict(state["stats"])
         self.seen = [np.array(array) for array in state["seen"]]
         self.rewards = [np.array(array) for array in state["rewards"]]
-        self.action = None if state["action"] is None else np.array(state["action"])
         self.progress, self.learned, self.seconds = state["progress"], state["learned"], state["seconds"]
-        missing = (self.buffer.load_state_dict(state["buffer"]), self.envs.load_state_dict(state["envs"]))
+        missing = (self.buffer.load_state_dict(state["buffer"]), self.collector.load_state_dict(state))
         self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])
         self.agent.load_state_dict(state["agent"])
@@ -350,7 +339,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     def _begin_anew(self) -> None:
         """Give up the running episodes; new ones begin at the next step."""
-        self.obs, self.action = None, None
+        self.collector.begin_anew()
         self.buffer.cut()
         if self.reward_scaler is not None:
             self.reward_scaler.returns[:] = 0.0

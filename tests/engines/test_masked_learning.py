@@ -85,7 +85,7 @@ def test_masks_are_part_of_a_checkpoint(tmp_path):
     for name, mask in trainer.buffer.masks.items():
         (stored,) = state["buffer"]["masks"][name]
         np.testing.assert_array_equal(stored.rows, mask[: trainer.buffer.size])
-    np.testing.assert_array_equal(state["envs"]["action_mask"], trainer.envs.action_mask)
+    np.testing.assert_array_equal(state["envs"]["action_mask"], trainer.collector.envs.action_mask)
 
 
 class FlaxNet(nn.Module):

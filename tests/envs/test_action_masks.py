@@ -421,7 +421,7 @@ def test_masks_in_buffers_survive_a_trip_to_disk(tmp_path, name):
             trainer.step()
         while trainer.buffer.ready:
             trainer.buffer.take()
-        trainer._collect()
+        trainer._add(trainer.collector.step(trainer.env_steps))
         write_state(tmp_path / "state", {"buffer": trainer.buffer.state_dict()})
         trainer.buffer = make_buffer(name, envs)
         trainer.buffer.load_state_dict(read_state(tmp_path / "state")["buffer"])

@@ -40,7 +40,7 @@ def test_rows_of_agents_who_are_out_teach_nothing(case, engine):
     for rubbish in (0, 7):
         with open_trainer(Experiment.from_flat(settings, "test")) as trainer:
             while not trainer.buffer.ready:
-                trainer._collect()
+                trainer._add(trainer.collector.step(trainer.env_steps))
             batch = trainer.buffer.take()
             out = ~batch.valid
             assert out.sum() > 12, "of agents who are out for several rounds"
@@ -61,7 +61,7 @@ def test_returns_of_n_steps_stay_within_an_agents_episode():
     experiment = Experiment.from_flat(TINY | settings, "test")
     with open_trainer(experiment) as trainer:
         for _ in range(10):
-            trainer._collect()
+            trainer._add(trainer.collector.step(trainer.env_steps))
         assert trainer.env_steps == trainer.buffer.size == stored
         rows = trainer.buffer.store.read(np.arange(stored))
     rounds, reward, following = rows[0][:, 1], rows[2], rows[5][:, 1]

@@ -23,7 +23,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.launch import fork, is_unfinished, resume, train, train_seeds
 from drl.experiment.run_folder import Run
 from drl.tracking.run_groups import grouped_runs
-from drl.trainer.trainer import Stopped
+from drl.trainer.trainer_loop import Stopped
 
 LEAN = {"total_timesteps": 4000, "num_envs": 2, "compile": "off", "quiet": True}
 LEAN |= {"plots": False, "video": False, "tensorboard": False}
@@ -144,7 +144,7 @@ def test_an_action_that_was_decided_is_taken(case, tmp_path):
     random numbers."""
 
     def leave(trainer):
-        trainer.envs.step = lambda action: (_ for _ in ()).throw(KeyboardInterrupt)
+        trainer.collector.envs.step = lambda action: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             trainer.step()
 

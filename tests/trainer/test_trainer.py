@@ -75,7 +75,7 @@ def test_learner_state_survives_a_trip_to_disk(tmp_path):
         np.testing.assert_array_equal(other.obs, trainer.obs)
         assert other.agent.rng.bit_generator.state == trainer.agent.rng.bit_generator.state
         while not trainer.buffer.ready:
-            trainer._collect()
+            trainer._add(trainer.collector.step(trainer.env_steps))
         batch = trainer.buffer.take()
         results = [t.algorithm.learn(t._prepared(batch), 0.5) for t in (trainer, other)]
         assert results[0] == results[1]

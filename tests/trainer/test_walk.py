@@ -65,7 +65,7 @@ def test_an_update_goes_through_at_most_6_files(algorithm):
     with make_vec_env("CartPole-v1", 4, seed=1) as envs:
         trainer, walk = trainer_of(algorithm, envs), Walk()
         while not trainer.buffer.ready:
-            trainer._collect()
+            trainer._add(trainer.collector.step(trainer.env_steps))
         walk.follow(trainer.algorithm.learn, trainer.buffer.take(), 0.0)
     assert len(walk.files) <= 6, sorted(walk.files)
     assert walk.deepest <= 6

@@ -101,7 +101,7 @@ def test_the_learner_sees_the_policy_that_played(mode, kind):
             trainer.step()
             played.clear()
             while not trainer.buffer.ready:
-                trainer._collect()
+                trainer._add(trainer.collector.step(trainer.env_steps))
             batch = trainer._prepared(trainer.buffer.take())
             rows = evaluate_rollout(agent.model, agent.distribution, batch, 0.99, 0.95)
             parts = distributions.probabilities(agent.distribution, np.concatenate(played))
@@ -115,7 +115,7 @@ def test_a_checkpoint_in_the_middle_of_a_window_goes_on_identically(tmp_path):
         trainer = make_trainer(envs, steps=2000)
         trainer.step()
         for _ in range(5):
-            trainer._collect()
+            trainer._add(trainer.collector.step(trainer.env_steps))
         write_state(tmp_path / "state", trainer.state_dict())
         other = make_trainer(copy.deepcopy(envs), steps=2000)
         other.load_state_dict(read_state(tmp_path / "state"))

@@ -20,7 +20,8 @@ from drl.core.state_files import StateDict
 from drl.engines.jax.fused.fused_learner import FusedLearner
 from drl.engines.jax.fused.step_report import Report
 from drl.envs.episode_stats import judge_success
-from drl.trainer.trainer import Stopped, TrainerConfig, TrainerLoop, TrainingStats
+from drl.trainer.trainer import TrainerConfig, TrainingStats
+from drl.trainer.trainer_loop import Stopped, TrainerLoop
 
 
 class SeedBatch:

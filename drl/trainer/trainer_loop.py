@@ -1,0 +1,72 @@
+"""What every trainer is: a generator of logs with a budget."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from drl.core.log import Log
+
+if TYPE_CHECKING:
+    from drl.trainer.trainer import TrainingStats
+
+
+class Stopped(Exception):
+    """A learning step was left before its end, because it should stop. Nothing is lost."""
+
+
+class TrainerLoop(ABC):
+    """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
+
+    stats: "TrainingStats"
+    notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
+    inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
+    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
+    in_step = False  # whether a learning step is being computed, or an exception has broken it off
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether an exception may break off what runs now: nothing is lost by it, or only the very first step."""
+        return self.stats.learning_steps == 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the state can be saved, also after an exception in the middle of a step."""
+        return not self.in_step
+
+    def __call__(self) -> Iterator[Log]:
+        while not self.over:
+            self.in_step = True
+            try:
+                log = self.step()
+            except Stopped:
+                self.in_step = False
+                return
+            self.in_step = False
+            yield log
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up."""
+        return self.stats.progress >= 1.0
+
+    @abstractmethod
+    def step(self) -> Log:
+        """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the agent is as the last log left it, not already ahead."""
+        return True
+
+    @property
+    def env_steps(self) -> int:
+        return self.stats.env_steps
+
+    @property
+    def episodes(self) -> int:
+        return self.stats.episodes
+
+    @property
+    def learning_steps(self) -> int:
+        return self.stats.learning_steps
