@@ -141,6 +141,7 @@ class AnyCollector(Protocol):
     vectorization: str
     obs: Array | None  # what the environments show now; None before the first step
     in_env_step: bool  # whether the environments are taking a step, or an exception has broken that off
+    lost: str | None  # why running episodes were given up since the trainer last looked; None: they were not
 
     def step(self, env_steps: int) -> Taken: ...  # `env_steps`: environment steps so far, for exploration
     def learned(self) -> None: ...  # the agent's weights have changed

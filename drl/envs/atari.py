@@ -17,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 from drl.core.configs import require
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
+from drl.core.log import Episode
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
@@ -278,6 +279,12 @@ class SignRewards(VecEnv):
 
     def load_state_dict(self, state: StateDict) -> str | None:
         return self.envs.load_state_dict(state)
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.envs.repeats(env_steps)
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.envs.running_episode(index)
 
     def close(self) -> None:
         self.envs.close()

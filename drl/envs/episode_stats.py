@@ -52,9 +52,10 @@ class EpisodeStats:
     Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1, played=None)
     """
 
-    def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world"):
+    def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world", first_index: int = 0):
         self.env_id, self.num_envs = env_id, num_envs
-        self.seeds = [EpisodeSeeds(seed, stream, index) for index in range(num_envs)]
+        self.first_index = first_index  # of these environments, where they are some of many
+        self.seeds = [EpisodeSeeds(seed, stream, first_index + index) for index in range(num_envs)]
         self.numbers = [-1] * num_envs  # of each environment's running episode, from 0
         self.actions: list[Array] = []  # [N, …] of the last ticks, at least those of the running episodes
         self.reward_threshold = reward_threshold(env_id)
@@ -131,7 +132,7 @@ class EpisodeStats:
         played = None  # vectorizations that cannot repeat an episode give no actions
         if self.actions:
             played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index))
-        episode = Episode(self.returns[index], length, terminated, success, index, played)
+        episode = Episode(self.returns[index], length, terminated, success, self.first_index + index, played)
         self.returns[index] = 0.0
         self.began[index] = self.tick
         self.numbers[index] += 1
@@ -144,7 +145,7 @@ class EpisodeStats:
         """The running episode of an environment."""
         length = self.tick - int(self.began[index])
         played = Played(self.seed_of(index), self.running_actions(index))
-        return Episode(self.returns[index], length, False, None, index, played)
+        return Episode(self.returns[index], length, False, None, self.first_index + index, played)
 
     def running_actions(self, index: int) -> Array:
         """The actions of an environment's running episode, `[length, …]`."""
@@ -159,7 +160,8 @@ class EpisodeStats:
         if len(self.actions) < self.lengths.max():
             return f"the actions of the running episodes of {self.env_id!r} were not recorded"
         for index, seen in enumerate(self.obs):
-            where = f"environment {index} of {self.env_id!r}, played again with {self.lengths[index]} actions"
+            where = f"environment {self.first_index + index} of {self.env_id!r}"
+            where += f", played again with {self.lengths[index]} actions"
             try:
                 shown = np.asarray(play_again(index), self.obs.dtype)
             except BaseException as error:
@@ -189,6 +191,7 @@ class EpisodeStats:
     def failed(self, error: BaseException | str, index: int | None = None) -> EnvFailed:
         """The error to raise: which environment, its index, after how many steps, and why. Ctrl-C is raised again."""
         said = error if isinstance(error, str) else reason(error)
+        index = None if index is None else self.first_index + index
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
         failure = EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
         failure.env_index = index
@@ -205,8 +208,7 @@ class EpisodeStats:
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
             raise BadInput(f"this state is of {len(state['returns'])} environments, not {self.num_envs}; use as many")
-        stream = self.seeds[0].stream
-        self.seeds = [EpisodeSeeds(int(state["seed"]), stream, index) for index in range(self.num_envs)]
+        self.seeds = [EpisodeSeeds(int(state["seed"]), seeds.stream, seeds.index) for seeds in self.seeds]
         self.env_steps, self.episodes = int(state["env_steps"]), int(state["episodes"])
         self.returns = np.asarray(state["returns"], np.float64).tolist()
         self.numbers = [int(number) for number in state["numbers"]]
@@ -223,8 +225,8 @@ class EpisodeStats:
             for index, place in np.argwhere(~np.isfinite(rows)):
                 what = f"key {key!r} of the observation" if key else "the observation"
                 raise NonFinite(
-                    f"environment {self.env_id!r}, environment {index}: {what} is {rows[index, place]} at step "
-                    f"{self.lengths[index]} of its episode ({self.env_steps} steps in total); observations must be "
+                    f"environment {self.env_id!r}, environment {self.first_index + index}: {what} is "
+                    f"{rows[index, place]} at step {self.lengths[index]} of its episode ({self.env_steps} steps in total); observations must be "
                     "finite"
                 )
 
@@ -233,7 +235,7 @@ class EpisodeStats:
         if not len(bad):
             return
         raise NonFinite(
-            f"environment {self.env_id!r}, environment {bad[0]}: reward {reward[bad[0]]} at step "
+            f"environment {self.env_id!r}, environment {self.first_index + bad[0]}: reward {reward[bad[0]]} at step "
             f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
         )
 

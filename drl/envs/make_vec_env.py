@@ -55,6 +55,7 @@ class Order:
     render_mode: str | None = None
     env_kwargs: EnvKwargs = field(default_factory=dict)
     wrappers: tuple[FoundWrapper, ...] = ()
+    first_index: int = 0  # of these environments, where they are some of many
 
     @property
     def env_fns(self) -> list[Callable[[], GymEnv]]:
@@ -80,6 +81,7 @@ def make_vec_env(
     render_mode: str | None = None,
     seeds_stream: str = "world",  # evaluation uses another name, so it shares no random numbers
     timeout: float = PATIENCE,  # seconds for one start, reset or step of a worker process (async)
+    first_index: int = 0,  # of these environments, where they are some of many (sync)
 ) -> VecEnv:
     """N environments, ready to reset and step: of a Gymnasium id (also `module:Id`), of a class or function of yours
     (itself, or as `module:Class` or `file.py:Class`), or copies of one. Of a game of several agents (`pettingzoo:NAME`)
@@ -101,6 +103,8 @@ def make_vec_env(
         raise BadInput(f"seed = {seed!r}; expected a whole number, 0 or more")
     if not 0 < timeout < math.inf:
         raise BadInput(f"timeout = {timeout!r}; expected seconds, more than 0")
+    if first_index and vectorization != "sync":
+        raise BadInput(f"first_index is {first_index}; that needs vectorization='sync', not {vectorization!r}")
     config = as_config(env, env_kwargs, wrappers, frame_stack)
     if (vector := given_vector(config.env)) is not None:
         envs = _given(vector, config, num_envs, seed, seeds_stream, vectorization)
@@ -108,7 +112,7 @@ def make_vec_env(
     # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
     spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
     found = tuple(find_wrapper(name) for name in config.wrappers)
-    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found)
+    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found, first_index)
     try:
         envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
     except SeveralAgents:
@@ -218,7 +222,7 @@ def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: BaseException) -> Ba
 
 
 def _sync(order: Order) -> VecEnv:
-    return SyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream)
+    return SyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.first_index)
 
 
 def _async(order: Order) -> VecEnv:

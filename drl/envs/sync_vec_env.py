@@ -30,13 +30,20 @@ class SyncVecEnv(VecEnv):
 
     vectorization = "sync"
 
-    def __init__(self, env_fns: Sequence[Callable[[], GymEnv]], seed: int, env_id: str = "", stream: str = "world"):
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], GymEnv]],
+        seed: int,
+        env_id: str = "",
+        stream: str = "world",
+        first_index: int = 0,  # of these environments, where they are some of many
+    ):
         self.envs = make_all(env_fns, env_id)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
         self.obs_spec, self.action_spec = obs_spec(first.observation_space), action_spec(first.action_space)
-        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream, first_index)
         # The two outermost wrappers of gym.make cost a quarter of a CartPole step. They check that reset came first and
         # limit the length of episodes; we do both ourselves, so the loop calls the environment below them.
         peeled = [_peel(env) for env in self.envs]

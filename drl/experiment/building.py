@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from drl.core.algorithms import find_algorithm
 from drl.core.configs import Config
-from drl.core.contracts import VecEnv
+from drl.core.contracts import AnyCollector, VecEnv
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
@@ -46,6 +46,14 @@ def open_trainer(
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
+    if experiment.scaling.num_collectors:
+        from drl.experiment.collector_blocks import open_collectors
+
+        with open_collectors(experiment, model) as collectors:
+            trainer = build_trainer(experiment, collectors, model)
+            collectors.attach(trainer.agent)
+            yield trainer
+        return
     options: EnvOptions = {"vectorization": run.vectorization, "timeout": run.worker_timeout}
     envs = open_vec_env(run.env_config, run.num_envs, run.seed, **options)
     with envs if given_vector(run.env) is None else contextlib.nullcontext():
@@ -66,6 +74,7 @@ def in_one_program(experiment: Experiment, model: object = None) -> bool:
     hindrances = {
         "frame_stack": run.frame_stack > 1,
         "wrappers": bool(run.wrappers),
+        "num_collectors": experiment.scaling.num_collectors > 0,
         "a model of your own": model is not None,
         "from_agent with normalized observations": bool(run.from_agent and run.normalize_obs),
     }
@@ -92,7 +101,7 @@ def start_engine(experiment: Experiment) -> None:
     start_jax(run.device, run.threads)
 
 
-def build_trainer(experiment: Experiment, envs: VecEnv, model: object = None) -> Trainer[Batch]:
+def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: object = None) -> Trainer[Batch]:
     """Environments, agent, algorithm and buffer of a run, from names and configs; `model` is one of the user's own."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
     build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
@@ -151,7 +160,7 @@ def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict
     return start
 
 
-def compile_choice(experiment: Experiment, envs: VecEnv, model: "nn.Module") -> "Choice":
+def compile_choice(experiment: Experiment, envs: VecEnv | AnyCollector, model: "nn.Module") -> "Choice":
     """Whether the update is compiled (PyTorch engine): as the configuration says, or by the rule."""
     from drl.engines.torch.compile_rule import Choice, choose, planned_work
 

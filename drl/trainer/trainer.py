@@ -123,6 +123,7 @@ class Collector:
     """Steps environments of this process."""
 
     may_stop = True
+    lost: str | None = None
 
     def __init__(self, envs: VecEnv, agent: Agent):
         self.envs, self.agent = envs, agent
@@ -255,6 +256,9 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     def _add(self, taken: Taken) -> None:
         """Store and count one step of the environments."""
         obs, action, step, mask, rnn_state = taken
+        if self.collector.lost is not None:
+            self.inexact, self.collector.lost = self.collector.lost, None
+            self.buffer.cut()
         if rnn_state is not None:
             self.buffer.remember(rnn_state)
         self.buffer.add(obs, action, step, mask)

@@ -1,0 +1,209 @@
+"""Blocks: groups of a run's environments, each with an agent of its own random stream, so that it does not matter which
+process steps them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from drl.core.contracts import Agent, Taken, VecStep
+from drl.core.log import Episode
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.state_files import StateDict
+from drl.trainer.trainer import Collector
+
+STEPS_TO_FOLLOW = 256  # steps of a block whose actions are kept, until its state is asked for anew
+Weights = dict[str, Any]  # what the agents of all blocks share: the model and the normalizer
+
+
+class Blocks(Protocol):
+    """Makes the blocks of a run in any process. Their agents share one model."""
+
+    def make(self, number: int) -> Collector: ...
+    def load(self, weights: Weights) -> None: ...
+
+
+MakeBlocks = Callable[[], Blocks]  # sent to the processes
+
+
+class Order(NamedTuple):
+    """What a collector is to do."""
+
+    blocks: tuple[int, ...]
+    steps: int  # of every environment
+    env_steps: int  # of the whole run so far, for exploration
+    num_envs: int  # of the whole run
+    version: int  # of the weights
+    with_state: bool  # whether to send the environments' state as well
+
+
+class Chunk(NamedTuple):
+    """T steps of the n environments of a block. `obs[t + 1]` follows `obs[t]`; true successors that differ from it are
+    in `final_obs`."""
+
+    obs: Array  # [T + 1, n, …]
+    action: Array  # [T, n, …] in the policy's units
+    reward: Array  # [T, n]
+    terminated: Array  # [T, n]
+    truncated: Array  # [T, n]
+    valid: Array  # [T, n]
+    final_index: Array  # [F] t · n + environment
+    final_obs: Array  # [F, …]
+    episodes: list[tuple[int, Episode]]  # (t, episode)
+    action_mask: Array | None  # [T + 1, n, choices]
+    next_action_mask: Array | None  # [T, n, choices]
+    rnn_state: Array | None  # [n, S] before the first of these steps
+    agent: StateDict  # the random stream and all else that the block's agent carries on
+    envs: StateDict | None  # the environments after the last step; None: not asked for
+
+
+class BlockState(NamedTuple):
+    """Where a block is: a state of its environments, and the actions it has taken since."""
+
+    envs: StateDict | None = None  # None: before their first step
+    since: tuple[Array, ...] = ()  # of [T, n, …] in the policy's units
+    agent: StateDict | None = None
+    obs: Array | None = None  # [n, …] what it shows now
+
+    def after(self, chunk: Chunk) -> "BlockState":
+        envs, since = (self.envs, (*self.since, chunk.action)) if chunk.envs is None else (chunk.envs, ())
+        return BlockState(envs, since, chunk.agent, chunk.obs[-1])
+
+    @property
+    def steps_to_follow(self) -> int:
+        return sum(len(actions) for actions in self.since)
+
+    def plain(self) -> StateDict:
+        """For a checkpoint."""
+        actions = np.concatenate(self.since) if self.since else None
+        return {"envs": self.envs, "since": actions, "agent": self.agent, "obs": self.obs}
+
+    @classmethod
+    def from_plain(cls, state: StateDict) -> "BlockState":
+        since = () if state["since"] is None else (np.array(state["since"]),)
+        return cls(state["envs"], since, state["agent"], None if state["obs"] is None else np.array(state["obs"]))
+
+
+def agent_state(agent: Agent) -> StateDict:
+    """What an agent carries from step to step, without the weights."""
+    exploration = agent.exploration
+    return {
+        "rng": generator_state(agent.rng),
+        "rnn_state": None if agent.rnn_state is None else agent.rnn_state.copy(),
+        "exploration": None if exploration is None else exploration.state_dict(),
+    }
+
+
+def restore_agent(agent: Agent, state: StateDict) -> None:
+    restore_generator(agent.rng, state["rng"])
+    agent.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"])
+    if agent.exploration is not None:
+        agent.exploration.load_state_dict(state["exploration"])
+
+
+def collect(block: Collector, order: Order, count: Callable[[], None]) -> Chunk:
+    """The steps of an order in one block; `count` is called after each."""
+    taken = []
+    for t in range(order.steps):
+        taken.append(_kept(block.step(order.env_steps + t * order.num_envs)))
+        count()
+    obs = np.stack([each.obs for each in taken] + [taken[-1].step.obs])
+    steps = [each.step for each in taken]
+    reward, terminated, truncated, valid = (
+        np.stack([getattr(step, name) for step in steps]) for name in ("reward", "terminated", "truncated", "valid")
+    )
+    ends = [(t, env) for t, step in enumerate(steps) for env in np.flatnonzero(step.terminated | step.truncated)]
+    finals = np.array([steps[t].next_obs[env] for t, env in ends], obs.dtype).reshape(-1, *obs.shape[2:])
+    masks = [mask for mask in (*(each.action_mask for each in taken), block.envs.action_mask) if mask is not None]
+    next_masks = [step.next_action_mask for step in steps if step.next_action_mask is not None]
+    return Chunk(
+        obs,
+        np.stack([each.action for each in taken]),
+        reward,
+        terminated,
+        truncated,
+        valid,
+        np.array([t * block.num_envs + env for t, env in ends], np.int64),
+        finals,
+        [(t, episode) for t, step in enumerate(steps) for episode in step.episodes],
+        np.stack(masks) if masks else None,
+        np.stack(next_masks) if next_masks else None,
+        taken[0].rnn_state,
+        agent_state(block.agent),
+        block.envs.state_dict() if order.with_state else None,
+    )
+
+
+def _kept(taken: Taken) -> Taken:
+    """With arrays that the environments do not write into again."""
+    return taken._replace(obs=taken.obs.copy(), step=taken.step._replace(next_obs=taken.step.next_obs.copy()))
+
+
+def go_to(block: Collector, state: BlockState) -> str | None:
+    """Bring a new block to where another one was. Returns why that is not possible, if it is not."""
+    if state.agent is not None:
+        restore_agent(block.agent, state.agent)
+    why = None if state.envs is None else block.envs.load_state_dict(state.envs)
+    if state.obs is None:  # new episodes begin at the next step
+        return None
+    if why is None:
+        obs = state.obs if state.envs is not None else block.envs.reset()
+        for action in (each for actions in state.since for each in actions):
+            obs = block.envs.step(block.action_spec.to_env(action)).obs
+        if obs.tobytes() == state.obs.tobytes():
+            block.obs = state.obs
+            return None
+        why = "its environments, played again with the same actions, show other observations"
+    block.begin_anew()
+    return why
+
+
+def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Taken]:
+    """The steps of blocks as steps of all environments. `slice` is a block's place in a row; rows of environments that
+    are in no block here are not valid."""
+    steps, like = len(chunks[0][1].reward), chunks[0][1]
+
+    def joint(name: str) -> Array:
+        first = getattr(like, name)
+        whole = np.zeros((len(first), num_envs, *first.shape[2:]), first.dtype)
+        for place, chunk in chunks:
+            whole[:, place] = getattr(chunk, name)
+        return whole
+
+    obs, action, reward = joint("obs"), joint("action"), joint("reward")
+    terminated, truncated, valid = joint("terminated"), joint("truncated"), joint("valid")
+    mask = None if like.action_mask is None else joint("action_mask")
+    next_mask = None if like.next_action_mask is None else joint("next_action_mask")
+    next_obs = [obs[t + 1] for t in range(steps)]
+    episodes: list[list[Episode]] = [[] for _ in range(steps)]
+    for place, chunk in chunks:
+        width = chunk.reward.shape[1]
+        for index, final in zip(chunk.final_index.tolist(), chunk.final_obs, strict=True):
+            t, env = divmod(index, width)
+            if next_obs[t].base is obs:
+                next_obs[t] = next_obs[t].copy()
+            next_obs[t][place.start + env] = final
+        for t, episode in chunk.episodes:
+            episodes[t].append(episode)
+    rnn_state = None
+    if like.rnn_state is not None:
+        rnn_state = np.zeros((num_envs, like.rnn_state.shape[1]), np.float32)
+        for place, chunk in chunks:
+            rnn_state[place] = chunk.rnn_state
+    taken = []
+    for t in range(steps):
+        ended = sorted(episodes[t], key=lambda episode: episode.env_index)
+        masks = (None if mask is None else mask[t + 1], None if next_mask is None else next_mask[t])
+        step = VecStep(reward[t], terminated[t], truncated[t], next_obs[t], obs[t + 1], valid[t], ended, *masks)
+        taken.append(Taken(obs[t], action[t], step, None if mask is None else mask[t], rnn_state if t == 0 else None))
+    return taken
+
+
+class Specs(NamedTuple):
+    """What a collector tells of itself."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    host: str
+    process: int

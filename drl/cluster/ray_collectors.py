@@ -1,0 +1,306 @@
+"""The steps of one run from many processes: Ray actors with blocks of its environments and copies of its policy."""
+
+import contextlib
+import time
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, final
+
+import numpy as np
+
+from drl.cluster.collector_actor import CollectorActor
+from drl.cluster.env_blocks import (
+    STEPS_TO_FOLLOW,
+    BlockState,
+    Chunk,
+    MakeBlocks,
+    Order,
+    Specs,
+    Weights,
+    joined,
+)
+from drl.core.contracts import Agent, Taken
+from drl.core.errors import BadInput, DrlError, EnvFailed
+from drl.core.log import Episode
+from drl.core.specs import Array
+from drl.core.state_files import StateDict
+
+GRACE = 2.0  # seconds that a collector has to close
+LOOK = 0.2  # seconds between looks at what has arrived; signals are handled between them
+AHEAD = 2  # orders that an asynchronous collector has at a time: one in work and one that waits
+
+
+class Process:
+    """One collector: its actor, where it runs, and the orders it has."""
+
+    def __init__(self, number: int, blocks: tuple[int, ...]):
+        self.number, self.blocks = number, blocks
+        self.actor: Any = None
+        self.specs: Specs | None = None
+        self.orders: deque[tuple[Order, Any, Any]] = deque()  # order, weights, answer: the last two in Ray's store
+        self.seen, self.looked = -1, 0.0  # how many steps it had taken, and when that last changed
+
+    def __str__(self) -> str:
+        where = "" if self.specs is None else f" (host {self.specs.host}, process {self.specs.process})"
+        return f"collector {self.number}{where}"
+
+
+@final
+class RayCollectors:
+    """A collector for a trainer. Call `attach` with the learner's agent before the first step.
+
+    Synchronous: `steps` steps of every block with the newest weights, whoever takes them; the numbers do not depend on
+    how many processes share the blocks, nor on processes that are started again. Asynchronous: whatever arrives first.
+    """
+
+    vectorization = "ray"
+
+    def __init__(
+        self,
+        ray: ModuleType,
+        make_blocks: MakeBlocks,
+        sizes: Sequence[int],  # environments of each block
+        num_collectors: int,
+        *,
+        steps: int,
+        asynchronous: bool = False,
+        restarts: int = 3,
+        timeout: float = 60.0,  # seconds for one start, reset or step of an environment
+        num_cpus: float = 1.0,  # of a collector
+    ):
+        self.ray, self.make_blocks = ray, make_blocks
+        self.steps, self.asynchronous, self.restarts, self.timeout = steps, asynchronous, restarts, timeout
+        self.num_cpus = num_cpus
+        ends = np.cumsum(sizes)
+        self.places = [slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True)]
+        self.num_envs = int(ends[-1])
+        self.states = [BlockState() for _ in sizes]
+        shares = np.array_split(np.arange(len(sizes)), num_collectors)
+        self.processes = [Process(i, tuple(share.tolist())) for i, share in enumerate(shares)]
+        self.obs: Array | None = None
+        self.in_env_step = False
+        self.lost: str | None = None  # why running episodes were given up since the trainer last looked
+        self.agent: Agent | None = None
+        self.rows: deque[Taken] = deque()  # collected, but not yet given to the trainer
+        self.version = 0  # of the weights: updates so far
+        self.sent: tuple[int, Any] = (-1, None)  # the version that the collectors have, and its weights in the store
+        self.staleness: list[int] = []  # of the chunks since the last log
+        self._class = ray.remote(concurrency_groups={"look": 1})(CollectorActor)
+        try:
+            for process in self.processes:
+                self._start(process)
+            for process in self.processes:
+                self._await_start(process)
+        except BaseException:
+            self.close()
+            raise
+        specs = [process.specs for process in self.processes if process.specs is not None]
+        self.obs_spec, self.action_spec = specs[0].obs_spec, specs[0].action_spec
+        if any(each[:2] != specs[0][:2] for each in specs):
+            self.close()
+            raise BadInput("the collectors' environments differ in their spaces; install the same versions everywhere")
+
+    def attach(self, agent: Agent) -> None:
+        """The learner's agent, whose weights the collectors act with."""
+        self.agent = agent
+
+    def step(self, env_steps: int) -> Taken:
+        if not self.rows:
+            self.in_env_step = True
+            self.rows.extend(self._next(env_steps) if self.asynchronous else self._all(env_steps))
+        taken = self.rows.popleft()
+        self.obs = taken.step.obs
+        return taken
+
+    def learned(self) -> None:
+        self.version += 1
+
+    @property
+    def may_stop(self) -> bool:
+        return not self.rows
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.in_env_step
+
+    def crashed_episode(self, index: int) -> Episode | None:
+        return None
+
+    def numbers(self) -> dict[str, float]:
+        """How many updates older than the learner's the weights were that rows were collected with."""
+        if not self.staleness:
+            return {}
+        stale, self.staleness = self.staleness, []
+        return {"mean_staleness": float(np.mean(stale)), "max_staleness": float(max(stale))}
+
+    def _all(self, env_steps: int) -> list[Taken]:
+        """The same number of steps of all blocks."""
+        for process in self.processes:
+            if process.orders:  # of a step that was broken off
+                self._restart(process)
+        for process in self.processes:
+            self._order(process, env_steps)
+        answers = [(process, self._answer(process)) for process in self.processes]
+        self.in_env_step = False  # from here on nothing is broken off: all blocks move on together
+        return joined([chunk for each in answers for chunk in self._received(*each)], self.num_envs)
+
+    def _next(self, env_steps: int) -> list[Taken]:
+        """The steps that arrive first."""
+        for process in self.processes:
+            while len(process.orders) < AHEAD:
+                self._order(process, env_steps)
+        first = [process.orders[0][2] for process in self.processes]
+        while not (ready := self.ray.wait(first, timeout=LOOK)[0]):
+            for process in self.processes:
+                self._check_hanging(process)
+        process = self.processes[first.index(ready[0])]
+        chunks = self._answer(process)
+        self.in_env_step = False
+        self.staleness.append(self.version - process.orders[0][0].version)
+        return joined(self._received(process, chunks), self.num_envs)
+
+    def _order(self, process: Process, env_steps: int) -> None:
+        if self.sent[0] != self.version:
+            assert self.agent is not None, "attach an agent first"
+            state = self.agent.state_dict()
+            weights: Weights = {name: state[name] for name in ("model", "normalizer")}
+            self.sent = (self.version, self.ray.put(weights))
+        known = max(self.states[number].steps_to_follow for number in process.blocks)
+        waiting = sum(order.steps for order, _, _ in process.orders)
+        with_state = known + waiting + self.steps > STEPS_TO_FOLLOW
+        order = Order(process.blocks, self.steps, env_steps, self.num_envs, self.version, with_state)
+        self._send(process, order, self.sent[1])
+
+    def _send(self, process: Process, order: Order, weights: Any) -> None:
+        process.orders.append((order, weights, process.actor.collect.remote(order, weights)))
+        process.looked = time.monotonic()
+
+    def _received(self, process: Process, chunks: list[Chunk]) -> list[tuple[slice, Chunk]]:
+        """Take note of where the blocks are now."""
+        process.orders.popleft()
+        process.looked = time.monotonic()
+        for number, chunk in zip(process.blocks, chunks, strict=True):
+            self.states[number] = self.states[number].after(chunk)
+        return [(self.places[number], chunk) for number, chunk in zip(process.blocks, chunks, strict=True)]
+
+    def _answer(self, process: Process) -> list[Chunk]:
+        """To the oldest order. A collector that fails is started again and gets its orders again."""
+        while True:
+            try:
+                while not self.ray.wait([process.orders[0][2]], timeout=LOOK)[0]:
+                    self._check_hanging(process)
+                chunks: list[Chunk] = self.ray.get(process.orders[0][2])
+                return chunks
+            except (self.ray.exceptions.RayError, EnvFailed) as error:
+                self._restart(process, error)
+
+    def _check_hanging(self, process: Process) -> None:
+        """Raise if it has taken no step for `timeout` seconds."""
+        if time.monotonic() - process.looked < self.timeout:
+            return
+        try:
+            asked = process.actor.steps_taken.options(concurrency_group="look").remote()
+            taken = self.ray.get(asked, timeout=GRACE)
+        except self.ray.exceptions.GetTimeoutError:
+            taken = process.seen  # it does not even answer
+        process.looked = time.monotonic()
+        if taken == process.seen:
+            raise EnvFailed(
+                f"it took no step for {self.timeout:g} s; raise --worker-timeout if a step may take that long"
+            )
+        process.seen = taken
+
+    def _start(self, process: Process) -> None:
+        options = {"num_cpus": self.num_cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        process.specs, process.seen, process.looked = None, -1, time.monotonic()
+        process.actor = self._class.options(**options).remote(self.make_blocks, self._states_of(process))
+
+    def _states_of(self, process: Process) -> dict[int, BlockState]:
+        return {number: self.states[number] for number in process.blocks}
+
+    def _await_start(self, process: Process) -> None:
+        asked = process.actor.describe.remote()
+        deadline = time.monotonic() + self.timeout
+        while not self.ray.wait([asked], timeout=LOOK)[0]:
+            if time.monotonic() > deadline:
+                why = f"it did not start within {self.timeout:g} s; see `ray status` for free cores"
+                raise EnvFailed(f"{process}, environments {self._range(process)}: {why}")
+        try:
+            process.specs, why = self.ray.get(asked)
+        except self.ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, DrlError):  # a wrong name or argument
+                raise cause from None
+            raise EnvFailed(f"{process}, environments {self._range(process)}: {_reason(error)}") from error
+        self.lost = why or self.lost
+
+    def _restart(self, process: Process, error: BaseException | None = None) -> None:
+        """A new process where the blocks are, with the same orders."""
+        if error is not None:
+            self._count_failure(process, error)
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            self.ray.kill(process.actor)
+        orders, process.orders = list(process.orders), deque()
+        self._start(process)
+        self._await_start(process)
+        if error is not None:
+            for order, weights, _ in orders:
+                self._send(process, order, weights)
+
+    def _count_failure(self, process: Process, error: BaseException) -> None:
+        cause = getattr(error, "cause", None)
+        failed = f"{process}, environments {self._range(process)}: {_reason(cause or error)}"
+        if self.restarts == 0:
+            failure = EnvFailed(f"{failed}; it was started again as often as --collector-restarts says")
+            failure.env_index = getattr(cause, "env_index", None)
+            raise failure from error
+        self.restarts -= 1
+        warnings.warn(f"{failed}; it is started again ({self.restarts} restarts left)", stacklevel=2)
+
+    def _range(self, process: Process) -> str:
+        return f"{self.places[process.blocks[0]].start}–{self.places[process.blocks[-1]].stop - 1}"
+
+    def begin_anew(self) -> None:
+        self.states = [BlockState(state.envs, (), state.agent) for state in self.states]
+        self.obs = None
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """New blocks where `states` says, in the processes that there are."""
+        self.rows.clear()
+        for process in self.processes:
+            process.orders.clear()
+            process.actor.rebuild.remote(self._states_of(process))
+        for process in self.processes:
+            self._await_start(process)
+
+    def state_dict(self) -> StateDict:
+        kind = "asynchronous" if self.asynchronous else "synchronous"
+        return {"collectors": {"kind": kind, "blocks": [state.plain() for state in self.states]}}
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        blocks = state["collectors"]["blocks"]
+        if len(blocks) != len(self.states):
+            raise BadInput(f"this state is of {len(blocks)} blocks of environments, not {len(self.states)}")
+        self.states = [BlockState.from_plain(block) for block in blocks]
+        self._rebuild()
+        if state["collectors"]["kind"] == "asynchronous":
+            return "its collectors were asynchronous"
+        why, self.lost = self.lost, None
+        return why
+
+    def close(self) -> None:
+        closing = []
+        for process in self.processes:
+            if process.specs is not None:
+                closing.append(process.actor.close.remote())
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            self.ray.wait(closing, num_returns=len(closing), timeout=GRACE) if closing else None
+        for process in self.processes:
+            with contextlib.suppress(self.ray.exceptions.RayError, AttributeError):
+                self.ray.kill(process.actor)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

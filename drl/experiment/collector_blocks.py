@@ -1,0 +1,118 @@
+"""Collectors of one run: what other processes need of it, and opening them."""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from drl.cluster.env_blocks import Weights, agent_state
+from drl.cluster.ray_cluster import open_cluster
+from drl.cluster.ray_collectors import RayCollectors
+from drl.core.algorithms import find_algorithm
+from drl.core.contracts import Agent
+from drl.core.errors import BadInput
+from drl.core.network_parts import resolve
+from drl.core.seeding import Seeds
+from drl.envs.env_config import given_vector
+from drl.envs.make_vec_env import has_several_agents, make_vec_env
+from drl.experiment.building import set_exploration, start_engine
+from drl.experiment.config import Experiment
+from drl.experiment.open_envs import JAX_ONLY
+from drl.experiment.sent_experiment import SentExperiment
+from drl.trainer.trainer import Collector
+
+DEFAULT_BLOCKS = 8
+ASYNC_STEPS = 8  # of each environment, that an asynchronous collector takes before it sends them
+
+
+@contextlib.contextmanager
+def open_collectors(experiment: Experiment, model: object = None) -> Iterator[RayCollectors]:
+    """The collectors of a run, on its cluster. `model` is one of the user's own."""
+    _check(experiment)
+    run, scaling = experiment.run, experiment.scaling
+    assert scaling.cluster is not None  # checked with the settings
+    steps = getattr(experiment.learner, "rollout_length", ASYNC_STEPS if scaling.async_collectors else 1)
+    make_blocks = functools.partial(make_run_blocks, SentExperiment.of(experiment, model))
+    with open_cluster(scaling.cluster, num_cpus=scaling.num_collectors + 1) as ray:
+        collectors = RayCollectors(
+            ray,
+            make_blocks,
+            block_sizes(experiment),
+            scaling.num_collectors,
+            steps=steps,
+            asynchronous=scaling.async_collectors,
+            restarts=scaling.collector_restarts,
+            timeout=run.worker_timeout,
+        )
+        try:
+            yield collectors
+        finally:
+            collectors.close()
+
+
+def block_sizes(experiment: Experiment) -> list[int]:
+    """The number of environments of each block.
+
+    >>> block_sizes(Experiment.from_flat({"num_envs": 10, "cluster": "local", "num_collectors": 2}, ""))
+    [2, 2, 1, 1, 1, 1, 1, 1]
+    """
+    envs, collectors = experiment.run.num_envs, experiment.scaling.num_collectors
+    blocks = experiment.scaling.env_blocks or min(DEFAULT_BLOCKS, envs)
+    if not collectors <= blocks <= envs:
+        raise BadInput(
+            f"there are {envs} environments in {blocks} blocks for {collectors} collectors; expected at least as many "
+            "blocks as collectors and no more than environments: see --env-blocks and --num-envs"
+        )
+    return [envs // blocks + (number < envs % blocks) for number in range(blocks)]
+
+
+def _check(experiment: Experiment) -> None:
+    """Raise for what collectors cannot do."""
+    run, record = experiment.run, find_algorithm(experiment.algorithm)
+    if record.buffer.whole_episodes:
+        raise BadInput(f"{record.name} learns from whole episodes and takes no collectors; leave --num-collectors out")
+    if experiment.scaling.async_collectors and not record.buffer.replays:
+        raise BadInput(f"async_collectors is for algorithms with a replay buffer; {record.name} has none: leave it out")
+    if run.vectorization not in ("auto", "sync"):
+        raise BadInput(
+            f"collectors step their environments one by one; vectorization is {run.vectorization!r}: use sync"
+        )
+    if given_vector(run.env) is not None or run.env.startswith(JAX_ONLY) or has_several_agents(run.env_config):
+        raise BadInput(f"collectors need single Gymnasium environments; {run.env} is none: leave --num-collectors out")
+
+
+class RunBlocks:
+    """Makes the blocks of a run in this process. Their agents share one model."""
+
+    def __init__(self, experiment: Experiment, model: object):
+        run = replace(experiment.run, device="cpu", threads=1, from_agent=None)
+        self.experiment, self.model = replace(experiment, run=run), model
+        self.sizes = block_sizes(experiment)
+        self.agent: Agent | None = None
+        start_engine(self.experiment)
+
+    def make(self, number: int) -> Collector:
+        run, first = self.experiment.run, sum(self.sizes[:number])
+        envs = make_vec_env(run.env_config, self.sizes[number], run.seed, vectorization="sync", first_index=first)
+        seeds = Seeds(run.seed)
+        if self.agent is None:
+            build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
+            configs = (self.experiment.model, self.experiment.learner)
+            options = {"normalize_obs": bool(run.normalize_obs), "own_model": self.model, "threads": 1}
+            specs = (envs.obs_spec, envs.action_spec)
+            self.agent = build_learner(self.experiment.algorithm, specs, configs, seeds, **options)[0]
+        agent: Any = copy.copy(self.agent)
+        agent.rng = seeds.generator("exploration", number)
+        set_exploration(self.experiment, agent)
+        return Collector(envs, agent)
+
+    def load(self, weights: Weights) -> None:
+        assert self.agent is not None  # there is a block
+        self.agent.load_state_dict(weights | agent_state(self.agent))
+
+
+def make_run_blocks(sent: SentExperiment) -> RunBlocks:
+    """In a collector's process."""
+    return RunBlocks(*sent.open())
