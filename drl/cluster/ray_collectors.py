@@ -28,6 +28,7 @@ from drl.core.specs import Array
 from drl.core.state_files import StateDict
 
 GRACE = 2.0  # seconds that a collector has to close
+START = 60.0  # seconds that a process may take to start, before its environments do
 LOOK = 0.2  # seconds between looks at what has arrived; signals are handled between them
 AHEAD = 2  # orders that an asynchronous collector has at a time: one in work and one that waits
 
@@ -221,10 +222,10 @@ class RayCollectors:
 
     def _await_start(self, process: Process) -> None:
         asked = process.actor.describe.remote()
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + START + self.timeout
         while not self.ray.wait([asked], timeout=LOOK)[0]:
             if time.monotonic() > deadline:
-                why = f"it did not start within {self.timeout:g} s; see `ray status` for free cores"
+                why = f"it did not start within {START + self.timeout:g} s; see `ray status` for free cores"
                 raise EnvFailed(f"{process}, environments {self._range(process)}: {why}")
         try:
             process.specs, why = self.ray.get(asked)

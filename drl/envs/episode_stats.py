@@ -226,8 +226,8 @@ class EpisodeStats:
                 what = f"key {key!r} of the observation" if key else "the observation"
                 raise NonFinite(
                     f"environment {self.env_id!r}, environment {self.first_index + index}: {what} is "
-                    f"{rows[index, place]} at step {self.lengths[index]} of its episode ({self.env_steps} steps in total); observations must be "
-                    "finite"
+                    f"{rows[index, place]} at step {self.lengths[index]} of its episode ({self.env_steps} steps in "
+                    "total); observations must be finite"
                 )
 
     def _check_each(self, reward: Array) -> None:
