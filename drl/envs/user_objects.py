@@ -103,6 +103,7 @@ def _import_file(path: Path) -> ModuleType:
     if name not in sys.modules:
         loader = importlib.machinery.SourceFileLoader(name, str(path))
         spec = importlib.machinery.ModuleSpec(name, loader, origin=str(path))
+        spec.has_location = True  # gives it a __file__
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(path.parent))  # for what it imports from its own folder
         try:

@@ -17,7 +17,10 @@ from drl.envs.wrapper_names import split_wrapper
 FILE = '''
 import gymnasium as gym
 import numpy as np
+from pathlib import Path
 import beside
+
+assert Path(__file__).name == "my_line.py"
 
 
 class Line(gym.Env):
