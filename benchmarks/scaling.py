@@ -135,24 +135,22 @@ def scale(counts: list[int]) -> None:
 
 def policy_and_env_seconds() -> float:
     """CPU time of one step of one environment in a block of one, without the wait."""
-    global WAIT
-    waited, WAIT = WAIT, 0.0
     from drl.experiment.collector_blocks import RunBlocks
     from drl.experiment.config import Experiment
 
     scaling = {"cluster": "local", "num_collectors": 1, "env_blocks": ENVS}
     block = RunBlocks(Experiment.from_flat(SETTINGS | {"env": f"{__file__}:Waiting"} | scaling, ""), None).make(0)
-    sys.modules[type(block.envs.envs[0].unwrapped).__module__].WAIT = 0.0
+    env: Any = block.envs
+    sys.modules[type(env.envs[0].unwrapped).__module__].WAIT = 0.0  # type: ignore[attr-defined]
     for _ in range(200):
         block.step(0)
     started = time.process_time()
     for _ in range(2000):
         block.step(0)
-    WAIT = waited
     return (time.process_time() - started) / 2000
 
 
-def predicted(count: int, c: dict[str, Any], cores: float, receive: float = 0.0) -> float:
+def predicted(count: int, c: dict[str, Any], cores: float) -> float:
     """Seconds of one learning step with `count` collectors.
 
     Orders leave the driver one after the other. A collector steps its blocks; on a machine where all collectors share
