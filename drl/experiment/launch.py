@@ -189,6 +189,10 @@ def _train(
         told = experiment if console else replace(experiment, run=replace(config, quiet=True))
         run = resumed or _begin_run(experiment, trainer, told.run.quiet)
         stack.callback(run.close)
+        if learners := trainer.notes.get("learners"):
+            run.note(learners=learners)
+            if not told.run.quiet:
+                say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]

@@ -89,6 +89,9 @@ class Session:
             self.logs = self._pipeline()
         log = next(self.logs, None)
         self.pending, self.log = None, log or self.log
+        if (failure := getattr(self.trainer, "algorithm", None) and getattr(self.trainer.algorithm, "failure", None)):
+            self.save_checkpoint()  # the step was finished without the learners that failed
+            raise failure
         return log is not None
 
     def save(self, write: Callable[[], object]) -> bool:
