@@ -1,7 +1,7 @@
 """Learners in threads of one process, so that their numbers can be compared without a cluster."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from drl.core.contracts import Learned
 from drl.engines.torch.models import load_parameters
@@ -22,7 +22,6 @@ class ThreadGroup:
 
     def __init__(self, meeting, rank):
         self.meeting, self.rank, self.size = meeting, rank, len(meeting.messages)
-        self.rows = 0  # that this learner has computed
 
     def sum(self, numbers):
         self.meeting.messages[self.rank] = numbers.clone()
@@ -48,7 +47,8 @@ class InThreads:
 
     def learn(self, batch, progress=0.0) -> Learned:
         calls = [self.pool.submit(each.learn, batch, progress) for each in self.algorithms]
-        return [call.result() for call in calls][0]
+        wait(calls)
+        return calls[0].result()
 
     def state_dict(self):
         return self.algorithms[0].state_dict()
