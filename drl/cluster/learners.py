@@ -108,7 +108,7 @@ class ManyLearners:
     def _end(self, calls: list[Any]) -> None:
         """Wait for the others, and find out which of them has failed first."""
         errors = self.ray.exceptions
-        died, raised, silent, left = [], [], [], []
+        died, raised, silent, left = list[str](), list[str](), list[str](), list[str]()
         for member, call in zip(self.members, calls, strict=True):
             try:
                 self.ray.get(call, timeout=ANSWER_SECONDS)
@@ -166,7 +166,7 @@ def open_learners(
         actors = []
         for _ in range(count - 1):
             actors.append(kind.remote())
-            stack.callback(ray.kill, actors[-1])
+            stack.callback(_end, ray, actors[-1])
         members = _built(ray, actors, recipe, compiled)
         local = address == "local"
         host = "127.0.0.1" if local else ray.util.get_node_ip_address()
@@ -174,7 +174,10 @@ def open_learners(
         meeting, store = resolve(f"{GROUP}:host_meeting")(host, device, only_loopback=local)
         for number, actor in enumerate(actors):
             actor.join.remote(meeting, number + 1, count)
-        group = resolve(f"{GROUP}:LearnerGroup")(meeting, 0, count, store)
+        try:
+            group = resolve(f"{GROUP}:LearnerGroup")(meeting, 0, count, store)
+        except RuntimeError as error:
+            raise LearnerFailed(f"the learners cannot reach each other at {host}: {_first_line(error)}") from error
         stack.callback(group.leave)
         yield ManyLearners(ray, algorithm, agent, group, members)
 
@@ -183,9 +186,10 @@ def _built(ray: "ModuleType", actors: list[Any], recipe: Recipe, compiled: bool)
     try:
         places = ray.get([actor.build.remote(recipe, compiled) for actor in actors], timeout=START_SECONDS)
     except ray.exceptions.GetTimeoutError:
-        free = ", ".join(f"{name} {number:g}" for name, number in ray.available_resources().items() if name in "CPU GPU")
-        said = f"{len(actors) + 1} learners did not start in {START_SECONDS:g} s; the cluster has {free or 'nothing'} left"
-        raise BadInput(f"{said}: use fewer --num-learners, or wait") from None
+        free = ray.available_resources()
+        has = f"the cluster has {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs left"
+        said = f"{len(actors) + 1} learners did not start within {START_SECONDS:g} s, and {has}"
+        raise BadInput(f"{said}; use fewer --num-learners, or a larger cluster") from None
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None) or error
         raise BadInput(f"a learner cannot be built: {type(cause).__name__}: {_first_line(cause)}") from error
@@ -193,6 +197,11 @@ def _built(ray: "ModuleType", actors: list[Any], recipe: Recipe, compiled: bool)
         Member(actor, f"learner {number} of {len(actors) + 1} (host {host}, process {process})")
         for number, (actor, (host, process)) in enumerate(zip(actors, places, strict=True), start=2)
     ]
+
+
+def _end(ray: "ModuleType", actor: Any) -> None:
+    with contextlib.suppress(ray.exceptions.RayError):  # the whole cluster may be gone
+        ray.kill(actor)
 
 
 def _first_line(error: BaseException) -> str:

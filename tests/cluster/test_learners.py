@@ -157,7 +157,8 @@ def test_what_cannot_be_shared_is_refused(algorithm, settings, named):
 
 
 def test_batch_renormalization_is_refused():
-    with open_trainer(experiment("crossq", **REPLAY, env="Pendulum-v1")) as trainer, pytest.raises(BadInput, match="batch"):
+    crossq = experiment("crossq", **REPLAY, env="Pendulum-v1")
+    with open_trainer(crossq) as trainer, pytest.raises(BadInput, match="whole batches"):
         trainer.algorithm.share(ThreadGroup(Meeting(2), 0))
 
 
@@ -212,9 +213,10 @@ def test_a_run_with_two_learners(shared, cluster, tmp_path, capsys):
                 raise KeyboardInterrupt
 
     def listening(logs):
-        process = [os.getpid(), *shared[-1:]]
         for log in logs:
-            found.extend(c.laddr.ip for p in process for c in psutil.Process(p).net_connections() if c.status == "LISTEN")
+            for process in (os.getpid(), shared[-1]):
+                connections = psutil.Process(process).net_connections()
+                found.extend(each.laddr.ip for each in connections if each.status == "LISTEN")
             yield log
 
     found = []
@@ -241,7 +243,7 @@ def test_a_learner_that_is_killed_costs_nothing(shared, tmp_path):
                 os.kill(shared[0], signal.SIGKILL)
 
     settings = experiment("dqn", **REPLAY, **SHARED, prioritized=True, total_timesteps=400, name="killed")
-    with pytest.raises(LearnerFailed, match=rf"learner 2 of 2 \(host .+, process \d+\) died") as failed:
+    with pytest.raises(LearnerFailed, match=r"learner 2 of 2 \(host .+, process \d+\) died") as failed:
         train(settings, Extras(stages=(kill,)))
     assert failed.value.exit_code == 5
     (folder,) = (tmp_path / "results" / "killed").glob("*-s0")

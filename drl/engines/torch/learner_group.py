@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drl.core.errors import LearnerFailed
+from drl.core.errors import BadInput, LearnerFailed
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.on_policy import Rows
 from drl.engines.torch.ops import Obs, ReplayRows
 from drl.engines.torch.packing import Sequences
 
-TIMEOUT = timedelta(minutes=10)  # for one answer of the others, who may be compiling; one that dies is noticed at once
+TIMEOUT = timedelta(minutes=5)  # for one answer of the others, who may be compiling; one that dies is noticed at once
 
 
 class Meeting(NamedTuple):
@@ -36,21 +36,24 @@ class Meeting(NamedTuple):
     only_loopback: bool  # no process listens on another interface
 
 
-def host_meeting(host: str, device: torch.device, only_loopback: bool) -> tuple[Meeting, dist.TCPStore]:
-    """Of the first learner: listen on `host` only, at a free port."""
+def host_meeting(host: str, device: torch.device, only_loopback: bool) -> tuple[Meeting, Any]:
+    """Of the first learner: listen on `host` only, at a free port. Also what it keeps of the meeting."""
+    if not dist.is_available():
+        raise BadInput("this PyTorch was built without torch.distributed; use --num-learners 1")
     listening = socket.create_server((host, 0))
     port = listening.getsockname()[1]
-    store = dist.TCPStore(host, port, None, True, TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach())
+    make_store: Any = dist.TCPStore  # type: ignore[attr-defined]
+    store = make_store(host, port, None, True, TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach())
     return Meeting(host, port, "nccl" if device.type == "cuda" else "gloo", only_loopback), store
 
 
 class LearnerGroup:
     """This process among the learners of a run. The first one (rank 0) goes on alone where the others fail."""
 
-    def __init__(self, meeting: Meeting, rank: int, size: int, store: dist.TCPStore | None = None):
+    def __init__(self, meeting: Meeting, rank: int, size: int, store: Any = None):
         self.rank, self.size = rank, size
         self.broken: str | None = None  # why there are no others any more
-        store = store or dist.TCPStore(meeting.host, meeting.port, None, False, TIMEOUT)
+        store = store or dist.TCPStore(meeting.host, meeting.port, None, False, TIMEOUT)  # type: ignore[attr-defined]
         with _on_loopback() if meeting.only_loopback else contextlib.nullcontext():
             dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 

@@ -45,7 +45,8 @@ class Sequences(NamedTuple):
         sizes = np.bincount(self.packing.step[keep]).tolist()
         ours = np.flatnonzero(chosen[self.packing.piece_env])
         rows, pieces = (torch.from_numpy(index).to(self.rnn_state.device) for index in (keep, ours))
-        packing = Packing(*(column[keep] for column in self.packing[:3]), *(column[ours] for column in self.packing[3:]))
+        of_rows, of_pieces = self.packing[:3], self.packing[3:]
+        packing = Packing(*(column[keep] for column in of_rows), *(column[ours] for column in of_pieces))
         seen = Sequences(take_rows(self.obs, rows), sizes, self.rnn_state.index_select(0, pieces), packing=packing)
         return seen, rows
 
