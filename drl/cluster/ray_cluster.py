@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,11 +26,10 @@ def open_cluster(address: str, num_cpus: int | None = None) -> Iterator["ModuleT
         return
     with tempfile.TemporaryDirectory(prefix="drl_ray_", ignore_cleanup_errors=True) as folder:  # sockets and Ray's logs
         try:
-            with _own_signals():
-                if address == "local":
-                    _start(ray, num_cpus, folder)
-                else:
-                    ray.init(address=address, log_to_driver=False, configure_logging=False)
+            if address == "local":
+                _start(ray, num_cpus, folder)
+            else:
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:  # Ray raises of every kind
             said = " ".join(str(error).split())[:200]
             what = "cannot be started" if address == "local" else "cannot be reached; start one: ray start --head"
@@ -41,15 +38,6 @@ def open_cluster(address: str, num_cpus: int | None = None) -> Iterator["ModuleT
             yield ray
         finally:
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which Ray replaces: a run that is told to end saves what it has."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
 
 
 def import_ray(address: str) -> "ModuleType":

@@ -3,14 +3,16 @@
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drl.cluster.learners import Recipe, open_learners, recipe_of
 from drl.core.algorithms import find_algorithm
 from drl.core.errors import BadInput
 from drl.core.transition import Batch
 from drl.experiment.config import Experiment
 from drl.trainer.trainer import Trainer
+
+if TYPE_CHECKING:
+    from drl.cluster.learners import Recipe
 
 
 def check_learners(experiment: Experiment) -> None:
@@ -46,11 +48,12 @@ def _rows_of_update(experiment: Experiment) -> tuple[int | None, str]:
     return (-(-rows // parts) if run.engine == "jax" else rows // parts), "a minibatch of rows"
 
 
-def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> Recipe | None:
+def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> "Recipe | None":
     """What the further learners are built from; None: the JAX engine has devices instead."""
     run, scaling = experiment.run, experiment.scaling
     if run.engine == "jax":
         return None
+    from drl.cluster.learners import recipe_of
     from drl.engines.torch.build import pick_device
 
     device = pick_device(run.device).type  # of this process; the others see only their own GPU
@@ -61,7 +64,7 @@ def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> 
 
 
 @contextlib.contextmanager
-def share_updates(experiment: Experiment, trainer: Trainer[Batch], recipe: Recipe | None) -> Iterator[None]:
+def share_updates(experiment: Experiment, trainer: Trainer[Batch], recipe: "Recipe | None") -> Iterator[None]:
     """Let further learners compute a part of every update of `trainer`."""
     run, scaling = experiment.run, experiment.scaling
     count, algorithm, agent = scaling.num_learners, trainer.algorithm, trainer.agent
@@ -72,6 +75,8 @@ def share_updates(experiment: Experiment, trainer: Trainer[Batch], recipe: Recip
         trainer.algorithm = ManyDevices(algorithm, count, run.device)
         yield
         return
+    from drl.cluster.learners import open_learners
+
     assert scaling.cluster is not None
     on_gpu = next(agent.model.parameters()).device.type == "cuda"  # type: ignore[attr-defined]
     # A cluster for this command is on this machine, which no other command reserves.

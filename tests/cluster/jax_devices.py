@@ -29,9 +29,22 @@ def learned(algorithm, **settings):
         return [np.asarray(leaf) for leaf in params], logs, devices
 
 
-for algorithm in CASES:
+divided = set()
+constrain = jax.lax.with_sharding_constraint
+
+
+def noted(array, spec):
+    divided.add(len(array))
+    return constrain(array, spec)
+
+
+jax.lax.with_sharding_constraint = noted
+for algorithm, rows in {"ppo": 32, "dqn": 16, "sac": 16}.items():
+    divided.clear()
     alone, logs, _ = learned(algorithm)
+    assert not divided
     shared, others, devices = learned(algorithm, num_learners=2, cluster="local")
+    assert rows in divided, (algorithm, divided)  # those of a minibatch
     assert devices == {2}, devices
     for one, two in zip(alone, shared, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-6, atol=1e-6)
