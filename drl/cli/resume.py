@@ -18,8 +18,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--trust", action="store_true", help="import the modules that config.yaml names (runs their code)"
     )
-    parser.add_argument("--cluster", metavar="local|auto|ADDRESS", help="where it runs from now on; default: as before")
-    parser.add_argument("--num-learners", type=int, metavar="N", help="learners from now on; default: as before")
+    parser.add_argument("--cluster", metavar="local|auto|ADDRESS", help="where it runs this time; default: as before")
+    parser.add_argument("--num-learners", type=int, metavar="N", help="learners this time; default: as before")
     options = parser.parse_args(arguments)
     changed = {"cluster": options.cluster, "num_learners": options.num_learners}
     scaling = {name: value for name, value in changed.items() if value is not None}

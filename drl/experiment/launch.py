@@ -87,7 +87,7 @@ def resume(
     whose newest run is meant. A run of several seeds in one program continues with all of them.
 
     Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
-    defines them under their name. `scaling`: where it runs from now on, such as {"num_learners": 1}. `trust`: import
+    defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
     the modules that its config.yaml names, which runs their code.
     """
     folder = find_run(folder)

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from drl.cluster.learners import ManyLearners
+from drl.cluster.learners import LearnerProcess, ManyLearners
 from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, LearnerFailed
 from drl.engines.torch.flat_optimizer import FlatOptimizer
@@ -160,6 +161,20 @@ def test_batch_renormalization_is_refused():
     crossq = experiment("crossq", **REPLAY, env="Pendulum-v1")
     with open_trainer(crossq) as trainer, pytest.raises(BadInput, match="whole batches"):
         trainer.algorithm.share(ThreadGroup(Meeting(2), 0))
+
+
+def test_a_learner_that_raises_leaves_its_group():
+    """Its connections are closed, so that nobody waits for it."""
+
+    def fail(batch, progress):
+        raise ValueError("broken")
+
+    left, process = [], LearnerProcess()
+    process.algorithm = SimpleNamespace(learn=fail)
+    process.group = SimpleNamespace(leave=lambda: left.append(True))
+    with pytest.raises(ValueError, match="broken"):
+        process.learn(None, 0.0)
+    assert left
 
 
 # On Ray, which is started once.

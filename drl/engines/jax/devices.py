@@ -3,6 +3,8 @@
 XLA does the rest: it sees one program over all rows, splits it by `split_rows` and sums what belongs to all rows.
 """
 
+from typing import Any
+
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -32,7 +34,7 @@ def split_rows(rows: Tree) -> Tree:
 class ManyDevices:
     """An algorithm whose updates are computed by the first `count` devices of this process."""
 
-    def __init__(self, algorithm, count: int, device: str):  # type: ignore[no-untyped-def]
+    def __init__(self, algorithm: Any, count: int, device: str):
         devices = jax.devices(None if device == "auto" else device.partition(":")[0])
         if len(devices) < count:
             found = f"JAX has {len(devices)} {devices[0].platform} device{'s' if len(devices) > 1 else ''}"

@@ -107,7 +107,9 @@ class FlatOptimizer:
         elif self._program is not None and (fused := self._compiled(state, numbers, inputs)) is not None:
             return fused
         else:
-            logged = self._eager_gradient(inputs)
+            self.gradients.zero_()
+            loss, logged = self.loss(self.model, *inputs)
+            loss.backward()
         norm = self._clip(self.gradients)
         if self.kind == "rmsprop" or self.factors is not None:
             self._step(state, self.gradients, numbers)
@@ -120,9 +122,6 @@ class FlatOptimizer:
         if self._program is not None and (both := self._compiled((self.values,), (), inputs)) is not None:
             self.gradients.copy_(both[: len(self.gradients)])
             return both[len(self.gradients) :]
-        return self._eager_gradient(inputs)
-
-    def _eager_gradient(self, inputs: Sequence[Any]) -> Tensor:
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)
         loss.backward()
