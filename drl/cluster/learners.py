@@ -96,13 +96,12 @@ class ManyLearners:
             if not self.in_step:
                 state = self.ray.put(self.algorithm.state_dict())
                 model = self.ray.put(self.agent.state_dict()["model"])
-                for member in self.members:
-                    member.actor.load.remote(state, model)
+                self.ray.get([each.actor.load.remote(state, model) for each in self.members], timeout=START_SECONDS)
                 self.in_step = True
             shared = self.ray.put(batch)
             return [member.actor.learn.remote(shared, progress) for member in self.members]
         except self.ray.exceptions.RayError as error:
-            self._fail(f"the cluster does not answer: {_first_line(error)}")
+            self._fail(f"the learners cannot be told to learn: {type(error).__name__}: {_first_line(error)}")
             return []
 
     def _end(self, calls: list[Any]) -> None:

@@ -23,10 +23,15 @@ def check_learners(experiment: Experiment) -> None:
     rows, what = _rows_of_update(experiment)
     if rows is not None and rows < count:
         raise BadInput(f"num_learners is {count}, but {what} has {rows}; use at most --num-learners {max(rows, 1)}")
+    if run.engine == "torch" and getattr(experiment.model, "batch_renorm", False):
+        what = f"num_learners is {count} with batch_renorm, which needs whole batches in one learner"
+        raise BadInput(f"{what}; use --num-learners 1, --no-batch-renorm or --engine jax")
     if run.engine == "jax":
         if scaling.cluster != "local":
             where = f"cluster is {scaling.cluster!r}"
             raise BadInput(f"{where}, but the learners of the JAX engine are devices of one process; use local")
+        if not str(find_algorithm(experiment.algorithm).engines["jax"]).startswith("drl."):
+            raise BadInput(f"{experiment.algorithm} with the JAX engine has one learner; use --num-learners 1")
         if rows is not None and rows % count:
             what = f"num_learners is {count}, and {what} has {rows}"
             raise BadInput(f"{what}; the JAX engine gives every device as many: choose numbers that divide")

@@ -147,6 +147,7 @@ def test_the_first_learner_goes_on_alone(monkeypatch):
         ("ppo", SHARED | {"rollout_length": 1, "minibatches": 4}, "--num-learners 1"),
         ("ppo", SHARED | RECURRENT | {"num_learners": 3}, "--num-learners 2"),
         ("ppo", SHARED | {"num_seeds": 2}, "one run"),
+        ("crossq", SHARED, "--no-batch-renorm"),
         ("ppo", {"engine": "jax", "num_learners": 2, "cluster": "auto"}, "use local"),
         ("ppo", SHARED | {"engine": "jax", "rollout_length": 5, "num_envs": 1, "minibatches": 1}, "divide"),
         ("reinforce", SHARED | {"engine": "jax", "num_learners": 3}, "power of two"),

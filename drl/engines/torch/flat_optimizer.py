@@ -122,6 +122,7 @@ class FlatOptimizer:
         if self._program is not None and (both := self._compiled((self.values,), (), inputs)) is not None:
             self.gradients.copy_(both[: len(self.gradients)])
             return both[len(self.gradients) :]
+        # As in `descend`, where one call less is on the way to the loss.
         self.gradients.zero_()
         loss, logged = self.loss(self.model, *inputs)
         loss.backward()
