@@ -18,7 +18,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--trust", action="store_true", help="import the modules that config.yaml names (runs their code)"
     )
+    parser.add_argument("--cluster", metavar="local|auto|ADDRESS", help="where it runs this time; default: as before")
+    parser.add_argument("--num-learners", type=int, metavar="N", help="learners this time; default: as before")
     options = parser.parse_args(arguments)
+    changed = {"cluster": options.cluster, "num_learners": options.num_learners}
+    scaling = {name: value for name, value in changed.items() if value is not None}
     folders = [folder for given in options.runs for folder in _runs(given)]
 
     from drl.experiment.launch import is_unfinished, resume
@@ -30,7 +34,7 @@ def main(arguments: list[str]) -> int:
             if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
                 say(f"{folder} is finished, or another process trains it; there is nothing to resume")
                 continue
-            finished = resume(folder, trust=options.trust)
+            finished = resume(folder, scaling=scaling, trust=options.trust)
         except UnusableFile as error:  # the other runs are continued first
             unusable.append(error)
             continue

@@ -50,7 +50,7 @@ class Process:
 
 @final
 class RayCollectors:
-    """A collector for a trainer. Call `attach` with the learner's agent before the first step.
+    """A collector for a trainer.
 
     Synchronous: `steps` steps of every block with the newest weights, whoever takes them; the numbers do not depend on
     how many processes share the blocks, nor on processes that are started again. Asynchronous: whatever arrives first.
@@ -104,7 +104,7 @@ class RayCollectors:
             raise BadInput("the collectors' environments differ in their spaces; install the same versions everywhere")
 
     def attach(self, agent: Agent) -> None:
-        """The learner's agent, whose weights the collectors act with."""
+        """The collectors act with this agent's weights."""
         self.agent = agent
 
     def step(self, env_steps: int) -> Taken:
@@ -163,7 +163,7 @@ class RayCollectors:
 
     def _order(self, process: Process, env_steps: int) -> None:
         if self.sent[0] != self.version:
-            assert self.agent is not None, "attach an agent first"
+            assert self.agent is not None  # a trainer attaches it
             state = self.agent.state_dict()
             weights: Weights = {name: state[name] for name in ("model", "normalizer")}
             self.sent = (self.version, self.ray.put(weights))

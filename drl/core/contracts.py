@@ -143,6 +143,7 @@ class AnyCollector(Protocol):
     in_env_step: bool  # whether the environments are taking a step, or an exception has broken that off
     lost: str | None  # why running episodes were given up since the trainer last looked; None: they were not
 
+    def attach(self, agent: Agent) -> None: ...  # the learner's agent, before the first step
     def step(self, env_steps: int) -> Taken: ...  # `env_steps`: environment steps so far, for exploration
     def learned(self) -> None: ...  # the agent's weights have changed
     @property

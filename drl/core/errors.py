@@ -46,6 +46,12 @@ class EnvFailed(DrlError):
     env_index: int | None = None  # which of the environments that are stepped together, if that is known
 
 
+class LearnerFailed(DrlError):
+    """One of several learners of a run raised, died or did not answer in time."""
+
+    exit_code = 5
+
+
 class NonFinite(DrlError):
     """A loss, gradient or reward was NaN or infinite."""
 

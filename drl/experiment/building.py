@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drl.core.algorithms import find_algorithm
 from drl.core.configs import Config
@@ -11,7 +12,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
-from drl.core.specs import ObsSpec, PlainDict
+from drl.core.specs import ActionSpec, ObsSpec, PlainDict
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
@@ -19,6 +20,7 @@ from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
 from drl.experiment.config import Experiment
+from drl.experiment.many_learners import check_learners, learner_recipe, share_updates
 from drl.experiment.memory_needs import check_run_fits
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.experiment.run_folder import find_agent_folder
@@ -42,22 +44,37 @@ def open_trainer(
     """The trainer of a run; its environments are closed afterwards, unless the user gave them. `sync_points`: see
     `SeedBatch`. `model` is one of the user's own."""
     run = experiment.run
+    check_learners(experiment)
     if in_one_program(experiment, model):
         yield build_seed_batch(experiment, sync_points).trainers[0]
         return
     start_engine(experiment)
+    with _open_envs(experiment, model) as envs:
+        if experiment.scaling.num_learners == 1:
+            yield build_trainer(experiment, envs, model)
+            return
+        start = starting_weights(experiment, envs.obs_spec, {})
+        # Before the learner of this process takes over the user's model.
+        recipe = learner_recipe(experiment, learner_maker(experiment, (envs.obs_spec, envs.action_spec), model, start))
+        trainer = build_trainer(experiment, envs, model)
+        with share_updates(experiment, trainer, recipe):
+            yield trainer
+
+
+@contextlib.contextmanager
+def _open_envs(experiment: Experiment, model: object) -> Iterator[VecEnv | AnyCollector]:
+    """The environments of a run, in this process or in its collectors."""
+    run = experiment.run
     if experiment.scaling.num_collectors:
         from drl.experiment.collector_blocks import open_collectors
 
         with open_collectors(experiment, model) as collectors:
-            trainer = build_trainer(experiment, collectors, model)
-            collectors.attach(trainer.agent)
-            yield trainer
+            yield collectors
         return
     options: EnvOptions = {"vectorization": run.vectorization, "timeout": run.worker_timeout}
     envs = open_vec_env(run.env_config, run.num_envs, run.seed, **options)
     with envs if given_vector(run.env) is None else contextlib.nullcontext():
-        yield build_trainer(experiment, envs, model)
+        yield envs
 
 
 def in_one_program(experiment: Experiment, model: object = None) -> bool:
@@ -76,6 +93,7 @@ def in_one_program(experiment: Experiment, model: object = None) -> bool:
         "wrappers": bool(run.wrappers),
         "num_collectors": experiment.scaling.num_collectors > 0,
         "a model of your own": model is not None,
+        "num_learners": experiment.scaling.num_learners > 1,
         "from_agent with normalized observations": bool(run.from_agent and run.normalize_obs),
     }
     found = [name for name, hinders in hindrances.items() if hinders]
@@ -104,7 +122,6 @@ def start_engine(experiment: Experiment) -> None:
 def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: object = None) -> Trainer[Batch]:
     """Environments, agent, algorithm and buffer of a run, from names and configs; `model` is one of the user's own."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
-    build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
     specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
     check_run_fits(experiment, specs)
     notes: PlainDict = {}
@@ -115,18 +132,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: ob
         notes["compile"] = choice._asdict()
         return choice.on
 
-    agent, learner = build_learner(
-        experiment.algorithm,
-        specs,
-        (experiment.model, config),
-        seeds,
-        normalize_obs=bool(run.normalize_obs),
-        device=run.device,
-        compile_update=compile_update,
-        own_model=model,
-        start=start,
-        threads=run.threads,
-    )
+    agent, learner = learner_maker(experiment, specs, model, start)(compile_update=compile_update)
     if start is not None and start.stored.normalizer is not None:
         agent.normalizer.load_state_dict(start.stored.normalizer.state_dict())
     set_exploration(experiment, agent)
@@ -147,6 +153,25 @@ def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: ob
     trainer = Trainer(envs, agent, learner, buffer, _trainer_config(experiment), scaler)
     trainer.notes = notes
     return trainer
+
+
+def learner_maker(
+    experiment: Experiment, specs: tuple[ObsSpec, ActionSpec], model: object = None, start: Start | None = None
+) -> "partial[tuple[Any, Any]]":
+    """A function that makes the agent and the algorithm of a run; `compile_update` can still be given."""
+    run = experiment.run
+    return partial(
+        resolve(f"drl.engines.{run.engine}.build:build_learner"),
+        experiment.algorithm,
+        specs,
+        (experiment.model, experiment.learner),
+        Seeds(run.seed),
+        normalize_obs=bool(run.normalize_obs),
+        device=run.device,
+        own_model=model,
+        start=start,
+        threads=run.threads,
+    )
 
 
 def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict) -> Start | None:

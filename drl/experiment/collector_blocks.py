@@ -13,11 +13,10 @@ from drl.cluster.ray_collectors import RayCollectors
 from drl.core.algorithms import find_algorithm
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput
-from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
 from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
-from drl.experiment.building import set_exploration, start_engine
+from drl.experiment.building import learner_maker, set_exploration, start_engine
 from drl.experiment.config import Experiment
 from drl.experiment.open_envs import JAX_ONLY
 from drl.experiment.sent_experiment import SentExperiment
@@ -96,15 +95,11 @@ class RunBlocks:
     def make(self, number: int) -> Collector:
         run, first = self.experiment.run, sum(self.sizes[:number])
         envs = make_vec_env(run.env_config, self.sizes[number], run.seed, vectorization="sync", first_index=first)
-        seeds = Seeds(run.seed)
         if self.agent is None:
-            build_learner = resolve(f"drl.engines.{run.engine}.build:build_learner")
-            configs = (self.experiment.model, self.experiment.learner)
-            options = {"normalize_obs": bool(run.normalize_obs), "own_model": self.model, "threads": 1}
-            specs = (envs.obs_spec, envs.action_spec)
-            self.agent = build_learner(self.experiment.algorithm, specs, configs, seeds, **options)[0]
+            make = learner_maker(self.experiment, (envs.obs_spec, envs.action_spec), self.model)
+            self.agent = make(compile_update=False)[0]
         agent: Any = copy.copy(self.agent)
-        agent.rng = seeds.generator("exploration", number)
+        agent.rng = Seeds(run.seed).generator("exploration", number)
         set_exploration(self.experiment, agent)
         return Collector(envs, agent)
 

@@ -174,6 +174,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         record = find_algorithm(self.algorithm)
+        if self.scaling.num_learners > 1 and len(self.run.all_seeds) > 1:
+            learners, seeds = self.scaling.num_learners, len(self.run.all_seeds)
+            raise BadInput(f"num_learners is {learners} with {seeds} seeds; several learners are for one run")
         for part, kind in record.parts.items():
             if getattr(self, part) is None:
                 object.__setattr__(self, part, kind())

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, UnusableFile
 from drl.core.network_parts import function_modules, import_plugins
-from drl.core.specs import PlainDict
+from drl.core.specs import PlainDict, PlainValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.trust import check_trusted
@@ -79,6 +79,7 @@ def resume(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    scaling: Mapping[str, PlainValue] | None = None,
     console: bool = True,
     trust: bool = False,
 ) -> Finished:
@@ -86,11 +87,14 @@ def resume(
     whose newest run is meant. A run of several seeds in one program continues with all of them.
 
     Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
-    defines them under their name. `trust`: import the modules that its config.yaml names, which runs their code.
+    defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
+    the modules that its config.yaml names, which runs their code.
     """
     folder = find_run(folder)
     _name_again(folder, env, wrappers)
     experiment = experiment_of(folder, trust)
+    if scaling:
+        experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
     extras = Extras.of(experiment, model, trackers, stages)
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
@@ -189,6 +193,10 @@ def _train(
         told = experiment if console else replace(experiment, run=replace(config, quiet=True))
         run = resumed or _begin_run(experiment, trainer, told.run.quiet)
         stack.callback(run.close)
+        if learners := trainer.notes.get("learners"):
+            run.note(learners=learners)
+            if not told.run.quiet:
+                say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]

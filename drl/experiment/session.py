@@ -89,6 +89,10 @@ class Session:
             self.logs = self._pipeline()
         log = next(self.logs, None)
         self.pending, self.log = None, log or self.log
+        algorithm = getattr(self.trainer, "algorithm", None)
+        if (failure := getattr(algorithm, "failure", None)) is not None:
+            self.save_checkpoint()  # the step was finished without the learner that failed
+            raise failure
         return log is not None
 
     def save(self, write: Callable[[], object]) -> bool:
@@ -290,7 +294,7 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
     from drl.engines.torch.flat_optimizer import FlatOptimizer
 
     assert isinstance(trainer, Trainer)  # of the torch engine
-    parts = vars(trainer.algorithm).values()
+    parts = vars(getattr(trainer.algorithm, "algorithm", trainer.algorithm)).values()  # shared with others, or not
     optimizers = [part for part in parts if isinstance(part, FlatOptimizer) and part.compiled]
     if not optimizers:
         return

@@ -156,6 +156,9 @@ class Collector:
             agent.begin(step.over)
         return taken
 
+    def attach(self, agent: Agent) -> None:
+        self.agent = agent
+
     def learned(self) -> None:
         """The agent acts with the learner's own weights."""
 
@@ -214,6 +217,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
         self.agent, self.algorithm, self.buffer = agent, algorithm, buffer
         self.collector: AnyCollector = Collector(envs, agent) if isinstance(envs, VecEnv) else envs
+        self.collector.attach(agent)
         self.config = config or TrainerConfig()
         self.reward_scaler = reward_scaler
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer

@@ -23,6 +23,7 @@ from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import Obs
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import RUNNING, Params, Tree, named, part
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
@@ -162,7 +163,7 @@ class PureOffPolicy:
         self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike
     ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
         """The same with given random numbers."""
-        config, optimizer = self.config, self.optimizer
+        config, optimizer, rows = self.config, self.optimizer, split_rows(rows)
         if config.reward_scale != 1.0:
             rows = rows._replace(reward=rows.reward * np.float32(config.reward_scale))
         trained = trained_critics(state.params)

@@ -11,6 +11,7 @@ from drl.core.specs import AnyArray, Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.backbones import Obs
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import AnyModel, value_of
 from drl.engines.jax.optimizer import OptState
@@ -83,7 +84,7 @@ def evaluate_rollout(
 ) -> Rows:
     """One forward pass over the rollout, bootstrap values at truncations, and advantages by GAE(λ)."""
     obs, action, mask = flat(window.obs), flat(window.action), flat(window.action_mask)
-    dist_params, value = in_chunks(lambda rows: model.apply(params, rows), obs)
+    dist_params, value = in_chunks(lambda rows: model.apply(params, split_rows(rows)), obs)
     log_prob, _ = ops.log_prob_and_entropy(dist, dist_params, action, mask)
     values = value.reshape(window.reward.shape)  # [T, N]
     ends = (window.terminated, window.truncated)

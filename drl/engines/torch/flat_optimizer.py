@@ -11,7 +11,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from torch.optim.adamw import adamw
 from drl.core.cache_folder import cache_folder
 from drl.core.errors import BadInput
 from drl.engines.torch.recurrent import recurrent_parts
+
+if TYPE_CHECKING:
+    from drl.engines.torch.learner_group import SharedGradient
 
 Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimize, vector of numbers to log)
 
@@ -82,6 +85,14 @@ class FlatOptimizer:
         self.compile_seconds = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
         self._program = _compile(self._fused, self.values.device.type) if compiled else None
+        self._shared: SharedGradient | None = None
+
+    def share(self, shared: "SharedGradient", loss: Loss | None = None) -> None:
+        """Let `shared` compute the gradient from now on: with other processes, each of a part of the inputs. `loss` is
+        that of a part, if it differs from that of the whole."""
+        self._shared, self.loss = shared, loss or self.loss
+        if self.compiled:
+            self._program = _compile(self._fused_gradient, self.values.device.type)
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
         """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
@@ -91,11 +102,14 @@ class FlatOptimizer:
         if first.data_ptr() != self.values.data_ptr() or first.grad is None:
             self._bind()  # the model has moved, or its gradients were cleared
         state = (self.values, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq)
-        if self._program is not None and (logged := self._compiled(state, numbers, inputs)) is not None:
-            return logged
-        self.gradients.zero_()
-        loss, logged = self.loss(self.model, *inputs)
-        loss.backward()
+        if self._shared is not None:
+            logged = self._shared(self, inputs)
+        elif self._program is not None and (fused := self._compiled(state, numbers, inputs)) is not None:
+            return fused
+        else:
+            self.gradients.zero_()
+            loss, logged = self.loss(self.model, *inputs)
+            loss.backward()
         norm = self._clip(self.gradients)
         if self.kind == "rmsprop" or self.factors is not None:
             self._step(state, self.gradients, numbers)
@@ -103,8 +117,19 @@ class FlatOptimizer:
             self._adam(rate)
         return torch.cat([logged, norm[None]])
 
+    def gradient(self, inputs: Sequence[Any]) -> Tensor:
+        """Into `gradients`, for an update that is shared; returns what the loss logs."""
+        if self._program is not None and (both := self._compiled((self.values,), (), inputs)) is not None:
+            self.gradients.copy_(both[: len(self.gradients)])
+            return both[len(self.gradients) :]
+        # As in `descend`, where one call less is on the way to the loss.
+        self.gradients.zero_()
+        loss, logged = self.loss(self.model, *inputs)
+        loss.backward()
+        return logged
+
     def _compiled(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[Any]) -> Tensor | None:
-        """One step of the compiled program; None where it cannot be built on this machine: from then on steps are
+        """One call of the compiled program; None where it cannot be built on this machine: from then on steps are
         eager. The compiler fails before anything was changed."""
         assert self._program is not None
         started = time.perf_counter()
@@ -123,7 +148,16 @@ class FlatOptimizer:
 
     def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
         """`descend` as one function of tensors, for the compiler."""
+        gradient, logged = self._gradient_and_logged(state[0], inputs)
+        norm = self._clip(gradient)
+        self._step(state, gradient, numbers)
+        return torch.cat([logged, norm[None]])
 
+    def _fused_gradient(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
+        """The part of `_fused` before the learners' gradients meet."""
+        return torch.cat(self._gradient_and_logged(state[0], inputs))
+
+    def _gradient_and_logged(self, values: Tensor, inputs: Sequence[Any]) -> tuple[Tensor, Tensor]:
         def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self.views(flat)
             parameters = {name: views[position] for name, position in self.places.items()}
@@ -132,10 +166,8 @@ class FlatOptimizer:
                 *inputs,
             )
 
-        gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(state[0])
-        norm = self._clip(gradient)
-        self._step(state, gradient, numbers)
-        return torch.cat([logged, norm[None]])
+        gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(values)
+        return gradient, logged
 
     def _clip(self, gradient: Tensor) -> Tensor:
         """In place. Returns the norm before clipping."""

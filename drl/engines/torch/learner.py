@@ -1,14 +1,20 @@
 """What every algorithm of this engine offers besides `learn`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
+from drl.core.errors import BadInput
 from drl.core.specs import Array
 from drl.core.variants import require_variant
 from drl.engines.torch.models import known_variant
 from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
+
+if TYPE_CHECKING:
+    from drl.engines.torch.learner_group import LearnerGroup
 
 
 class Learner:
@@ -34,6 +40,10 @@ class Learner:
             seen = one_step(rows, torch.zeros(len(obs), size, device=device)) if size else rows
             answer: Tensor | tuple[Tensor, Tensor] = self.model(seen)
             return answer
+
+    def share(self, group: "LearnerGroup") -> None:
+        """Compute every update together with the other processes of `group`."""
+        raise BadInput(f"{type(self).__name__} has one learner; use --num-learners 1")
 
     def sync_target(self) -> None:
         """Copy the online network into the target network. Without a target network there is nothing to do."""

@@ -26,6 +26,7 @@ from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import ActorCritic, Critics
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
 from drl.engines.torch.models import QHead, distribution_of
 from drl.engines.torch.ops import ReplayRows
 
@@ -219,6 +220,12 @@ class OffPolicyLearner(Learner):
     def _target_buffers(self) -> list[Tensor]:
         """The running statistics of the target critics."""
         return [] if self.target is None else list(self.target.buffers())
+
+    def share(self, group: LearnerGroup) -> None:
+        if self.critics.norms():
+            raise BadInput("batch renormalization needs whole batches in one learner; use --num-learners 1")
+        self.critic_optimizer.share(SharedGradient(group, part_of_replay, means=1, columns=2))
+        self.actor_optimizer.share(SharedGradient(group, part_of_replay, means=len(self.ACTOR_LOGS)))
 
     def sync_target(self) -> None:
         self._move_targets(1.0)

@@ -33,7 +33,7 @@ class Sequences(NamedTuple):
     sizes: list[int]  # how many pieces have a step k; the first is P, and they never rise
     rnn_state: Tensor  # [P, S] what was remembered as each piece began
     after: Tensor | None = None  # [P, S], to be filled with what is remembered at its end
-    packing: Packing | None = None  # of a whole rollout
+    packing: Packing | None = None  # of a rollout, or of some of its environments
 
     def of_envs(self, envs: Array) -> tuple["Sequences", Tensor]:
         """The pieces of these environments, and which rows they are. Packed rows stay packed when others are left
@@ -45,7 +45,10 @@ class Sequences(NamedTuple):
         sizes = np.bincount(self.packing.step[keep]).tolist()
         ours = np.flatnonzero(chosen[self.packing.piece_env])
         rows, pieces = (torch.from_numpy(index).to(self.rnn_state.device) for index in (keep, ours))
-        return Sequences(take_rows(self.obs, rows), sizes, self.rnn_state.index_select(0, pieces)), rows
+        of_rows, of_pieces = self.packing[:3], self.packing[3:]
+        packing = Packing(*(column[keep] for column in of_rows), *(column[ours] for column in of_pieces))
+        seen = Sequences(take_rows(self.obs, rows), sizes, self.rnn_state.index_select(0, pieces), packing=packing)
+        return seen, rows
 
 
 def one_step(obs: Obs, rnn_state: Tensor, after: Tensor | None = None) -> Sequences:

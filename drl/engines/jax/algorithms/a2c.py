@@ -14,6 +14,7 @@ from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
@@ -79,7 +80,7 @@ class PureA2C:
         """One learning step on one rollout. `key` is unused; every algorithm takes one."""
         config, weight = self.config, weight_of(window)
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
-        options = (self.model, rows, weight, entropy_coef, self.dist, config)
+        options = (self.model, split_rows(rows), weight, entropy_coef, self.dist, config)
         gradient, numbers = jax.grad(a2c_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         fit = ops.explained_variance(rows.value, rows.target, weight)

@@ -21,6 +21,7 @@ from drl.core.specs import ActionSpec, AnyArray, Array
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
@@ -47,7 +48,7 @@ def dqn_loss(
 
     The second result holds the numbers of `LOGGED` and the error of every row, which is its priority.
     """
-    head = q_head(model)
+    head, rows = q_head(model), split_rows(rows)
     online, other = with_noise(params, noise[0]), with_noise(target, noise[1])
     next_answer = model.apply(other, rows.next_obs)
     selector = jax.lax.stop_gradient(model.apply(online, rows.next_obs)) if config.double else next_answer

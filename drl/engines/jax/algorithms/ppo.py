@@ -17,6 +17,7 @@ from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
@@ -136,7 +137,7 @@ class PurePPO:
         clip_range: ArrayLike,
         entropy_coef: ArrayLike | None = None,
     ) -> tuple[LearnerState, jax.Array]:
-        options = (self.model, rows, weight, clip_range, entropy_coef, self.dist, self.config)
+        options = (self.model, split_rows(rows), weight, clip_range, entropy_coef, self.dist, self.config)
         gradient, logged = jax.grad(ppo_loss, has_aux=True)(state.params, *options)
         params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
         return LearnerState(params, opt_state), jnp.append(logged, norm)

@@ -15,6 +15,7 @@ from drl.core.specs import ActionSpec, AnyArray, Array, Distribution
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
+from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
@@ -43,7 +44,7 @@ def reinforce_loss(
     config: ReinforceConfig,
 ) -> tuple[jax.Array, jax.Array]:
     """−A · log π(a|s), an entropy bonus and, with a critic, its error; `advantage` and `returns` are rows `[B]`."""
-    answer, weight = model.apply(params, flat(window.obs)), weight_of(window)
+    answer, weight = model.apply(params, split_rows(flat(window.obs))), weight_of(window)
     dist_params, value = answer if config.baseline == "value" else (answer, returns)
     mask = flat(window.action_mask)
     log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, flat(window.action), mask)

@@ -1,5 +1,6 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import distribution_of
 from drl.engines.torch.on_policy import Rows, evaluate_rollout
 
@@ -72,6 +74,11 @@ class A2C(Learner):
         numbers = dict(zip(LOGGED, logged.tolist(), strict=True)) | settings
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return Learned(numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1})
+
+    def share(self, group: LearnerGroup) -> None:
+        part_of = partial(part_of_rollout, normalize=self.config.normalize_advantage)
+        loss = partial(a2c_loss, dist=self.dist, config=replace(self.config, normalize_advantage=False))
+        self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1), loss)
 
     def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict()}

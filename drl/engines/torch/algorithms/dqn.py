@@ -23,6 +23,7 @@ from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
 from drl.engines.torch.models import QHead
 from drl.engines.torch.ops import ReplayRows
 
@@ -131,6 +132,9 @@ class DQN(Learner):
         for layer in self.noisy:
             layer.quiet = False
         return q_values
+
+    def share(self, group: LearnerGroup) -> None:
+        self.optimizer.share(SharedGradient(group, part_of_replay, means=1, columns=2))
 
     def sync_target(self) -> None:
         self.target_values.copy_(self.optimizer.values)

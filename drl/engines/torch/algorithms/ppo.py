@@ -1,6 +1,7 @@
 """PPO-clip (Schulman et al., 2017): several epochs of minibatches on one rollout, the ratio clipped."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import PolicyValueModel, distribution_of
 from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import Sequences
@@ -125,6 +127,11 @@ class PPO(Learner):
     def _too_far(self, logged: Tensor) -> bool:
         limit = self.config.target_kl
         return limit is not None and float(logged[LOGGED.index("approx_kl")]) > 1.5 * limit
+
+    def share(self, group: LearnerGroup) -> None:
+        part_of = partial(part_of_rollout, normalize=self.config.normalize_advantage)
+        loss = partial(ppo_loss, dist=self.dist, config=replace(self.config, normalize_advantage=False))
+        self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1), loss)
 
     def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict(), "rng": generator_state(self.rng)}

@@ -16,6 +16,7 @@ from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
+from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_columns
 from drl.engines.torch.models import distribution_of
 from drl.engines.torch.on_policy import cut_obs, forward_in_chunks, successor_values
 from drl.engines.torch.recurrent import recurrent_parts
@@ -116,6 +117,10 @@ class Reinforce(Learner):
         keep, fresh = self.config.mean_momentum, float(returns.mean())
         self.running_mean = fresh if self.running_mean is None else keep * self.running_mean + (1 - keep) * fresh
         return returns, np.full_like(returns, self.running_mean)
+
+    def share(self, group: LearnerGroup) -> None:
+        part_of = partial(part_of_columns, columns=5)  # all but the entropy coefficient
+        self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1))
 
     def state_dict(self) -> StateDict:
         return {"optimizer": self.optimizer.state_dict(), "running_mean": self.running_mean}

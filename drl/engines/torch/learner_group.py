@@ -1,0 +1,184 @@
+"""Several processes that share every update: each computes the gradient of its part, all take the same mean of them.
+
+Every process has the same weights, the same random streams and the whole batch. So it computes alone whatever belongs
+to a whole minibatch (orders, advantages and their normalization, clipping, the optimizer's step, target networks), and
+weights stay equal without being sent. Only gradients, logged means and the errors of rows travel: one sum per step.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drl.core.errors import BadInput, LearnerFailed
+from drl.engines.numpy.update_draws import UpdateDraws
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.on_policy import Rows
+from drl.engines.torch.ops import Obs, ReplayRows
+from drl.engines.torch.packing import Sequences
+
+TIMEOUT = timedelta(minutes=5)  # for one answer of the others, who may be compiling; one that dies is noticed at once
+
+
+class Meeting(NamedTuple):
+    """Where the processes find each other."""
+
+    host: str  # of the first learner
+    port: int
+    backend: str  # gloo · nccl
+    only_loopback: bool  # no process listens on another interface
+
+
+def host_meeting(host: str, device: torch.device, only_loopback: bool) -> tuple[Meeting, Any]:
+    """Of the first learner: listen on `host` only, at a free port. Also what it keeps of the meeting."""
+    if not dist.is_available():
+        raise BadInput("this PyTorch was built without torch.distributed; use --num-learners 1")
+    listening = socket.create_server((host, 0))
+    port = listening.getsockname()[1]
+    make_store: Any = dist.TCPStore  # type: ignore[attr-defined]
+    store = make_store(host, port, None, True, TIMEOUT, wait_for_workers=False, master_listen_fd=listening.detach())
+    return Meeting(host, port, "nccl" if device.type == "cuda" else "gloo", only_loopback), store
+
+
+class LearnerGroup:
+    """This process among the learners of a run. The first one (rank 0) goes on alone where the others fail."""
+
+    def __init__(self, meeting: Meeting, rank: int, size: int, store: Any = None):
+        self.rank, self.size = rank, size
+        self.broken: str | None = None  # why there are no others any more
+        store = store or dist.TCPStore(meeting.host, meeting.port, None, False, TIMEOUT)  # type: ignore[attr-defined]
+        with _on_loopback() if meeting.only_loopback else contextlib.nullcontext():
+            dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+
+    def sum(self, numbers: Tensor) -> None:
+        """Of all processes, in place; the same bits in each."""
+        try:
+            dist.all_reduce(numbers)
+        except RuntimeError as error:
+            self.broken = " ".join(str(error).split())[:200]
+            raise LearnerFailed(f"the other learners cannot be reached: {self.broken}") from error
+
+    def leave(self) -> None:
+        """Close the connections, which ends what others wait for."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Part(NamedTuple):
+    """What one learner computes of the inputs of a loss."""
+
+    inputs: tuple[Any, ...]
+    first: int  # which row of all is its first one, if rows stay in their order
+    rows: int
+    total: int  # rows of all learners
+
+
+PartOf = Callable[[tuple[Any, ...], int, int], Part]  # (inputs, rank, size): parts are nearly equal, and may be empty
+
+
+class SharedGradient:
+    """The mean gradient of a loss over all rows, computed by a group. The loss logs `means` over its rows, then
+    `columns` with one number for each row."""
+
+    def __init__(self, group: LearnerGroup, part_of: PartOf, means: int, columns: int = 0):
+        self.group, self.part_of, self.means, self.columns = group, part_of, means, columns
+
+    def __call__(self, optimizer: FlatOptimizer, inputs: tuple[Any, ...]) -> Tensor:
+        """Into the optimizer's `gradients`; returns what the loss logs of all rows."""
+        group, size = self.group, len(optimizer.gradients)
+        if group.broken is None:
+            message = self._message(optimizer, self.part_of(inputs, group.rank, group.size))
+            try:
+                group.sum(message)
+            except LearnerFailed:
+                if group.rank:
+                    raise
+            else:
+                optimizer.gradients.copy_(message[:size])
+                return message[size:]
+        return optimizer.gradient(self.part_of(inputs, 0, 1).inputs)
+
+    def _message(self, optimizer: FlatOptimizer, part: Part) -> Tensor:
+        """The gradient and what is logged, weighted so that the sum over the learners is the mean over all rows."""
+        size, share = len(optimizer.gradients), part.rows / part.total
+        message = optimizer.gradients.new_zeros(size + self.means + self.columns * part.total)
+        if part.rows:
+            logged = optimizer.gradient(part.inputs)
+            torch.mul(optimizer.gradients, share, out=message[:size])
+            torch.mul(logged[: self.means], share, out=message[size : size + self.means])
+            columns = message[size + self.means :].view(self.columns, part.total)
+            columns[:, part.first : part.first + part.rows] = logged[self.means :].view(self.columns, part.rows)
+        return message
+
+
+def part_of_rollout(inputs: tuple[Any, ...], rank: int, size: int, normalize: bool) -> Part:
+    """Of `Rows` and numbers; whole environments of a recurrent rollout. Advantages are normalized over all rows."""
+    rows, others = inputs[0], inputs[1:]
+    assert isinstance(rows, Rows)
+    advantage, total = rows.advantage, len(rows.advantage)
+    if normalize and total > 1:
+        rows = rows._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+    if isinstance(rows.obs, Sequences):
+        assert rows.obs.packing is not None
+        envs = np.array_split(np.unique(rows.obs.packing.env), size)[rank]
+        seen, keep = rows.obs.of_envs(envs)
+        mine = Rows(seen, *rows.columns(keep))  # type: ignore[arg-type]
+    else:
+        mine = list(rows.split(size))[rank]
+    return Part((mine, *others), 0, len(mine.advantage), total)
+
+
+def part_of_replay(inputs: tuple[Any, ...], rank: int, size: int) -> Part:
+    """Of `ReplayRows`, the random numbers of their actions if there are any, and numbers for all rows."""
+    rows, others = inputs[0], inputs[1:]
+    assert isinstance(rows, ReplayRows)
+    total = len(rows.reward)
+    cut = _cut(total, rank, size)
+    mine = ReplayRows(*(None if column is None else _of(column, cut) for column in rows))  # type: ignore[arg-type]
+    drawn = [
+        each._replace(next_noise=each.next_noise[cut], noise=each.noise[cut])
+        if isinstance(each, UpdateDraws)
+        else each[cut]
+        for each in others[:1]
+    ]
+    return Part((mine, *drawn, *others[1:]), cut.start, cut.stop - cut.start, total)
+
+
+def part_of_columns(inputs: tuple[Any, ...], rank: int, size: int, columns: int) -> Part:
+    """Of inputs whose first `columns` have a row for each sample (or are None)."""
+    total = len(inputs[1])
+    cut = _cut(total, rank, size)
+    mine = [None if column is None else _of(column, cut) for column in inputs[:columns]]
+    return Part((*mine, *inputs[columns:]), cut.start, cut.stop - cut.start, total)
+
+
+def _cut(total: int, rank: int, size: int) -> slice:
+    """As `tensor_split` cuts."""
+    least, more = divmod(total, size)
+    start = rank * least + min(rank, more)
+    return slice(start, start + least + (rank < more))
+
+
+def _of(column: Obs, cut: slice) -> Obs:
+    return column[cut] if isinstance(column, Tensor) else {name: part[cut] for name, part in column.items()}
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let gloo use the interface of 127.0.0.1 only; it reads the name once, as the group is made."""
+    name, before = "GLOO_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME")
+    os.environ[name] = next(interface for _, interface in socket.if_nameindex() if interface in ("lo", "lo0"))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
