@@ -43,7 +43,6 @@ def open_trainer(
 ) -> Iterator[AnyTrainer]:
     """The trainer of a run; its environments are closed afterwards, unless the user gave them. `sync_points`: see
     `SeedBatch`. `model` is one of the user's own."""
-    run = experiment.run
     check_learners(experiment)
     if in_one_program(experiment, model):
         yield build_seed_batch(experiment, sync_points).trainers[0]
