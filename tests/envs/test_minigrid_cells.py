@@ -29,6 +29,7 @@ def test_a_new_agent_sees_cells_and_an_old_one_pixels(tmp_path, engine, settings
     agent = load_agent(run.folder)
     assert agent.obs_spec.shape == shape  # () has a field for each part
     assert len(evaluate(agent, episodes=2).episodes) == 2
+    assert len(evaluate(agent, "MiniGrid-Empty-6x6-v0", episodes=2).episodes) == 2  # seen in the same way
     env = make_env(EMPTY)
     obs, _ = env.reset(seed=1)
     assert env.action_space.contains(np.int64(agent.act(obs)))  # the environment's own observation
