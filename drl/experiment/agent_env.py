@@ -53,8 +53,8 @@ def env_for(
                 check_trusted(trained.env if env is None else "", wrappers_named, source, command)
             config = trained
         else:  # it sees the other environment as it saw its own
-            usual = [name for name in usual_wrappers(config.env) if name in trained.wrappers]
-            config = as_config(config, wrappers=usual, frame_stack=trained.frame_stack)
+            carried = [name for name in usual_wrappers(config.env) if name in trained.wrappers]
+            config = as_config(config, wrappers=carried, frame_stack=trained.frame_stack)
     return as_config(config, env_kwargs, wrappers, frame_stack)
 
 
