@@ -20,7 +20,8 @@ Install it once; a new shell has it:
   bash   mkdir -p ~/.local/share/bash-completion/completions
          drl completion bash > ~/.local/share/bash-completion/completions/drl
   zsh    drl completion zsh > ~/.drl-completion.zsh; echo 'source ~/.drl-completion.zsh' >> ~/.zshrc
-  fish   drl completion fish > ~/.config/fish/completions/drl.fish"""
+  fish   mkdir -p ~/.config/fish/completions
+         drl completion fish > ~/.config/fish/completions/drl.fish"""
 
 WITH_ALGORITHM = ("train", "search", "ablate")
 BEYOND_CONFIGS = (
@@ -147,7 +148,9 @@ def _fish(flags: Words, positions: Words, values: Words) -> str:
         about = text.replace("'", "\\'")
         lines.append(f"complete -c drl -n __fish_use_subcommand -f -a {name} -d '{about}'")
     for command, words in positions.items():
-        seen = f"__fish_seen_subcommand_from {command}; and not __fish_seen_subcommand_from {' '.join(words)}"
+        seen = f"__fish_seen_subcommand_from {command}"
+        if command != "list":  # which takes several
+            seen += f"; and not __fish_seen_subcommand_from {' '.join(words)}"
         lines.append(f"complete -c drl -n '{seen}' -f -a '{' '.join(words)}'")
     for name, words in flags.items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())

@@ -11,7 +11,7 @@ from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.config import PARTS, Experiment, RunConfig, read_yaml
+from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
@@ -84,6 +84,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     parts = {name: getattr(default, name) for name in PARTS}
     left_open = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
     left_open["frame_stack"] = settings.get("frame_stack", 0)
+    left_open["wrappers"] = tuple(settings.get("wrappers", AUTO))
     parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(

@@ -117,12 +117,18 @@ class ObsSpec:
             values = self._numbers(obs).astype(np.int64).reshape(len(obs), len(self.sizes))
             if self.starts:
                 values = values - np.asarray(self.starts)
-            if values.min(initial=0) < 0 or (values >= np.asarray(self.sizes)).any():
+            outside = (values < 0) | (values >= np.asarray(self.sizes))
+            if outside.any():
+                row, entry = np.argwhere(outside)[0]
+                start = self.starts[entry] if self.starts else 0
                 raise BadInput(
-                    f"observation {obs!r} is outside its space of {self.sizes} values from {self.starts or 0}"
+                    f"an observation is {values[row, entry] + start} in entry {entry}; "
+                    f"its space has {self.sizes[entry]} values from {start} there"
                 )
-            one_hots = [np.eye(size, dtype=np.float32)[values[:, i]] for i, size in enumerate(self.sizes)]
-            return np.concatenate(one_hots, axis=1)
+            first_columns = np.cumsum((0, *self.sizes[:-1]))
+            one_hots = np.zeros((len(values), sum(self.sizes)), np.float32)
+            np.put_along_axis(one_hots, values + first_columns, 1.0, axis=1)
+            return one_hots
         encoded = self._encode_leaves(obs)
         if not self.is_structured:
             return np.concatenate([_as_numbers(array) for array in encoded.values()], axis=1)

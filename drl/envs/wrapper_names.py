@@ -17,7 +17,8 @@ from drl.envs.user_objects import find_object, name_of
 
 WrapperLike = str | Callable[..., GymEnv]  # a name, or a class or function that takes an environment
 Env = TypeVar("Env")
-HOMES = ("gymnasium.wrappers", "minigrid.wrappers")  # wrappers found by the bare name of a class
+# Modules of wrappers that are found by the bare name of a class.
+HOMES = ("gymnasium.wrappers", "minigrid.wrappers", "drl.envs.minigrid_cells")
 
 
 def wrapper_names(wrappers: Iterable[WrapperLike]) -> tuple[str, ...]:

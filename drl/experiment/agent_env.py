@@ -7,6 +7,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import PlainDict
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig, EnvLike, as_config
+from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
@@ -51,7 +52,9 @@ def env_for(
             if not trust:
                 check_trusted(trained.env if env is None else "", wrappers_named, source, command)
             config = trained
-        config = as_config(config, frame_stack=trained.frame_stack)
+        else:  # it sees the other environment as it saw its own
+            carried = [name for name in usual_wrappers(config.env) if name in trained.wrappers]
+            config = as_config(config, wrappers=carried, frame_stack=trained.frame_stack)
     return as_config(config, env_kwargs, wrappers, frame_stack)
 
 

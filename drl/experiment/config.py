@@ -17,10 +17,12 @@ from drl.core.specs import PlainDict, PlainValue
 from drl.core.yaml_files import read_yaml_file
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
+from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.wrapper_names import split_wrapper
 from drl.experiment.scaling_config import ScalingConfig
 
 MOST_PROCESSES = 1024  # environments that have a process each
+AUTO = ("auto",)  # the usual wrappers of an environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +30,9 @@ class RunConfig:
     env: str = "CartPole-v1"  # a Gymnasium id, also module:Id; your own module:Class or file.py:Class; pettingzoo:NAME
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
     # Around each environment, the first one innermost: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or
-    # file.py:NAME; arguments follow as :k=v,k=v. On the command line also as --wrapper, once for each.
-    wrappers: tuple[str, ...] = ()
+    # file.py:NAME; arguments follow as :k=v,k=v. On the command line also as --wrapper, once for each. auto: those that
+    # its observations need, which is OneHotCells for MiniGrid and none otherwise.
+    wrappers: tuple[str, ...] = AUTO
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
     vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
@@ -124,7 +127,8 @@ class RunConfig:
         """The environment as its agent sees it."""
         arguments = plain_pairs("env_kwargs", self.env_kwargs)
         frames = self.frame_stack or usual_frame_stack(self.env, arguments)
-        return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=self.wrappers, frame_stack=frames)
+        wrappers = usual_wrappers(self.env) if self.wrappers == AUTO else self.wrappers
+        return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=wrappers, frame_stack=frames)
 
     @property
     def all_seeds(self) -> list[int]:
@@ -188,6 +192,8 @@ class Experiment:
         left_open = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
         if self.run.frame_stack == 0:
             left_open["frame_stack"] = self.run.env_config.frame_stack
+        if self.run.wrappers == AUTO:
+            left_open["wrappers"] = () if self.run.vectorization == "envpool" else self.run.env_config.wrappers
         object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))  # type: ignore[arg-type]
 
     @classmethod

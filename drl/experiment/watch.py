@@ -28,7 +28,7 @@ from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.agent_env import env_for
 from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.watch_game import film_game, watch_game
+from drl.experiment.watch_game import film_game, offered_mode, watch_game
 from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line
@@ -144,7 +144,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
     env: Env = make_env(config)
     try:
         check_fit(agent, obs_spec(env.observation_space), action_spec(env.action_space), env_id)
-        if mode in env.metadata.get("render_modes", []):
+        if offered_mode(mode, env.metadata, env_id) is not None:
             close_anyway(env.close, env_id)
             env = make_env(config, mode)
         yield env

@@ -3,13 +3,14 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from drl.core.contracts import Agent, VecEnv, VecStep
+from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.specs import Array
 from drl.envs.env_config import EnvConfig
@@ -83,6 +84,15 @@ def _frames(agent: Agent, table: Table, explore: bool) -> Iterator[Array]:
             yield np.asarray(table.game.render())
 
 
+def offered_mode(mode: str, metadata: Mapping[str, Any], env: str) -> str | None:
+    """The render mode, or None if the environment lacks it; raises if that was to be its window."""
+    if mode in metadata.get("render_modes", []):
+        return mode
+    if mode == "human":
+        raise BadInput(f"{env} cannot be drawn: it has no render mode 'human'; try --video or --step-by-step")
+    return None
+
+
 @contextlib.contextmanager
 def _open(agent: Agent, config: EnvConfig, mode: str, seed: int) -> Iterator[Table]:
     """One copy of a game in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
@@ -92,8 +102,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str, seed: int) -> Iterator[Tab
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with make_vec_env(config, 1, seed, seeds_stream="watch") as envs:
         check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
-        modes = _without_stack(envs).games[0].metadata.get("render_modes", [])
-    render_mode = mode if mode in modes else None
+        render_mode = offered_mode(mode, _without_stack(envs).games[0].metadata, config.env)
     with (
         blamed(config.env),
         make_vec_env(config, 1, seed, seeds_stream="watch", render_mode=render_mode) as envs,

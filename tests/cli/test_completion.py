@@ -85,10 +85,32 @@ def test_the_other_shells_get_the_same_words(scripts):
     assert all(line.count("'") % 2 == 0 for line in lines)
 
 
+# zsh asks a function written for bash after this `emulate` and `setopt`, and keeps what begins with the last word.
+ZSH = (
+    "source ./script; ask() { emulate -L sh; setopt kshglob noshglob braceexpand; "
+    'COMP_WORDS=(drl "$@"); COMP_CWORD=$#; _drl; printf "%s\\n" "${COMPREPLY[@]}"; }; ask '
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tr"], ["train"]),
+        (["train", "cross"], ["crossq"]),
+        (["train", "ppo", "--clip"], ["--clip-range", "--clip-range-end", "--clip-range-schedule"]),
+        (["train", "ppo", "--env", "CartPole-"], ["CartPole-v0", "CartPole-v1"]),
+        (["list", "presets", "al"], ["algorithms"]),
+    ],
+)
 @pytest.mark.parametrize("shell", [name for name in ("zsh", "fish") if shutil.which(name)])
-def test_the_other_shells_can_read_it(scripts, shell, tmp_path):
+def test_the_other_shells_offer_what_fits(scripts, shell, words, expected, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "script").write_text(scripts[shell])
-    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+    typed = " ".join(words)
+    asked = ["-f", "-c", ZSH + typed] if shell == "zsh" else ["-c", f"source ./script; complete -C 'drl {typed}'"]
+    said = subprocess.run([shell, *asked], check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    offers = [line.partition("\t")[0] for line in said.splitlines()]  # fish adds what it is about
+    assert sorted(offer for offer in offers if offer.startswith(words[-1])) == expected
 
 
 @pytest.mark.parametrize("words", [["bahs"], ["bash", "zsh"]])

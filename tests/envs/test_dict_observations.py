@@ -225,11 +225,3 @@ def test_a_goal_environment_works_on_the_first_command(engine):
     with open_trainer(run) as trainer:
         *_, log = trainer()
     assert log.recent["success_rate"] > 0.8
-
-
-def test_minigrid_works_on_the_first_command():
-    settings = {"env": "minigrid:MiniGrid-Empty-5x5-v0", "total_timesteps": 500, "num_envs": 4, "rollout_length": 64}
-    with pytest.warns(UserWarning, match="mission"), open_trainer(Experiment.from_flat(settings, "test")) as trainer:
-        *_, log = trainer()
-    assert trainer.agent.obs_spec.leaves["image"].shape == (3, 7, 7)
-    assert log.env_steps >= 500

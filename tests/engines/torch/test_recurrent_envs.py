@@ -149,6 +149,8 @@ def test_step_by_step_shows_the_thoughts_behind_the_action(capsys):
     """The agent is asked before it acts: afterwards it would already remember what it is asked about."""
     trainer, _ = train("a2c", "drl/Recall-v0", 3000)
     watch(trainer.agent, "drl/Recall-v0", "ansi", 3, seed=0)
+    with pytest.raises(BadInput, match="no render mode 'human'"):
+        watch(trainer.agent, "drl/Recall-v0", "human", 3, seed=0)
     lines = [line for line in capsys.readouterr().out.splitlines() if "policy" in line]
     assert len(lines) == 12
     for line in lines:
