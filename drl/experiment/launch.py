@@ -91,7 +91,11 @@ def resume(
     folder = find_run(folder)
     _name_again(folder, env, wrappers)
     experiment = experiment_of(folder, trust)
-    extras = Extras.of(experiment, model, trackers, stages)
+    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+
+
+def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
+    """`resume`, with the settings of the run."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()
@@ -187,13 +191,15 @@ def _train(
         if origin is not None:
             _load(trainer, origin)  # before anything is written
         told = experiment if console else replace(experiment, run=replace(config, quiet=True))
-        run = resumed or _begin_run(experiment, trainer, told.run.quiet)
+        run = resumed or _begin_run(experiment, trainer, told.run.quiet, extras.place)
         stack.callback(run.close)
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
-        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras.stages)
+        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
+        with signals.held():
+            extras.saved(run.folder)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -292,13 +298,13 @@ def _continue(session: Session) -> None:
         say(f"resumed: inexact: {trainer.inexact}")
 
 
-def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool) -> Run:
+def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: Path | None = None) -> Run:
     config = experiment.run
     name = config.name or re.sub(r"[^\w.-]+", "_", f"{config.env}_{experiment.algorithm}")
     settings, choice = experiment.to_flat(), trainer.notes.get("compile")
     if isinstance(choice, dict):  # written down, so that a run that continues or repeats this one does the same
         settings["compile"] = choice["choice"]
-    run = Run.create(name, settings, config.results_dir, config.seed)
+    run = Run.create(name, settings, place or config.results_dir, config.seed)
     run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
     if not quiet:
         envs = f"{config.num_envs} environments ({trainer.vectorization})"

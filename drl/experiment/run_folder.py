@@ -40,7 +40,7 @@ class Run:
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = _new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
+        folder = new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
         for part in ("models", "plots", "videos"):
             (folder / part).mkdir()
         settings = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
@@ -115,7 +115,7 @@ class Run:
             self._lock = self._locked()
 
     def _locked(self) -> int:
-        lock = _lock(self.folder)
+        lock = lock_run(self.folder)
         self._locks.callback(os.close, lock)
         return lock
 
@@ -163,7 +163,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(folder: Path) -> int:
+def lock_run(folder: Path) -> int:
     """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
     do not inherit it."""
     try:
@@ -197,7 +197,7 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
-def _new_folder(parent: Path, run_id: str) -> Path:
+def new_folder(parent: Path, run_id: str) -> Path:
     """Create a new folder; runs that start in the same second get a number."""
     for attempt in range(1000):
         folder = parent / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")

@@ -9,34 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import cloudpickle  # type: ignore[import-untyped]
 
 from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
-from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, functions_in, give_functions, import_plugins
-from drl.core.schedules import FUNCTIONS
-from drl.envs.user_objects import give_objects, given_objects
 from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
+from drl.experiment.packed_run import Answer, PackedRun, pack
 from drl.tracking.job_bar import JobBar
-
-TABLES: list[dict[str, Any]] = [ACTIVATIONS, INITIALIZATIONS, FUNCTIONS]  # which may hold functions of the user
-
-
-class Answer(NamedTuple):
-    """What a process tells of its run: where it is and how it ended, or why there is none."""
-
-    folder: Path | None = None
-    status: str = "failed"
-    evaluation: dict[str, float] | None = None
-    error: str = ""
-    exit_code: int = 1
-
 
 class SeedFailed(DrlError):
     """The run of a seed failed; the exit code is that of its error."""
@@ -102,12 +83,10 @@ class Processes:
 
     def _start(self, seed: int) -> None:
         one = replace(self.experiment, run=self.experiment.run.with_seed(seed))
-        functions = [_named_in(one, functions_in(table)) for table in TABLES]
-        content = cloudpickle.dumps((one, self.extras, _named_in(one, given_objects()), functions))
         # Our threads would not survive a fork.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = start_child(context, work, theirs, one.run.plugins, content)
+        process = start_child(context, work, theirs, pack(one, self.extras))
         theirs.close()
         self.running[ours] = (seed, process)
 
@@ -117,12 +96,6 @@ class Processes:
             assert process.pid is not None  # it was started
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-
-
-def _named_in(experiment: Experiment, objects: dict[str, Any]) -> dict[str, Any]:
-    """The objects that an experiment names. Others may be of modules that its process cannot import."""
-    settings = repr(experiment)
-    return {name: each for name, each in objects.items() if name in settings}
 
 
 def _answer(pipe: Connection, process: BaseProcess) -> Answer:
@@ -137,20 +110,12 @@ def _answer(pipe: Connection, process: BaseProcess) -> Answer:
     return answer
 
 
-def work(pipe: Connection, plugins: tuple[str, ...], content: bytes) -> None:
+def work(pipe: Connection, packed: PackedRun) -> None:
     """Body of a process: train one seed."""
     from drl.experiment.launch import train
 
     try:
-        import_plugins(plugins)  # before its objects are read
-        experiment, extras, objects, functions = cloudpickle.loads(content)
-        give_objects(objects)
-        for table, given in zip(TABLES, functions, strict=True):
-            give_functions(table, given)
-        finished = train(experiment, extras, console=False)
+        finished = train(*packed.unpack(), console=False)
         pipe.send(Answer(finished.folder, finished.status, finished.evaluation))
-    except Interrupted:
-        pipe.send(Answer(error="stopped before it began", exit_code=130))
-    except Exception as error:
-        code = error.exit_code if isinstance(error, DrlError) else 1
-        pipe.send(Answer(error=f"{type(error).__name__}: {error}", exit_code=code))
+    except (Exception, Interrupted) as error:
+        pipe.send(Answer.of(error))
