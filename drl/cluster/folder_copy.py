@@ -48,39 +48,49 @@ class Waiting(NamedTuple):
             return Piece(self.path, self.begin, file.read(self.end - self.begin), self.old)
 
 
+class Sent(NamedTuple):
+    """What the receiver has of a file."""
+
+    inode: int  # it is not given to another file, because `link` keeps it
+    size: int
+    time: int
+    link: Path  # a second name of the file
+
+
 class Outgoing:
     """The sender. Files are only replaced, appended to or deleted, never changed in between, as in the folder of a
     run. Names that begin with a dot are drafts and locks, and stay."""
 
     def __init__(self, folder: Path):
         self.folder, self.links = folder, folder.with_name(f".{folder.name}.links")
-        self.sent: dict[str, tuple[int, int, int]] = {}  # path → its inode, size and time
-        self._copies = 0
-
-    def know(self) -> None:
-        """The receiver has everything that is there."""
-        self.sent = {path: _identity(self.folder / path) for path in _listed(self.folder).files}
+        self.sent: dict[str, Sent] = {}  # by path
+        self._links = 0  # so far
 
     def changes(self) -> list[Waiting | Complete]:
-        """What is new since the last call. Nobody may write into the folder until this returns."""
-        links, waiting, listed = self.links / str(self._copies), list[Waiting | Complete](), _listed(self.folder)
-        self._copies += 1
-        for number, path in enumerate(listed.files):
-            identity, before = _identity(self.folder / path), self.sent.get(path, (0, 0, 0))
-            if identity == before:
+        """What is new since the last call, all of which has been read. Nobody may write into the folder until this
+        returns."""
+        waiting, listed, before = list[Waiting | Complete](), _listed(self.folder), self.sent
+        self.sent = {path: self._linked(path) for path in listed.files}
+        for path, now in self.sent.items():
+            then = before.get(path)
+            if then is not None and then[:3] == now[:3]:
                 continue
-            old = before[1] if identity[0] == before[0] and identity[1] > before[1] else 0
-            links.mkdir(parents=True, exist_ok=True)
-            os.link(self.folder / path, links / str(number))
-            for begin in range(old, max(identity[1], old + 1), PIECE):
-                end = min(begin + PIECE, identity[1])
-                waiting.append(Waiting(path, links / str(number), begin, end, old))
-            self.sent[path] = identity
-        self.sent = {path: self.sent[path] for path in listed.files}
+            old = then.size if then is not None and then.inode == now.inode and now.size > then.size else 0
+            for begin in range(old, max(now.size, old + 1), PIECE):
+                waiting.append(Waiting(path, now.link, begin, min(begin + PIECE, now.size), old))
+        for then in before.values():
+            then.link.unlink()
         return [*waiting, listed]
 
-    def forget_links(self) -> None:
-        """What was waiting is sent."""
+    def _linked(self, path: str) -> Sent:
+        self._links += 1
+        link = self.links / str(self._links)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.link(self.folder / path, link)
+        found = link.stat()
+        return Sent(found.st_ino, found.st_size, found.st_mtime_ns, link)
+
+    def close(self) -> None:
         shutil.rmtree(self.links, ignore_errors=True)
 
 
@@ -140,11 +150,6 @@ def _listed(folder: Path) -> Complete:
         plain = (at / name for name in sorted(names) if not name.startswith("."))
         files += [path.relative_to(folder).as_posix() for path in plain if path.is_file() and not path.is_symlink()]
     return Complete(tuple(files), tuple(folders))
-
-
-def _identity(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _inside(path: str) -> str:

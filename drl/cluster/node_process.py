@@ -1,8 +1,8 @@
 """A process on a node of the cluster, and our end of its pipe.
 
-An actor on the node (`Host`) starts the process and passes messages on. The driver always has one `poll` under way with
-each of them, so a message arrives when it is sent, and an actor that died with its node is noticed. The process ends
-with its actor, and the actor with the driver.
+An actor on the node (`Host`) starts the process and passes messages on. While the driver waits it has one `poll` under
+way with each of them, so a message arrives when it is sent, and an actor that died with its node is noticed. The
+process ends with its actor, and the actor with the driver.
 """
 
 import collections
@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,8 +92,10 @@ class Host:
         ready = Ready(socket.gethostname(), drl.__version__, self.shared, str(self.temporary / "results"))
         self.outbox: collections.deque[object] = collections.deque([ready])
 
-    def poll(self) -> list[object]:
-        """Messages, as soon as there are any; none after a second."""
+    def poll(self, answers: Sequence[object] = ()) -> list[object]:
+        """Pass on what the driver says, then messages as soon as there are any; none after a second."""
+        for answer in answers:
+            self.send(answer)
         if not self.outbox and not self.over:
             self._listen()
         messages, size = list[object](), 0
@@ -102,8 +105,6 @@ class Host:
                 message = message.read()
                 size += len(message.content)
             messages.append(message)
-        if self.outgoing is not None and not any(isinstance(each, Waiting) for each in self.outbox):
-            self.outgoing.forget_links()
         return messages
 
     def _listen(self) -> None:
@@ -130,6 +131,7 @@ class Host:
             if not self.shared:
                 folder = Path(message.folder)
                 if self.outgoing is None or self.outgoing.folder != folder:
+                    self._forget_links()
                     self.outgoing = Outgoing(folder)
                 self.outbox.extend(self.outgoing.changes())
             self.pipe.send(None)
@@ -146,7 +148,7 @@ class Host:
         self.incoming.add(part)
         if isinstance(part, Complete):
             self.outgoing = Outgoing(Path(folder))
-            self.outgoing.know()
+            self.outgoing.changes()  # the driver has all that is there
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -154,7 +156,12 @@ class Host:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._forget_links()
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def _forget_links(self) -> None:
+        if self.outgoing is not None:
+            self.outgoing.close()
 
 
 def run_target(pipe: Connection) -> None:
@@ -200,14 +207,18 @@ class NodeProcess:
         self.lost = ""  # not "": its node has, or its host
         self.inbox: collections.deque[object] = collections.deque()
         self._host = actor.remote(target, variables, os.getcwd(), probe)
-        self._poll = self._host.poll.remote()
+        self._poll: Any = None  # under way
+        self._answers: list[object] = []  # for the next poll
 
     @property
     def ended(self) -> bool:
         return self.over is not None or bool(self.lost)
 
     def send(self, message: object) -> None:
-        self._host.send.remote(message)
+        if self._poll is None:  # it goes along with the next one, or else it would have to wait until that has ended
+            self._answers.append(message)
+        else:
+            self._host.send.remote(message)
 
     def send_folder(self, target: str, parts: Iterator[Piece | Complete]) -> None:
         for part in parts:
@@ -218,7 +229,11 @@ class NodeProcess:
 
     def poll(self, timeout: float = 0.0) -> bool:
         """Whether `recv` has something to say."""
-        return bool(wait([self], timeout))
+        until = time.monotonic() + timeout
+        while not wait([self], max(min(until - time.monotonic(), POLL_SECONDS), 0.0)):
+            if time.monotonic() >= until:
+                return False
+        return True
 
     def recv(self) -> object:
         """The next message. Raises `EOFError` if there will be none."""
@@ -235,9 +250,10 @@ class NodeProcess:
             self.ray.kill(self._host, no_restart=True)
 
     def take(self) -> None:
-        """Read the answer of the poll, and poll again."""
+        """Read the answer of the poll."""
+        poll, self._poll = self._poll, None
         try:
-            messages: list[object] = self.ray.get(self._poll)
+            messages: list[object] = self.ray.get(poll)
         except self.ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 raise BadInput(f"a node cannot run drl: {_last_line(error)}; install the same drl there") from None
@@ -256,10 +272,12 @@ class NodeProcess:
                 return
             else:
                 self.inbox.append(message)
-        self._poll = self._host.poll.remote()
 
-    @property
-    def waits_for(self) -> Any:
+    def under_way(self) -> Any:
+        """The poll, begun if there is none."""
+        if self._poll is None:
+            self._poll = self._host.poll.remote(self._answers)
+            self._answers = []
         return self._poll
 
 
@@ -267,7 +285,7 @@ def wait(processes: Sequence[NodeProcess], timeout: float) -> list[NodeProcess]:
     """Those that have a message or have ended; none if that takes longer."""
     if not processes or (there := [each for each in processes if each.inbox or each.ended]):
         return there if processes else []
-    ray, polls = processes[0].ray, {each.waits_for: each for each in processes}
+    ray, polls = processes[0].ray, {each.under_way(): each for each in processes}
     if ray.wait(list(polls), num_returns=1, timeout=timeout)[0]:
         for poll in ray.wait(list(polls), num_returns=len(polls), timeout=0)[0]:
             polls[poll].take()

@@ -7,6 +7,7 @@ when it is written. A run that is lost with its node goes on elsewhere, from its
 import contextlib
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +162,7 @@ class ClusterRuns:
             folder = str(Path(place, run.folder.parent.name, run.folder.name))
             run.process.send_folder(folder, parts_of(run.folder))
         packed = pack(job.experiment, job.extras)
-        run.process.send(Order(packed, place, folder, cloudpickle.dumps(job.after)))
+        run.process.send(Order(packed, place, folder, cloudpickle.dumps(job.after), sys.argv))
 
     def _hear(self, run: _Run) -> None:
         while run.process.inbox:

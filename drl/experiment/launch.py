@@ -68,6 +68,8 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     """
     if len(experiment.run.all_seeds) > 1:
         raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
+    if experiment.scaling.runs_elsewhere:
+        return train_in_processes(experiment, extras, console)[0]
     return _train(experiment, None, extras, console)
 
 
@@ -154,9 +156,9 @@ def is_unfinished(folder: Path) -> bool:
 
 def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> list[Finished]:
     """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
-    environment can be compiled, and processes otherwise."""
+    environment can be compiled, and processes otherwise; on a cluster always processes."""
     config = experiment.run
-    if in_one_program(experiment, extras.model):
+    if experiment.scaling.cluster is None and in_one_program(experiment, extras.model):
         if config.workers is not None:
             raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")
         finished = _train_seeds(experiment, None, console)

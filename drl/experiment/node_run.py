@@ -1,5 +1,6 @@
 """One run in a process on a node of a cluster. The driver's side is `cluster_runs.py`."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ class Order(NamedTuple):
     place: str  # where the run's folder is made
     folder: str | None  # of a run that goes on
     after: bytes  # an `After`, or None, packed
+    command: list[str]  # of the driver, for `run.json`
 
 
 class Progress(NamedTuple):
@@ -45,7 +47,7 @@ def work(pipe: Connection) -> None:
     import drl.experiment.launch  # noqa: F401 (slow, while the driver sends the order)
 
     order: Order = pipe.recv()
-    folders = list[Path]()
+    sys.argv, folders = order.command, list[Path]()
 
     def saved(folder: Path) -> None:
         folders.append(folder)

@@ -23,6 +23,11 @@ class ScalingConfig:
     collector_restarts: int = 3  # how often all collectors together may be started again
     num_learners: int = 1  # processes of the cluster that share every update; experimental
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether a run is a process of the cluster, not one here that has collectors or learners there."""
+        return self.cluster is not None and not self.num_collectors and self.num_learners == 1
+
     def __post_init__(self) -> None:
         require(self, "local, auto or an address", "cluster", lambda x: x.strip() != "")
         require(self, "a URL such as s3://bucket/runs", "results_url", lambda x: "://" in x)
