@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from drl.core.errors import UnusableFile
+from drl.core.safe_files import ARRIVING
 
 PIECE = 32 << 20  # bytes that are sent at once
-ARRIVING = ".arriving"  # folder of what is not in place yet
 LAST = ("card.json", "state.json")  # they name other files, which must be there before them
 
 

@@ -187,8 +187,8 @@ def _temporary_folder() -> Path:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    lock = os.open(folder / ".host.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    fcntl.lockf(lock, fcntl.LOCK_EX)
+    held = os.open(folder / ".host.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.lockf(held, fcntl.LOCK_EX)
     (folder / ".host.new").rename(folder / ".host")  # others see it only when it is locked
     return folder
 
@@ -244,6 +244,9 @@ class NodeProcess:
     def begin_to_close(self) -> list[Any]:
         """What to wait for before `kill`."""
         return [] if self.lost or self.ready is None else [self._host.close.remote()]
+
+    def close(self) -> None:
+        close([self])
 
     def kill(self) -> None:
         with contextlib.suppress(Exception):  # it is gone
@@ -302,4 +305,6 @@ def close(processes: Sequence[NodeProcess]) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[:200]
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[
+        :200
+    ]

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drl.core.errors import BadInput, MissingExtra
 
@@ -89,7 +89,9 @@ def _connect(ray: "ModuleType", address: str, num_cpus: int | None, folder: str)
             versions = " and this is ".join(
                 ", ".join(f"{name} {version}" for name, version in each) for each in (found[:2], found[2:4]) if each
             )
-            raise BadInput(f"cluster {address!r} has {versions or said[:200]}; install the same on all nodes") from error
+            raise BadInput(
+                f"cluster {address!r} has {versions or said[:200]}; install the same on all nodes"
+            ) from error
         what = "cannot be started" if address == "local" else "cannot be reached; start one: ray start --head"
         raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {said[:200]}") from error
 
@@ -98,7 +100,9 @@ def _check_address(address: str) -> None:
     """Raise at once if nobody listens there; Ray would wait for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "://" in address:
-        raise BadInput(f"cluster is {address!r}; expected local, auto or HOST:PORT of a head node, such as 10.0.0.1:6379")
+        raise BadInput(
+            f"cluster is {address!r}; expected local, auto or HOST:PORT of a head node, such as 10.0.0.1:6379"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -150,7 +154,8 @@ def _same_handlers() -> Iterator[None]:
 
 def _forget_token() -> None:
     """Ray keeps the first token and mode that it has read."""
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[import-untyped]
+    from ray import _raylet
 
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    loaded: Any = _raylet
+    loaded.Config.initialize("")
+    loaded.AuthenticationTokenLoader.instance().reset_cache()

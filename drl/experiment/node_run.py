@@ -15,7 +15,7 @@ from drl.core.errors import DrlError, Interrupted
 from drl.core.log import Log
 from drl.core.specs import PlainDict
 from drl.experiment.config import RunConfig
-from drl.experiment.extras import Extras, Stage
+from drl.experiment.extras import Stage
 from drl.experiment.finished import Finished
 from drl.experiment.packed_run import Answer, PackedRun
 from drl.experiment.run_folder import is_in_use

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import sys
 import weakref
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 import drl
 from drl.core.agent_files import find_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.safe_files import check_folder, is_inside, read_inside, remove_drafts, write_atomically
+from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, remove_drafts, write_atomically
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
@@ -71,6 +72,7 @@ class Run:
             (folder / part).mkdir(exist_ok=True)
         for part in (".", "models", "plots", "videos"):
             remove_drafts(folder / part)
+        shutil.rmtree(folder / ARRIVING, ignore_errors=True)
         return run
 
     def note(self, **entries: object) -> None:

@@ -40,7 +40,9 @@ class ScalingConfig:
             raise BadInput(f"{name} is {getattr(self, name)} without a cluster; add --cluster local")
         for name, default in (("cpus_per_run", 1.0), ("gpus_per_run", 0.0), ("results_url", None)):
             if self.cluster is None and getattr(self, name) != default:
-                raise BadInput(f"{name} is {getattr(self, name)} without a cluster; add --cluster local, or leave it out")
+                raise BadInput(
+                    f"{name} is {getattr(self, name)} without a cluster; add --cluster local, or leave it out"
+                )
         for name in ("env_blocks", "async_collectors"):
             if getattr(self, name) and not self.num_collectors:
                 raise BadInput(f"{name} is for collectors; add --num-collectors 2, or leave it out")

@@ -53,8 +53,8 @@ class SearchConfig:
     pruner: str = "median"  # stops weak trials early: median · hyperband · none
     storage: str | None = None  # URL, or a file ending in .db or .log; default: results/<name>/study.db
     n_jobs: int = 1  # trials in parallel, each in its own process; 0: one after another in this process
-    # Where these processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
-    # ADDRESS of a Ray cluster; None: on this machine without Ray.
+    # Where they run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) · ADDRESS
+    # of a Ray cluster; None: on this machine without Ray.
     cluster: str | None = None
     cpus_per_run: float = 1.0  # cores that a cluster reserves for each trial
     gpus_per_run: float = 0.0  # the same for GPUs

@@ -205,7 +205,8 @@ class Crew:
 
     def _wait(self) -> Sequence[object]:
         """The pipes of those who say something."""
-        return multiprocessing.connection.wait([worker.pipe for worker, _ in self.busy.values()], POLL_SECONDS)
+        pipes: list[Any] = [worker.pipe for worker, _ in self.busy.values()]
+        return multiprocessing.connection.wait(pipes, POLL_SECONDS)
 
     def _start(self, job: Job) -> None:
         worker = self.idle.pop() if self.idle else LocalWorker()
@@ -262,8 +263,10 @@ class Pipe(Protocol):
 
 
 class Worker(Protocol):
-    pipe: Pipe
     heard: float  # when its last message came
+
+    @property
+    def pipe(self) -> Pipe: ...
 
     def close(self) -> int | None:
         """End the process and return its exit code."""

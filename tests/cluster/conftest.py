@@ -1,5 +1,6 @@
 """Three nodes on this machine, for all tests of a module."""
 
+import contextlib
 import json
 import os
 import sys
@@ -27,7 +28,9 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(True, head_node_args={"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False})
+        self.cluster = Cluster(
+            True, head_node_args={"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False}
+        )
         self.others = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
 
     @property
@@ -43,7 +46,6 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    before = descendants(os.getpid())
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (TOKEN | ray_cluster.ONLY_LOOPBACK | {"PYTHONPATH": str(ROOT)}).items():
             patch.setenv(name, value)
@@ -58,7 +60,7 @@ def nodes() -> Iterator[Nodes]:
             finally:
                 listening = foreign_ports()
                 cluster.cluster.shutdown()
-    until(lambda: descendants(os.getpid()) <= before)
+    until(lambda: not [words for words in commands().values() if "ray" in words or "run_program" in words])
     assert not listening
 
 
@@ -87,6 +89,15 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def commands() -> dict[int, str]:
+    """How the processes that this one has started were started."""
+    found = {}
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
+    return found
+
+
 def foreign_ports() -> list[str]:
     """Ports of our processes that others than this machine can reach."""
     own = {os.getpid(), *descendants(os.getpid())}
@@ -101,7 +112,9 @@ def foreign_ports() -> list[str]:
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
-            loopback = local.startswith(("0100007F:", "0000000000000000FFFF00000100007F:", "00000000000000000000000001000000:"))
+            loopback = local.startswith(
+                ("0100007F:", "0000000000000000FFFF00000100007F:", "00000000000000000000000001000000:")
+            )
             if state == "0A" and rest[5] in sockets and not loopback:
                 open_to_all.append(local)
     return open_to_all

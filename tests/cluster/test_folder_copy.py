@@ -11,8 +11,12 @@ from drl.core.safe_files import write_atomically
 
 
 def tree(folder):
-    paths = (path for path in folder.rglob("*") if not path.name.startswith("."))
-    return {path.relative_to(folder).as_posix(): path.is_file() and path.read_bytes() for path in paths}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: path.is_file() and path.read_bytes()
+        for name, path in paths.items()
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
 
 
 def sent(outgoing, incoming):

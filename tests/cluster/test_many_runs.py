@@ -1,14 +1,19 @@
-"""Seeds on three nodes, of which one is killed and another one joins."""
+"""Seeds and a search on three nodes, of which one is killed and another one joins; signals; a driver that is killed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
-from conftest import SLOW_FLAGS, records, rows, until, weights
+from conftest import ROOT, SLOW_FLAGS, commands, records, rows, until, weights
 
 from drl.cli.entry import main
-from drl.experiment import cluster_runs
-from drl.experiment.launch import is_unfinished
+from drl.experiment.run_folder import is_in_use
+from drl.search.run_search import SearchConfig, search
+from drl.search.search_worker import Job, run_job
 
 PPO = ["train", "ppo", *SLOW_FLAGS.split()]
 
@@ -17,50 +22,135 @@ PPO = ["train", "ppo", *SLOW_FLAGS.split()]
 def undisturbed(tmp_path_factory):
     """The same seeds on this machine, without a cluster."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    for seed in range(3):
-        assert main([*PPO, "--seed", str(seed), "--results-dir", str(folder)]) == 0
+    assert main([*PPO, "--num-seeds", "3", "--results-dir", str(folder)]) == 0
     return records(folder)
 
 
-def files(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if "step_" not in path.name}
+@pytest.fixture
+def disturbed():
+    """Does something beside the test, and waits for its end."""
+    threads = []
+
+    def begin(work):
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    yield begin
+    for thread in threads:
+        thread.join()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_seeds_go_on_when_a_node_dies(nodes, undisturbed, tmp_path, monkeypatch, shared):
-    if not shared:
-        monkeypatch.setattr(cluster_runs.ClusterRuns, "_start", unshared)
-    results = tmp_path / "results"
-    have = lambda: len(list(results.rglob("checkpoints/step_*/state.json")))  # noqa: E731
+def checkpoints(folder):
+    return list(folder.rglob("checkpoints/step_*/state.json"))
+
+
+def names(folder):
+    """Of all files but those with a step, a checksum or a time in their name."""
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {name for name in found if not any(part in name for part in ("step_", "weights-", "tfevents"))}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_seeds_go_on_when_a_node_dies(nodes, undisturbed, disturbed, tmp_path, shared):
+    """With a URL everything comes back through the driver, as from nodes that do not see its folder."""
+    results, url = tmp_path / "results", tmp_path / "url"
+    flags = ["--num-seeds", "3", "--cluster", nodes.address, "--results-dir", str(results)]
+    flags += [] if shared else ["--results-url", url.as_uri()]
 
     def disturb():
-        until(lambda: have() >= 3)
+        until(lambda: len({file.parents[2] for file in checkpoints(results)}) == 3)
         nodes.kill_one()
         nodes.add_one()
 
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        assert main([*PPO, "--num-seeds", "3", "--cluster", nodes.address, "--results-dir", str(results)]) == 0
-    finally:
-        thread.join()
+    disturbed(disturb)
+    assert main([*PPO, *flags]) == 0
     runs = records(results)
     assert sorted(runs) == [0, 1, 2]
-    resumed = 0
     for seed, folder in runs.items():
         assert rows(folder) == rows(undisturbed[seed])
         assert weights(folder) == weights(undisturbed[seed])
-        record = json.loads((folder / "run.json").read_text())
-        assert record["status"] == "finished"
-        assert all(each["resumed"] == "exact" for each in record.get("resumed", []))
-        assert "train" in record["command"][1:] or record["command"]
-        resumed += "resumed" in record
-        assert not is_unfinished(folder)
-        names = {path.split("/")[-1] for path in files(folder)}
-        assert names == {path.split("/")[-1] for path in files(undisturbed[seed])} - {"x"} or weights
-    assert resumed == 1
+        assert names(folder) == names(undisturbed[seed])
+        if not shared:
+            copy = url / folder.relative_to(results)
+            assert names(copy) == names(folder) - {".lock"}
+            assert all((copy / name).read_bytes() == (folder / name).read_bytes() for name in names(copy))
+    told = [json.loads((folder / "run.json").read_text()) for folder in runs.values()]
+    assert [record["status"] for record in told] == ["finished"] * 3
+    assert [[each["resumed"] for each in record["resumed"]] for record in told if "resumed" in record] == [["exact"]]
     assert not list(results.glob(".*"))
 
 
-def unshared(runs, job):
-    return cluster_runs.NodeProcess(runs.ray, cluster_runs.WORK, runs.needs)
+def test_a_search_goes_on_when_a_node_dies(nodes, disturbed, tmp_path, monkeypatch):
+    """Its trials have the scores that they have elsewhere."""
+    asked = []
+    monkeypatch.setattr("drl.search.run_search._Plan.job", watched := _watch(asked))
+    assert watched
+    settings = {"num_envs": 2, "rollout_length": 16, "hidden_sizes": [8], "epochs": 1, "minibatches": 1}
+    settings |= {"vectorization": "sync", "compile": "off"}
+
+    def disturb():
+        until(lambda: len(asked) >= 3)
+        nodes.kill_one()
+        nodes.add_one()
+
+    disturbed(disturb)
+    config = SearchConfig(
+        env="tests.cluster.waiting_env:Waiting-v0", n_trials=5, n_jobs=3, num_timesteps_per_trial=512, reports=4,
+        evaluation_episodes=1, rerun_best=1, rerun_seeds=1, plots=False, quiet=True, results_dir=str(tmp_path),
+        cluster=nodes.address,
+    )  # fmt: skip
+    result = search("ppo", config, settings)
+    assert result.counts["complete"] + result.counts["pruned"] == 5
+    assert not result.counts["lost"]
+    job = next(job for job in asked if job.number == result.ranking[-1].number)
+    assert run_job(job, lambda *_: False, lambda: False).score == result.ranking[-1].score
+
+
+def _watch(asked):
+    from drl.search.run_search import _Plan
+
+    real = _Plan.job
+
+    def job(plan, *arguments) -> Job:
+        asked.append(real(plan, *arguments))
+        return asked[-1]
+
+    return job
+
+
+def command(nodes, folder, *flags):
+    """The driver as a process of its own."""
+    words = [sys.executable, "-m", "drl.cli.entry", *PPO, "--cluster", nodes.address, "--results-dir", str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*words, *flags], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_signal_saves_every_run(nodes, undisturbed, tmp_path):
+    endless = ["--total-timesteps", "1000000000", "--checkpoint-every", "128"]
+    url = ["--results-url", (tmp_path / "url").as_uri()]
+    with command(nodes, tmp_path / "results", "--num-seeds", "2", *endless, *url) as process:
+        until(lambda: len({file.parents[2] for file in checkpoints(tmp_path / "results")}) == 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    for seed, folder in records(tmp_path / "results").items():
+        record = json.loads((folder / "run.json").read_text())
+        assert record["status"] == "terminated"
+        assert record["env_steps"] > 128
+        assert f"step_{record['env_steps']:012d}" in os.listdir(folder / "checkpoints"), "the last step is saved"
+        assert not is_in_use(folder)
+        assert rows(folder)[:2] == rows(undisturbed[seed])[:2]
+    until(lambda: not training())
+
+
+def test_a_driver_that_is_killed_leaves_no_process(nodes, tmp_path):
+    with command(nodes, tmp_path, "--num-seeds", "2", "--total-timesteps", "1000000000") as process:
+        until(lambda: len(checkpoints(tmp_path)) >= 2)
+        assert len(training()) == 2
+        process.kill()
+    until(lambda: not training())
+    assert not any(is_in_use(folder) for folder in records(tmp_path).values())
+
+
+def training():
+    """The processes that train."""
+    return [pid for pid, words in commands().items() if "run_program" in words]
