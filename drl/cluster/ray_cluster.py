@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 # Read by Ray when it is imported: nothing is reported to its makers, and GPUs are hidden only from tasks that say so.
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-ONLY_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's switch for machines without a cluster: 127.0.0.1
+LOCAL = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for machines without a cluster: 127.0.0.1 only
+    "RAY_worker_niceness": "0",  # runs are as important as they are without Ray
+}
 CONNECT_SECONDS = 5.0  # to the address of a cluster
 PREFIX = "drl_ray_"  # of the folder with sockets and logs
 
@@ -57,7 +60,7 @@ def import_ray(address: str) -> "ModuleType":
     """Ray, with our settings. A cluster for one command listens on 127.0.0.1 only."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     if address == "local":
-        os.environ.update(ONLY_LOOPBACK)
+        os.environ.update(LOCAL)
     try:
         import ray
     except ImportError as error:

@@ -20,6 +20,7 @@ from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, clo
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
 from drl.core.errors import BadInput, Interrupted
+from drl.experiment.boards import check_server
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.node_run import After, Order, Progress
@@ -51,8 +52,10 @@ def train_on_cluster(
 ) -> Iterator[tuple[RunJob, Answer]]:
     """Jobs and answers, as runs end. A signal is passed on: every run is saved where it is, and no other begins."""
     assert scaling.cluster is not None
+    if not scaling.runs_elsewhere:
+        raise BadInput("several runs on a cluster have one process each; leave num_collectors and num_learners out")
     for job in jobs:
-        _check(job.experiment)
+        check_server(job.experiment.run.mlflow_experiment)
     if scaling.results_url is not None:
         check_url(scaling.results_url)
     needs = Needs(scaling.cpus_per_run, scaling.gpus_per_run)
@@ -67,14 +70,6 @@ def train_on_cluster(
         yield from runs.train(jobs, at_a_time or len(jobs))
         if signals.seen is not None and not runs.ended:
             raise Interrupted(signals.seen)
-
-
-def _check(experiment: Experiment) -> None:
-    config, scaling = experiment.run, experiment.scaling
-    if scaling.num_collectors or scaling.num_learners > 1:
-        raise BadInput("several runs on a cluster have one process each; leave num_collectors and num_learners out")
-    if config.mlflow_experiment is not None and not os.environ.get("MLFLOW_TRACKING_URI"):
-        raise BadInput("mlflow_experiment on a cluster needs a server that all nodes reach; set MLFLOW_TRACKING_URI")
 
 
 @dataclass

@@ -19,7 +19,7 @@ from drl.core.errors import BadInput, EnvFailed, did_you_mean
 from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.boards import check_boards
+from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
@@ -238,6 +238,8 @@ class _Plan:
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
         check_boards(run)
+        if config.cluster is not None:
+            check_server(run.mlflow_experiment)
         with make_vec_env(
             run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:

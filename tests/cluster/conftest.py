@@ -47,7 +47,7 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (TOKEN | ray_cluster.ONLY_LOOPBACK | {"PYTHONPATH": str(ROOT)}).items():
+        for name, value in (TOKEN | ray_cluster.LOCAL | {"PYTHONPATH": str(ROOT)}).items():
             patch.setenv(name, value)
         ray_cluster.import_ray("local")
         ray_cluster._forget_token()
