@@ -64,7 +64,7 @@ def nodes() -> Iterator[Nodes]:
     assert not listening
 
 
-def until(condition, seconds=60.0):
+def until(condition, seconds=240.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

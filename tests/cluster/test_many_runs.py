@@ -1,5 +1,6 @@
 """Seeds and a search on three nodes, of which one is killed and another one joins; signals; a driver that is killed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -40,8 +41,9 @@ def disturbed():
         thread.join()
 
 
-def checkpoints(folder):
-    return list(folder.rglob("checkpoints/step_*/state.json"))
+def saved(folder):
+    """Runs that have a checkpoint."""
+    return {file.parents[2] for file in folder.rglob("checkpoints/step_*/state.json")}
 
 
 def names(folder):
@@ -58,7 +60,7 @@ def test_seeds_go_on_when_a_node_dies(nodes, undisturbed, disturbed, tmp_path, s
     flags += [] if shared else ["--results-url", url.as_uri()]
 
     def disturb():
-        until(lambda: len({file.parents[2] for file in checkpoints(results)}) == 3)
+        until(lambda: len(saved(results)) == 3)
         nodes.kill_one()
         nodes.add_one()
 
@@ -118,33 +120,38 @@ def _watch(asked):
     return job
 
 
+@contextlib.contextmanager
 def command(nodes, folder, *flags):
     """The driver as a process of its own."""
     words = [sys.executable, "-m", "drl.cli.entry", *PPO, "--cluster", nodes.address, "--results-dir", str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*words, *flags], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    with subprocess.Popen([*words, *flags], env=environment, **quiet) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def test_a_signal_saves_every_run(nodes, undisturbed, tmp_path):
+def test_a_signal_saves_every_run(nodes, tmp_path):
     endless = ["--total-timesteps", "1000000000", "--checkpoint-every", "128"]
     url = ["--results-url", (tmp_path / "url").as_uri()]
     with command(nodes, tmp_path / "results", "--num-seeds", "2", *endless, *url) as process:
-        until(lambda: len({file.parents[2] for file in checkpoints(tmp_path / "results")}) == 2)
+        until(lambda: len(saved(tmp_path / "results")) == 2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM
-    for seed, folder in records(tmp_path / "results").items():
+        assert process.wait(240) == 128 + signal.SIGTERM
+    for folder in records(tmp_path / "results").values():
         record = json.loads((folder / "run.json").read_text())
         assert record["status"] == "terminated"
         assert record["env_steps"] > 128
         assert f"step_{record['env_steps']:012d}" in os.listdir(folder / "checkpoints"), "the last step is saved"
         assert not is_in_use(folder)
-        assert rows(folder)[:2] == rows(undisturbed[seed])[:2]
     until(lambda: not training())
 
 
 def test_a_driver_that_is_killed_leaves_no_process(nodes, tmp_path):
     with command(nodes, tmp_path, "--num-seeds", "2", "--total-timesteps", "1000000000") as process:
-        until(lambda: len(checkpoints(tmp_path)) >= 2)
+        until(lambda: len(saved(tmp_path)) == 2)
         assert len(training()) == 2
         process.kill()
     until(lambda: not training())
