@@ -13,9 +13,11 @@ import pytest
 from drl.cluster import ray_cluster
 
 sys.path.insert(0, str(Path(__file__).parent))
+LONG = os.environ.get("DRL_FAULTS") == "long"  # `make faults`
 ROOT = Path(__file__).parents[2]
 # A node counts as dead after five seconds.
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+MARK = f"DRL_TESTS={os.getpid()}".encode()  # in the environment of every process that these tests start
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
 SLOW_FLAGS = "--no-preset --env tests.cluster.waiting_env:Waiting-v0 --num-envs 2 --vectorization sync --compile off"
 SLOW_FLAGS += " --hidden-sizes 8 --total-timesteps 1024 --rollout-length 32 --minibatches 2 --checkpoint-every 128"
@@ -44,8 +46,15 @@ class Nodes:
         self.others.append(self.cluster.add_node(num_cpus=1))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _marked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*MARK.decode().split("="))
+        yield
+
+
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(_marked: None) -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (TOKEN | ray_cluster.LOCAL | {"PYTHONPATH": str(ROOT)}).items():
             patch.setenv(name, value)
@@ -60,7 +69,7 @@ def nodes() -> Iterator[Nodes]:
             finally:
                 listening = foreign_ports()
                 cluster.cluster.shutdown()
-    until(lambda: not [words for words in commands().values() if "ray" in words or "run_program" in words])
+    until(lambda: not commands())
     assert not listening
 
 
@@ -71,36 +80,24 @@ def until(condition, seconds=240.0):
         time.sleep(0.02)
 
 
-def descendants(pid: int) -> set[int]:
-    """The processes that this one has started, and theirs."""
-    children: dict[int, list[int]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent, *_ = file.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if state != "Z":
-            children.setdefault(int(parent), []).append(int(file.parent.name))
-    found, todo = set[int](), [pid]
-    while todo:
-        new = children.get(todo.pop(), [])
-        found |= set(new)
-        todo += new
-    return found
-
-
 def commands() -> dict[int, str]:
-    """How the processes that this one has started were started."""
+    """How the processes of these tests were started, also those that have lost their parent."""
     found = {}
-    for pid in descendants(os.getpid()):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
-    return found
+            if MARK in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_text()
+    return {pid: words for pid, words in found.items() if "resource_tracker" not in words}  # of this process
+
+
+def training() -> list[int]:
+    """Those that train."""
+    return [pid for pid, words in commands().items() if "run_target" in words]
 
 
 def foreign_ports() -> list[str]:
     """Ports of our processes that others than this machine can reach."""
-    own = {os.getpid(), *descendants(os.getpid())}
+    own = {os.getpid(), *commands()}
     sockets = set[str]()
     for pid in own:
         for link in Path(f"/proc/{pid}/fd").glob("*"):

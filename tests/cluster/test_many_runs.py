@@ -9,12 +9,17 @@ import sys
 import threading
 
 import pytest
-from conftest import ROOT, SLOW_FLAGS, commands, records, rows, until, weights
+from conftest import LONG, ROOT, SLOW_FLAGS, records, rows, training, until, weights
 
+import drl
 from drl.cli.entry import main
+from drl.experiment import ablation
+from drl.experiment.config import Experiment
 from drl.experiment.run_folder import is_in_use
+from drl.experiment.seed_processes import SeedFailed
 from drl.search.run_search import SearchConfig, search
 from drl.search.search_worker import Job, run_job
+from tests.cluster.waiting_env import ExitingCartPole
 
 PPO = ["train", "ppo", *SLOW_FLAGS.split()]
 
@@ -43,7 +48,10 @@ def disturbed():
 
 def saved(folder):
     """Runs that have a checkpoint."""
-    return {file.parents[2] for file in folder.rglob("checkpoints/step_*/state.json")}
+    try:
+        return {file.parents[2] for file in folder.rglob("checkpoints/step_*/state.json")}
+    except FileNotFoundError:  # an old one was just deleted
+        return set()
 
 
 def names(folder):
@@ -52,7 +60,7 @@ def names(folder):
     return {name for name in found if not any(part in name for part in ("step_", "weights-", "tfevents"))}
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [False, True] if LONG else [False])
 def test_seeds_go_on_when_a_node_dies(nodes, undisturbed, disturbed, tmp_path, shared):
     """With a URL everything comes back through the driver, as from nodes that do not see its folder."""
     results, url = tmp_path / "results", tmp_path / "url"
@@ -120,6 +128,30 @@ def _watch(asked):
     return job
 
 
+def test_an_ablation_has_the_scores_of_one_machine(nodes, tmp_path, monkeypatch):
+    two = {"plain": {"double": False}, "full": {"double": True}}
+    monkeypatch.setattr(ablation, "variants", lambda switches: two)
+    monkeypatch.setattr(ablation, "draw_ablation", lambda *_: None)
+    tiny = {"algorithm": "dqn", "env": "drl/Match-v0", "total_timesteps": 120, "warmup": 20, "batch_size": 16}
+    tiny |= {"num_envs": 1, "quiet": True, "name": "parts", "compile": "off", "updates_per_log": 50}
+    base = Experiment.from_flat(tiny | {"results_dir": str(tmp_path), "cluster": nodes.address}, "test")
+    folder, table = ablation.ablate(base, seeds=1, episodes=3)
+    assert {row["variant"] for row in table} == set(two)
+    assert len(list(folder.glob("*/*/run.json"))) == 2
+    elsewhere = Experiment.from_flat(tiny | {"results_dir": str(tmp_path / "here")}, "test")
+    score = ablation._run(elsewhere, tmp_path / "here", "full", 0, 3)
+    assert score == next(row["mean_return"] for row in table if row["variant"] == "full")
+
+
+def test_a_process_that_exits_is_told_and_not_repeated(nodes, tmp_path):
+    """The environment is an object of this process."""
+    quiet = {"results_dir": str(tmp_path), "console": False, "vectorization": "sync"}
+    with pytest.raises(SeedFailed, match="seed 5: its process ended with exit code 7"):
+        drl.train_seeds("ppo", env=lambda: ExitingCartPole(), seeds=[5], cluster=nodes.address, **quiet)
+    (record,) = tmp_path.rglob("run.json")
+    assert json.loads(record.read_text())["status"] == "unfinished"
+
+
 @contextlib.contextmanager
 def command(nodes, folder, *flags):
     """The driver as a process of its own."""
@@ -155,9 +187,5 @@ def test_a_driver_that_is_killed_leaves_no_process(nodes, tmp_path):
         assert len(training()) == 2
         process.kill()
     until(lambda: not training())
+    assert len(records(tmp_path)) == 2
     assert not any(is_in_use(folder) for folder in records(tmp_path).values())
-
-
-def training():
-    """The processes that train."""
-    return [pid for pid, words in commands().items() if "run_program" in words]

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from conftest import SLOW_FLAGS, commands, records, rows, until, weights
+from conftest import LONG, SLOW_FLAGS, commands, records, rows, training, until, weights
 
 from drl.cli.entry import main
 
@@ -15,7 +15,7 @@ KILLS = 12
 SEEDS = 4
 PPO = ["train", "ppo", *SLOW_FLAGS.split(), "--num-seeds", str(SEEDS)]
 
-pytestmark = pytest.mark.skipif(os.environ.get("DRL_FAULTS") != "long", reason="DRL_FAULTS=long")
+pytestmark = pytest.mark.skipif(not LONG, reason="DRL_FAULTS=long")
 
 
 def kill_a_host(rng):
@@ -58,4 +58,4 @@ def test_no_mismatch_and_no_orphan(nodes, tmp_path, shared):
         for seed, folder in runs.items():
             assert rows(folder) == rows(undisturbed[seed])
             assert weights(folder) == weights(undisturbed[seed])
-        until(lambda: not [words for words in commands().values() if "run_program" in words])
+        until(lambda: not training())

@@ -1,5 +1,6 @@
 """CartPole that waits in every step, so that a run lasts long enough to be disturbed, on any machine."""
 
+import os
 import time
 
 import gymnasium as gym
@@ -14,6 +15,11 @@ class WaitingCartPole(CartPoleEnv):
     def step(self, action):
         time.sleep(self.seconds)
         return super().step(action)
+
+
+class ExitingCartPole(CartPoleEnv):
+    def step(self, action):
+        os._exit(7)
 
 
 if "Waiting-v0" not in gym.registry:  # pytest may have imported this file under another name
