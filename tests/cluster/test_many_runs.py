@@ -188,4 +188,4 @@ def test_a_driver_that_is_killed_leaves_no_process(nodes, tmp_path):
         process.kill()
     until(lambda: not training())
     assert len(records(tmp_path)) == 2
-    assert not any(is_in_use(folder) for folder in records(tmp_path).values())
+    until(lambda: not any(is_in_use(folder) for folder in records(tmp_path).values()))
