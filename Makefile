@@ -28,7 +28,7 @@ real-worlds: $(VENV)/.worlds  ## environments of other packages: one tiny traini
 
 faults: $(VENV)/.dev  ## every fault of tests/faults, at most an hour; prints a table
 	rm -f .faults.jsonl
-	DRL_FAULTS=long DRL_FAULTS_RECORD=$(CURDIR)/.faults.jsonl $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/faults; \
+	DRL_FAULTS=long DRL_FAULTS_RECORD=$(CURDIR)/.faults.jsonl $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/faults tests/cluster/test_random_kills.py; \
 	status=$$?; $(BIN)/python tests/faults/table.py .faults.jsonl; exit $$status
 
 mutants: $(VENV)/.dev  ## bugs put back in on purpose: each must fail a default test

@@ -2,6 +2,7 @@
 
     python benchmarks/learning.py ppo CartPole-v1 --goal 475 --seeds 20 [--first-seed 1000] [--workers 2]
     python benchmarks/learning.py ppo CartPole-v1 --goal 475 --engine jax --seeds 100 --at-once
+    python benchmarks/learning.py ppo CartPole-v1 --goal 475 --seeds 100 --cluster auto [--cpus-per-run 1]
     python benchmarks/learning.py dqn FrozenLake-v1 --episodes 1000 --record
 
 Prints one row for `benchmarks/RESULTS.md`: how many seeds reached the goal and the worst of them, not the mean alone.
@@ -12,13 +13,20 @@ to `drl train`. `--record` keeps the result with the preset, for `drl list prese
 import argparse
 import concurrent.futures
 import datetime
+import functools
 import shlex
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from drl.envs.env_config import EnvConfig
+    from drl.experiment.finished import Finished
+
+QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-every", "0"]
 # What may differ from a preset in a record: where it is computed, and the budget, which the table shows.
 ALLOWED_IN_RECORDS = {"--engine", "--vectorization", "--total-timesteps"}
 
@@ -29,26 +37,64 @@ def train_and_evaluate(
     """Quiet runs in a temporary folder, then evaluations on environments they never saw. Several seeds: in one
     program."""
     from drl.cli.train import read_experiment
-    from drl.experiment.evaluation import evaluate
     from drl.experiment.launch import train, train_seeds
 
     with tempfile.TemporaryDirectory() as folder:
-        quiet = ["--results-dir", folder, "--quiet", "--no-plots", "--no-video", "--no-tensorboard"]
-        never = ["--evaluate-every", "0", "--checkpoint-every", "0", "--keep-checkpoints", "0"]
+        quiet = ["--results-dir", folder, *QUIET]
+        never = ["--checkpoint-every", "0", "--keep-checkpoints", "0"]
         numbers = ["--seed", str(seeds[0]), "--num-seeds", str(len(seeds))]
         experiment, _ = read_experiment(algorithm, ["--env", env, *numbers, *quiet, *never, *flags])
         started, cpu_started = time.perf_counter(), time.process_time()
         finished = train_seeds(experiment, console=False) if len(seeds) > 1 else [train(experiment)]
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    results = []
-    for seed, each in zip(seeds, finished, strict=True):
-        assert each.log is not None
-        summary = evaluate(each.agent, experiment.run.env_config, episodes, seed=10_000 + seed).summary()
-        training_return = each.log.recent.get("mean_ep_return", float("nan"))
-        steps = {"env_steps": each.log.env_steps, "seconds": seconds, "cpu_seconds": cpu_seconds}
-        scores = {"evaluation": summary["mean_return"], "success": summary.get("success_rate", float("nan"))}
-        results.append(scores | {"training": training_return} | steps)
-    return results
+    times = {"seconds": seconds, "cpu_seconds": cpu_seconds}
+    env_config = experiment.run.env_config
+    return [scores(each, env_config, seed, episodes) | times for seed, each in zip(seeds, finished, strict=True)]
+
+
+def scores(finished: "Finished", env: "EnvConfig", seed: int, episodes: int) -> dict[str, float]:
+    """What a run reached, and on environments it never saw."""
+    from drl.experiment.evaluation import evaluate
+    from drl.tracking.files import read_metrics
+
+    summary = evaluate(finished.agent, env, episodes, seed=10_000 + seed).summary()
+    found = {"evaluation": summary["mean_return"], "success": summary.get("success_rate", float("nan"))}
+    if finished.log is not None:
+        recent, env_steps = finished.log.recent.get("mean_ep_return"), finished.log.env_steps
+    else:  # the run was lost after its last log, and went on elsewhere
+        last = read_metrics(finished.folder / "metrics.jsonl")[-1]
+        recent, env_steps = last.get("recent/mean_ep_return"), int(last["env_steps"])
+    return found | {"training": float("nan") if recent is None else recent, "env_steps": env_steps}
+
+
+def scores_of_a_node(finished: "Finished", env: "EnvConfig", seed: int, episodes: int) -> dict[str, float]:
+    """The same with times: of all processes of the run, and of this one."""
+    seconds = sum(float(str(each)) for each in finished.metrics.get("time/time_elapsed", []) if each is not None)
+    return scores(finished, env, seed, episodes) | {"seconds": seconds, "cpu_seconds": time.process_time()}
+
+
+def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]) -> list[dict[str, float]]:
+    """A run for each seed on the nodes of a cluster."""
+    from drl.cli.train import read_experiment
+    from drl.experiment.cluster_runs import RunJob, train_on_cluster
+    from drl.experiment.scaling_config import ScalingConfig
+    from drl.tracking.job_table import JobTable
+
+    given = (arguments.cluster, arguments.cpus_per_run, arguments.gpus_per_run)
+    scaling, jobs, results = ScalingConfig(cluster=given[0], cpus_per_run=given[1], gpus_per_run=given[2]), [], {}
+    with tempfile.TemporaryDirectory() as folder, JobTable() as table:
+        for seed in seeds:
+            words = ["--env", arguments.env, "--seed", str(seed), "--results-dir", folder, *QUIET]
+            experiment, _ = read_experiment(arguments.algorithm, [*words, "--keep-checkpoints", "1", *flags])
+            about = {"env": experiment.run.env_config, "seed": seed, "episodes": arguments.episodes}
+            jobs.append(RunJob(f"seed {seed}", experiment, after=functools.partial(scores_of_a_node, **about)))
+        table.begin(f"{len(seeds)} seeds", len(seeds))
+        for job, answer in train_on_cluster(jobs, scaling, table):
+            if answer.result is None:
+                raise SystemExit(f"{job.name}: {answer.error or answer.status}")
+            results[job.name] = answer.result
+            table.advance(f"{job.name}: {answer.result['evaluation']:.2f}")
+    return [results[f"seed {seed}"] for seed in seeds]
 
 
 def decimals(mean: float) -> int:
@@ -103,6 +149,9 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--at-once", action="store_true", help="all seeds in one program; for --engine jax")
+    parser.add_argument("--cluster", help="local, auto or the address of a Ray cluster; see docs/scaling.md")
+    parser.add_argument("--cpus-per-run", type=float, default=1.0)
+    parser.add_argument("--gpus-per-run", type=float, default=0.0)
     parser.add_argument("--record", nargs="?", type=Path, const=RECORDS, help="keep the result (in this file)")
     arguments, flags = parser.parse_known_args()
     if arguments.record:
@@ -111,12 +160,17 @@ def main() -> None:
             reason = f"without {' '.join(changed)}" if changed else "and this pair has none"
             parser.error(f"--record keeps results of a preset as it is, {reason}")
 
+    if arguments.cluster is not None and arguments.at_once:
+        parser.error("--at-once is one program, and --cluster a process for each seed; give one of them")
     seeds = list(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
     groups = [seeds] if arguments.at_once else [[seed] for seed in seeds]
-    with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
-        work = (arguments.algorithm, arguments.env, flags)
-        jobs = [pool.submit(train_and_evaluate, *work, group, arguments.episodes) for group in groups]
-        results = [result for job in jobs for result in job.result()]
+    if arguments.cluster is not None:
+        results = on_cluster(arguments, flags, seeds)
+    else:
+        with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
+            work = (arguments.algorithm, arguments.env, flags)
+            futures = [pool.submit(train_and_evaluate, *work, group, arguments.episodes) for group in groups]
+            results = [result for future in futures for result in future.result()]
     evaluation = np.array([result["evaluation"] for result in results])
     training = np.array([result["training"] for result in results])
     seconds = np.array([result["seconds"] for result in results])

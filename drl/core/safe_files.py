@@ -16,6 +16,7 @@ from drl.core.errors import UnusableFile
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
 MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
+ARRIVING = ".arriving"  # folder in a run's folder with what comes from another machine and is not in place yet
 DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.\w+")  # names that `draft_of` gives
 
 

@@ -1,10 +1,11 @@
 """Which boards a run has: TensorBoard, W&B, MLflow."""
 
 import importlib.util
+import os
 import secrets
 from pathlib import Path
 
-from drl.core.errors import MissingExtra
+from drl.core.errors import BadInput, MissingExtra
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.run_folder import Run
 from drl.tracking.board import Board
@@ -20,6 +21,12 @@ def check_boards(config: RunConfig) -> None:
         raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
     if config.mlflow_experiment is not None and importlib.util.find_spec("mlflow") is None:
         raise MissingExtra("tracking with MLflow", "mlflow", "mlflow")
+
+
+def check_server(mlflow_experiment: str | None) -> None:
+    """Raise if runs on other machines would each have an MLflow of their own."""
+    if mlflow_experiment is not None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise BadInput("mlflow_experiment on a cluster needs a server that all nodes reach; set MLFLOW_TRACKING_URI")
 
 
 def boards_of(experiment: Experiment, run: Run, group: str | None = None) -> list[Board]:

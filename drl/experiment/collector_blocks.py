@@ -18,8 +18,9 @@ from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
 from drl.experiment.building import learner_maker, set_exploration, start_engine
 from drl.experiment.config import Experiment
+from drl.experiment.extras import Extras
 from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.sent_experiment import SentExperiment
+from drl.experiment.packed_run import PackedRun, pack
 from drl.trainer.trainer import Collector
 
 DEFAULT_BLOCKS = 8
@@ -33,7 +34,7 @@ def open_collectors(experiment: Experiment, model: object = None) -> Iterator[Ra
     run, scaling = experiment.run, experiment.scaling
     assert scaling.cluster is not None  # checked with the settings
     steps = getattr(experiment.learner, "rollout_length", ASYNC_STEPS if scaling.async_collectors else 1)
-    make_blocks = functools.partial(make_run_blocks, SentExperiment.of(experiment, model))
+    make_blocks = functools.partial(make_run_blocks, pack(experiment, Extras(model)))
     with open_cluster(scaling.cluster, num_cpus=scaling.num_collectors + 1) as ray:
         collectors = RayCollectors(
             ray,
@@ -108,6 +109,7 @@ class RunBlocks:
         self.agent.load_state_dict(weights | agent_state(self.agent))
 
 
-def make_run_blocks(sent: SentExperiment) -> RunBlocks:
+def make_run_blocks(packed: PackedRun) -> RunBlocks:
     """In a collector's process."""
-    return RunBlocks(*sent.open())
+    experiment, extras = packed.unpack()
+    return RunBlocks(experiment, extras.model)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from drl.core.algorithms import find_algorithm
@@ -13,6 +14,10 @@ from drl.experiment.run_folder import Run
 
 MakeTrackers = Callable[[Run], Iterable[Tracker]] | Iterable[Tracker]
 Stage = Callable[[Iterator[Log]], Iterator[Log]]
+Saved = Callable[[Path], object]
+
+
+def _nothing(folder: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,8 @@ class Extras:
     model: object = None  # a module, or a function from specs to one; None: as the settings say
     trackers: MakeTrackers = ()
     stages: tuple[Stage, ...] = field(default=())  # between evaluation and tracking, the first one innermost
+    place: Path | None = None  # where the run's folder is made; None: in results_dir
+    saved: Saved = _nothing  # called with the run's folder when it is made, and after every checkpoint
 
     @classmethod
     def of(

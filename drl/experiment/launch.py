@@ -68,6 +68,8 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     """
     if len(experiment.run.all_seeds) > 1:
         raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
+    if experiment.scaling.runs_elsewhere:
+        return train_in_processes(experiment, extras, console)[0]
     return _train(experiment, None, extras, console)
 
 
@@ -95,7 +97,11 @@ def resume(
     experiment = experiment_of(folder, trust)
     if scaling:
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
-    extras = Extras.of(experiment, model, trackers, stages)
+    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+
+
+def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
+    """`resume`, with the settings of the run."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()
@@ -154,9 +160,9 @@ def is_unfinished(folder: Path) -> bool:
 
 def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> list[Finished]:
     """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
-    environment can be compiled, and processes otherwise."""
+    environment can be compiled, and processes otherwise; on a cluster always processes."""
     config = experiment.run
-    if in_one_program(experiment, extras.model):
+    if experiment.scaling.cluster is None and in_one_program(experiment, extras.model):
         if config.workers is not None:
             raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")
         finished = _train_seeds(experiment, None, console)
@@ -191,7 +197,7 @@ def _train(
         if origin is not None:
             _load(trainer, origin)  # before anything is written
         told = experiment if console else replace(experiment, run=replace(config, quiet=True))
-        run = resumed or _begin_run(experiment, trainer, told.run.quiet)
+        run = resumed or _begin_run(experiment, trainer, told.run.quiet, extras.place)
         stack.callback(run.close)
         if learners := trainer.notes.get("learners"):
             run.note(learners=learners)
@@ -200,8 +206,10 @@ def _train(
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
-        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras.stages)
+        session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
+        with signals.held():
+            extras.saved(run.folder)
         if resumed is not None:
             _continue(session)
         if origin is not None:
@@ -300,13 +308,13 @@ def _continue(session: Session) -> None:
         say(f"resumed: inexact: {trainer.inexact}")
 
 
-def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool) -> Run:
+def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: Path | None = None) -> Run:
     config = experiment.run
     name = config.name or re.sub(r"[^\w.-]+", "_", f"{config.env}_{experiment.algorithm}")
     settings, choice = experiment.to_flat(), trainer.notes.get("compile")
     if isinstance(choice, dict):  # written down, so that a run that continues or repeats this one does the same
         settings["compile"] = choice["choice"]
-    run = Run.create(name, settings, config.results_dir, config.seed)
+    run = Run.create(name, settings, place or config.results_dir, config.seed)
     run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
     if not quiet:
         envs = f"{config.num_envs} environments ({trainer.vectorization})"

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import sys
 import weakref
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 import drl
 from drl.core.agent_files import find_agent
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.safe_files import check_folder, is_inside, read_inside, remove_drafts, write_atomically
+from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, remove_drafts, write_atomically
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
@@ -40,7 +41,7 @@ class Run:
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = _new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
+        folder = new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
         for part in ("models", "plots", "videos"):
             (folder / part).mkdir()
         settings = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
@@ -71,6 +72,7 @@ class Run:
             (folder / part).mkdir(exist_ok=True)
         for part in (".", "models", "plots", "videos"):
             remove_drafts(folder / part)
+        shutil.rmtree(folder / ARRIVING, ignore_errors=True)
         return run
 
     def note(self, **entries: object) -> None:
@@ -115,7 +117,7 @@ class Run:
             self._lock = self._locked()
 
     def _locked(self) -> int:
-        lock = _lock(self.folder)
+        lock = lock_run(self.folder)
         self._locks.callback(os.close, lock)
         return lock
 
@@ -163,7 +165,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(folder: Path) -> int:
+def lock_run(folder: Path) -> int:
     """Held by the process that writes into a run's folder; it ends with the process, however that ends. Child processes
     do not inherit it."""
     try:
@@ -197,7 +199,7 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
-def _new_folder(parent: Path, run_id: str) -> Path:
+def new_folder(parent: Path, run_id: str) -> Path:
     """Create a new folder; runs that start in the same second get a number."""
     for attempt in range(1000):
         folder = parent / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")

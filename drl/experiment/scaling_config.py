@@ -13,6 +13,8 @@ class ScalingConfig:
     cluster: str | None = None
     cpus_per_run: float = 1.0  # cores that a cluster reserves for each run, of several seeds, trials or ablations
     gpus_per_run: float = 0.0  # the same for GPUs
+    # Where a second copy of every run's folder goes as it grows, such as s3://bucket/runs: any URL of fsspec.
+    results_url: str | None = None
     num_collectors: int = 0  # processes of the cluster that step the environments of one run; 0: the learner does
     # Groups of environments that are stepped and decided on together. The numbers of a run depend on them, not on how
     # many collectors share them. Default: 8, or num_envs if that is less.
@@ -21,8 +23,14 @@ class ScalingConfig:
     collector_restarts: int = 3  # how often all collectors together may be started again
     num_learners: int = 1  # processes of the cluster that share every update; experimental
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether a run is a process of the cluster, not one here that has collectors or learners there."""
+        return self.cluster is not None and not self.num_collectors and self.num_learners == 1
+
     def __post_init__(self) -> None:
         require(self, "local, auto or an address", "cluster", lambda x: x.strip() != "")
+        require(self, "a URL such as s3://bucket/runs", "results_url", lambda x: "://" in x)
         require(self, "a number above 0", "cpus_per_run", lambda x: x > 0)
         require(self, "a number of at least 0", "gpus_per_run", lambda x: x >= 0)
         require(self, "a whole number of at least 0", "num_collectors collector_restarts", lambda x: x >= 0)
@@ -30,6 +38,11 @@ class ScalingConfig:
         if self.cluster is None and (self.num_collectors or self.num_learners > 1):
             name = "num_collectors" if self.num_collectors else "num_learners"
             raise BadInput(f"{name} is {getattr(self, name)} without a cluster; add --cluster local")
-        for name in ("env_blocks", "async_collectors"):
-            if getattr(self, name) and not self.num_collectors:
+        for name, default in (("cpus_per_run", 1.0), ("gpus_per_run", 0.0), ("results_url", None)):
+            if self.cluster is None and getattr(self, name) != default:
+                raise BadInput(
+                    f"{name} is {getattr(self, name)} without a cluster; add --cluster local, or leave it out"
+                )
+        for name, unused in (("env_blocks", None), ("async_collectors", False), ("collector_restarts", 3)):
+            if getattr(self, name) != unused and not self.num_collectors:
                 raise BadInput(f"{name} is for collectors; add --num-collectors 2, or leave it out")

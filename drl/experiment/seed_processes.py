@@ -1,16 +1,14 @@
-"""Several seeds, each in a process of its own."""
+"""Several seeds, each in a process of its own: on this machine, or on the nodes of a cluster."""
 
 import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import NamedTuple
 
 from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
@@ -18,18 +16,9 @@ from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
-from drl.experiment.sent_experiment import SentExperiment
+from drl.experiment.packed_run import Answer, PackedRun, pack
 from drl.tracking.job_bar import JobBar
-
-
-class Answer(NamedTuple):
-    """What a process tells of its run: where it is and how it ended, or why there is none."""
-
-    folder: Path | None = None
-    status: str = "failed"
-    evaluation: dict[str, float] | None = None
-    error: str = ""
-    exit_code: int = 1
+from drl.tracking.job_table import JobTable
 
 
 class SeedFailed(DrlError):
@@ -39,14 +28,16 @@ class SeedFailed(DrlError):
 def train_in_processes(experiment: Experiment, extras: Extras, console: bool) -> list[Finished]:
     """Train every seed, `workers` at a time; the runs in the order of their seeds. A signal is passed on: every run is
     saved, and no other is started. If runs fail the others go on, and the first error is raised at the end."""
-    config, answers = experiment.run, dict[int, Answer]()
+    config, answers, quiet = experiment.run, dict[int, Answer](), experiment.run.quiet or not console
     seeds = config.all_seeds
     if config.wandb_project is not None or config.mlflow_experiment is not None:
         together = config.group or f"{experiment.algorithm}_{config.env}_seeds_{'_'.join(map(str, seeds))}"[:100]
         experiment = replace(experiment, run=replace(config, group=together))
-    with Processes(experiment, extras) as processes, JobBar(config.quiet or not console) as bar:
-        bar.begin(f"{len(seeds)} seeds", len(seeds), 0)
-        for seed, answer in processes.train(seeds, config.workers or os.cpu_count() or 1):
+    train = _here if experiment.scaling.cluster is None else _on_cluster
+    bar = JobBar(quiet) if experiment.scaling.cluster is None else JobTable(quiet)
+    with bar, contextlib.closing(train(experiment, extras, bar)) as ended:
+        bar.begin(f"{len(seeds)} seeds" if len(seeds) > 1 else "1 run", len(seeds), 0)
+        for seed, answer in ended:
             answers[seed] = answer
             score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
             bar.advance(f"seed {seed}: {answer.error or answer.status}{score}")
@@ -55,12 +46,28 @@ def train_in_processes(experiment: Experiment, extras: Extras, console: bool) ->
         error = SeedFailed(f"seed {seed}: {answer.error}")
         error.exit_code = answer.exit_code
         raise error
-    ended = [answers[seed] for seed in seeds if seed in answers]
-    runs = [(answer, answer.folder) for answer in ended if answer.folder is not None]
+    told = [answers[seed] for seed in seeds if seed in answers]
+    runs = [(answer, answer.folder) for answer in told if answer.folder is not None]
     model = extras.model if hasattr(extras.model, "parameters") else None
     return [
         Finished(folder, load_agent(folder, model), None, answer.status, answer.evaluation) for answer, folder in runs
     ]
+
+
+def _here(experiment: Experiment, extras: Extras, bar: JobBar) -> Generator[tuple[int, Answer]]:
+    with Processes(experiment, extras) as processes:
+        yield from processes.train(experiment.run.all_seeds, experiment.run.workers or os.cpu_count() or 1)
+
+
+def _on_cluster(experiment: Experiment, extras: Extras, bar: JobBar) -> Generator[tuple[int, Answer]]:
+    from drl.experiment.cluster_runs import RunJob, alone, train_on_cluster
+
+    assert isinstance(bar, JobTable)
+    config = experiment.run
+    each = {seed: replace(alone(experiment), run=config.with_seed(seed)) for seed in config.all_seeds}
+    jobs = [RunJob(f"seed {seed}", one, extras) for seed, one in each.items()]
+    for job, answer in train_on_cluster(jobs, experiment.scaling, bar, config.workers):
+        yield job.experiment.run.seed, answer
 
 
 class Processes:
@@ -99,7 +106,7 @@ class Processes:
         # Our threads would not survive a fork.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = start_child(context, work, theirs, SentExperiment.of(one, self.extras))
+        process = start_child(context, work, theirs, pack(one, self.extras))
         theirs.close()
         self.running[ours] = (seed, process)
 
@@ -123,16 +130,12 @@ def _answer(pipe: Connection, process: BaseProcess) -> Answer:
     return answer
 
 
-def work(pipe: Connection, sent: SentExperiment) -> None:
+def work(pipe: Connection, packed: PackedRun) -> None:
     """Body of a process: train one seed."""
     from drl.experiment.launch import train
 
     try:
-        experiment, extras = sent.open()
-        finished = train(experiment, extras, console=False)
+        finished = train(*packed.unpack(), console=False)
         pipe.send(Answer(finished.folder, finished.status, finished.evaluation))
-    except Interrupted:
-        pipe.send(Answer(error="stopped before it began", exit_code=130))
-    except Exception as error:
-        code = error.exit_code if isinstance(error, DrlError) else 1
-        pipe.send(Answer(error=f"{type(error).__name__}: {error}", exit_code=code))
+    except (Exception, Interrupted) as error:
+        pipe.send(Answer.of(error))

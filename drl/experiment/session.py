@@ -18,7 +18,7 @@ from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import Evaluation, evaluate
-from drl.experiment.extras import Stage
+from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
@@ -44,9 +44,9 @@ class Session:
         trackers: list[Tracker],
         boards: list[Board],  # they get plots and videos as well
         signals: StopSignals,
-        user_stages: tuple[Stage, ...] = (),
+        extras: Extras = NOTHING,
     ):
-        self.stages = user_stages
+        self.stages, self.saved = extras.stages, extras.saved
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
         self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
@@ -107,6 +107,8 @@ class Session:
             tracker.flush()
         if keep := self.experiment.run.keep_checkpoints:
             self.save(lambda: self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep))
+        with self.signals.held():
+            self.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
         """Note why a run ended, with the episode in which an environment failed."""

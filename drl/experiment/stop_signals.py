@@ -23,6 +23,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.seen: int | None = None  # the first signal
+        self.count = 0  # of signals so far
         self.may_be_left: Callable[[], bool] = lambda: False  # whether what runs now may be broken off
         self._leaving = False  # inside `at_once`
         self._holding = False  # inside `held`
@@ -62,6 +63,7 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         first = self.seen is None
+        self.count += 1
         self.seen = number if first else self.seen
         if not self._holding and (self._leaving or not first):
             raise Interrupted(self.seen)

@@ -9,7 +9,7 @@ import json
 import os
 import statistics
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +19,11 @@ from drl.core.errors import BadInput, EnvFailed, did_you_mean
 from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.boards import check_boards
+from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer
 from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
+from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
@@ -52,6 +53,11 @@ class SearchConfig:
     pruner: str = "median"  # stops weak trials early: median · hyperband · none
     storage: str | None = None  # URL, or a file ending in .db or .log; default: results/<name>/study.db
     n_jobs: int = 1  # trials in parallel, each in its own process; 0: one after another in this process
+    # Where they run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) · ADDRESS
+    # of a Ray cluster; None: on this machine without Ray.
+    cluster: str | None = None
+    cpus_per_run: float = 1.0  # cores that a cluster reserves for each trial
+    gpus_per_run: float = 0.0  # the same for GPUs
     trial_timeout: float = 60.0  # minutes without a sign of life after which a trial is ended and counts as failed
     seed: int = 0  # of the sampler and of the trials; trial i trains with seed + i
     name: str | None = None  # study and folder; default: <env>_<algorithm>_search
@@ -70,6 +76,9 @@ class SearchConfig:
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds n_jobs", lambda x: x >= 0)
         require(self, "a number of minutes above 0", "trial_timeout", lambda x: x > 0)
+        ScalingConfig(cluster=self.cluster, cpus_per_run=self.cpus_per_run, gpus_per_run=self.gpus_per_run)
+        if self.cluster is not None and self.n_jobs == 0:
+            raise BadInput("n_jobs is 0, trials in this process, and cluster is given; give --n-jobs 2 or leave it out")
         require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
         require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
@@ -153,8 +162,9 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
     with (
         StopSignals() as signals,
         Display(config, plan.name) as display,
-        contextlib.closing(Crew(config.n_jobs, 60 * config.trial_timeout)) as crew,
+        contextlib.ExitStack() as stack,
     ):
+        crew = stack.enter_context(_crew(config, display))
         lost = ledger.fail_stale()
         ledger.ask_again()
         if not study.get_trials(deepcopy=False):
@@ -169,6 +179,25 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
     result = _result(plan, study, ledger, signals.status, fresh)
     write_report(result, config)
     return result
+
+
+@contextlib.contextmanager
+def _crew(config: SearchConfig, display: Display) -> Iterator[Crew]:
+    silence = 60 * config.trial_timeout
+    if config.cluster is None:
+        with contextlib.closing(Crew(config.n_jobs, silence)) as crew:
+            yield crew
+        return
+    from drl.cluster.node_process import Needs
+    from drl.cluster.ray_cluster import check_needs, open_cluster
+    from drl.search.cluster_crew import ClusterCrew
+
+    needs = Needs(config.cpus_per_run, config.gpus_per_run)
+    with open_cluster(config.cluster) as ray:
+        check_needs(ray, config.cluster, needs)
+        size = min(config.n_jobs, config.n_trials)
+        with contextlib.closing(ClusterCrew(ray, needs, size, silence, display.bar)) as crew:
+            yield crew
 
 
 def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
@@ -209,6 +238,8 @@ class _Plan:
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
         check_boards(run)
+        if config.cluster is not None:
+            check_server(run.mlflow_experiment)
         with make_vec_env(
             run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:
@@ -226,7 +257,8 @@ class _Plan:
             )
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
-        self.threads = run.threads or max(cores // max(config.n_jobs, 1), 1)
+        share = cores // max(config.n_jobs, 1) if config.cluster is None else min(int(config.cpus_per_run), cores)
+        self.threads = run.threads or max(share, 1)
 
     def _budget(self) -> dict[str, int]:
         config = self.config

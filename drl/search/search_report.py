@@ -12,6 +12,7 @@ from drl.core.state_files import PlainDict, write_json
 from drl.search.search_pictures import draw_study
 from drl.search.search_worker import Job, Outcome
 from drl.tracking.job_bar import JobBar
+from drl.tracking.job_table import JobTable
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -26,7 +27,7 @@ class Display:
 
     def __init__(self, config: "SearchConfig", name: str):
         self.config, self.name = config, name
-        self.bar = JobBar(config.quiet)
+        self.bar = JobBar(config.quiet) if config.cluster is None else JobTable(config.quiet)
         self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":

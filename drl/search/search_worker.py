@@ -12,10 +12,11 @@ import multiprocessing.connection
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -153,8 +154,8 @@ class Crew:
     def __init__(self, size: int, silence: float = math.inf):
         self.size = size
         self.silence = silence  # seconds without a message after which a worker counts as hanging
-        self.idle: list[_Worker] = []
-        self.busy: dict[object, tuple[_Worker, Job]] = {}  # by the parent's end of the pipe
+        self.idle: list[Worker] = []
+        self.busy: dict[object, tuple[Worker, Job]] = {}  # by the parent's end of the pipe
         self.deaths = 0  # of workers in a row, without a finished job in between
 
     def check(self, settings: PlainDict) -> str:
@@ -162,7 +163,7 @@ class Crew:
         works in this process, and the answer says why; a larger one raises."""
         if self.size == 0:
             return ""
-        worker = _Worker()
+        worker = LocalWorker()
         why = "it did not start"
         with contextlib.suppress(EOFError, OSError):
             worker.pipe.send(settings)
@@ -188,19 +189,27 @@ class Crew:
                 yield job, run_job(job, report, stop)
             return
         while not stop():
-            while len(self.busy) < self.size and (job := next_job()) is not None:
-                self._start(job)
-            if not self.busy:
+            if not self._hand_out(next_job):
                 return
-            pipes = [worker.pipe for worker, _ in self.busy.values()]
-            for pipe in multiprocessing.connection.wait(pipes, POLL_SECONDS):
+            for pipe in self._wait():
                 ended = self._receive(pipe, report)
                 if ended is not None:
                     yield ended
             yield from self._give_up_silent()
 
+    def _hand_out(self, next_job: Callable[[], Job | None]) -> bool:
+        """Start as many jobs as there may be; False if nothing is left to wait for."""
+        while len(self.busy) < self.size and (job := next_job()) is not None:
+            self._start(job)
+        return bool(self.busy)
+
+    def _wait(self) -> Sequence[object]:
+        """The pipes of those who say something."""
+        pipes: list[Any] = [worker.pipe for worker, _ in self.busy.values()]
+        return multiprocessing.connection.wait(pipes, POLL_SECONDS)
+
     def _start(self, job: Job) -> None:
-        worker = self.idle.pop() if self.idle else _Worker()
+        worker = self.idle.pop() if self.idle else LocalWorker()
         worker.heard = time.monotonic()
         self.busy[worker.pipe] = (worker, job)
         with contextlib.suppress(OSError):  # it died while idle: `_receive` finds the closed pipe
@@ -244,18 +253,39 @@ class Crew:
         self.idle, self.busy = [], {}
 
 
-class _Worker:
+class Pipe(Protocol):
+    """Our end of a pipe to a worker, on this machine or on another."""
+
+    def send(self, message: object, /) -> None: ...
+    def recv(self) -> Any: ...
+    def poll(self, timeout: float, /) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Worker(Protocol):
+    heard: float  # when its last message came
+
+    @property
+    def pipe(self) -> Pipe: ...
+
+    def close(self) -> int | None:
+        """End the process and return its exit code."""
+
+    def kill(self) -> int | None: ...
+
+
+class LocalWorker:
     """One process and our end of its pipe. It is spawned, because our threads would not survive a fork."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
+        ours, theirs = context.Pipe()
+        self.pipe: Pipe = ours
         self.process = start_child(context, work, theirs)
-        self.heard = time.monotonic()  # when its last message came
+        self.heard = time.monotonic()
         theirs.close()
 
     def close(self) -> int | None:
-        """End the process and return its exit code."""
         self.pipe.close()
         self.process.join(1.0)
         return self.kill()

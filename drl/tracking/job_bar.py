@@ -1,12 +1,12 @@
 """Progress of a command that runs many jobs: a bar with the time left on a terminal, a line per job elsewhere."""
 
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from drl.tracking.log_blocks import clock
 from drl.tracking.pace import Pace
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 class JobBar:
@@ -21,7 +21,7 @@ class JobBar:
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
         self.console = Console(file=stream, quiet=quiet, soft_wrap=True, highlight=False)
         self.live = self.console.is_terminal and not quiet
@@ -31,12 +31,17 @@ class JobBar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        self._bar = Progress(*columns, console=self.console, auto_refresh=False, disable=not self.live)
+        self._bar = self._new_bar(*columns)
         self._task: TaskID
         self._done = self._total = 0
         self._pace = Pace()
 
-    def __enter__(self) -> "JobBar":
+    def _new_bar(self, *columns: "ProgressColumn") -> "Progress":
+        from rich.progress import Progress
+
+        return Progress(*columns, console=self.console, auto_refresh=False, disable=not self.live)
+
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 from drl.experiment.config import Experiment
-from drl.experiment.sent_experiment import SentExperiment
+from drl.experiment.extras import Extras
+from drl.experiment.packed_run import pack
 
 FILE = """
 import gymnasium as gym
@@ -24,9 +25,9 @@ class Plain(gym.Wrapper):
 OTHER = """
 import pickle, sys
 from drl.envs.make_vec_env import make_env
-experiment, beside = pickle.loads(sys.stdin.buffer.read()).open()
+experiment, extras = pickle.loads(sys.stdin.buffer.read()).unpack()
 env = make_env(experiment.run.env_config)
-print(env.reset()[0], env.by, type(env.unwrapped).__name__, beside)
+print(env.reset()[0], env.by, type(env.unwrapped).__name__, extras.model)
 """
 
 
@@ -35,7 +36,7 @@ def test_files_need_not_be_on_the_other_machine(tmp_path, monkeypatch):
     file = tmp_path / "my_line.py"
     file.write_text(FILE)
     experiment = Experiment.from_flat({"env": "my_line.py:Line", "wrappers": ["my_line.py:Plain"]}, "test")
-    sent = pickle.dumps(SentExperiment.of(experiment, "more"))
+    sent = pickle.dumps(pack(experiment, Extras("more")))
     file.unlink()
     out = subprocess.run([sys.executable, "-c", OTHER], input=sent, capture_output=True, check=True).stdout
     assert out.decode().split() == ["1", "2", "Line", "more"]

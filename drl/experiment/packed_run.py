@@ -1,0 +1,70 @@
+"""A run for another process, with the objects that it names, and what that process answers."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from drl.core.errors import DrlError, Interrupted
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, functions_in, give_functions, import_plugins
+from drl.core.schedules import FUNCTIONS
+from drl.core.specs import PlainDict
+from drl.envs.user_objects import find_object, give_objects, given_objects
+from drl.envs.wrapper_names import split_wrapper
+from drl.experiment.config import Experiment
+from drl.experiment.extras import Extras
+
+TABLES: list[dict[str, Any]] = [ACTIVATIONS, INITIALIZATIONS, FUNCTIONS]  # which may hold functions of the user
+
+
+class Answer(NamedTuple):
+    """What a process tells of its run: where it is and how it ended, or why there is none."""
+
+    folder: Path | None = None
+    status: str = "failed"
+    evaluation: dict[str, float] | None = None
+    error: str = ""
+    exit_code: int = 1
+    result: PlainDict | None = None  # of what was to be done after the run
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Answer":
+        """A run that has ended with an error."""
+        if isinstance(error, Interrupted):
+            return cls(error="stopped before it began", exit_code=130)
+        code = error.exit_code if isinstance(error, DrlError) else 1
+        return cls(error=f"{type(error).__name__}: {error}", exit_code=code)
+
+
+class PackedRun(NamedTuple):
+    plugins: tuple[str, ...]  # imported before the content is read, which may need them
+    content: bytes
+
+    def unpack(self) -> tuple[Experiment, Extras]:
+        """In the other process."""
+        import_plugins(self.plugins)
+        experiment, extras, objects, functions = cloudpickle.loads(self.content)
+        give_objects(objects)
+        for table, given in zip(TABLES, functions, strict=True):
+            give_functions(table, given)
+        return experiment, extras
+
+
+def pack(experiment: Experiment, extras: Extras) -> PackedRun:
+    functions = [_named_in(experiment, functions_in(table)) for table in TABLES]
+    objects = _named_in(experiment, given_objects()) | _in_files(experiment)
+    content = cloudpickle.dumps((experiment, extras, objects, functions))
+    return PackedRun(experiment.run.plugins, content)
+
+
+def _in_files(experiment: Experiment) -> dict[str, object]:
+    """The environment and the wrappers of files, which may not be on the other machine."""
+    run = experiment.run
+    names = [run.env, *(split_wrapper(wrapper)[0] for wrapper in run.wrappers)]
+    return {name: find_object(name) for name in names if name.rpartition(":")[0].endswith(".py")}
+
+
+def _named_in(experiment: Experiment, objects: dict[str, Any]) -> dict[str, Any]:
+    """The objects that an experiment names. Others may be of modules that its process cannot import."""
+    settings = repr(experiment)
+    return {name: each for name, each in objects.items() if name in settings}
