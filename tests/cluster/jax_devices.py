@@ -38,18 +38,19 @@ def noted(array, spec):
     return constrain(array, spec)
 
 
-jax.lax.with_sharding_constraint = noted
-for algorithm, rows in {"ppo": 32, "dqn": 16, "sac": 16}.items():
-    divided.clear()
-    alone, logs, _ = learned(algorithm)
-    assert not divided
-    shared, others, devices = learned(algorithm, num_learners=2, cluster="local")
-    assert rows in divided, (algorithm, divided)  # those of a minibatch
-    assert devices == {2}, devices
-    for one, two in zip(alone, shared, strict=True):
-        np.testing.assert_allclose(two, one, rtol=1e-6, atol=1e-6)
-    for log, other in zip(logs, others, strict=True):
-        for name in (name for name in log if not name.startswith("time/")):
-            np.testing.assert_allclose(log[name], other[name], rtol=1e-5, atol=1e-6, err_msg=name)
-with pytest.raises(BadInput, match="JAX has 2 cpu devices"):
-    learned("dqn", num_learners=4, cluster="local")
+if __name__ == "__main__":
+    jax.lax.with_sharding_constraint = noted
+    for algorithm, rows in {"ppo": 32, "dqn": 16, "sac": 16}.items():
+        divided.clear()
+        alone, logs, _ = learned(algorithm)
+        assert not divided
+        shared, others, devices = learned(algorithm, num_learners=2, cluster="local")
+        assert rows in divided, (algorithm, divided)  # those of a minibatch
+        assert devices == {2}, devices
+        for one, two in zip(alone, shared, strict=True):
+            np.testing.assert_allclose(two, one, rtol=1e-6, atol=1e-6)
+        for log, other in zip(logs, others, strict=True):
+            for name in (name for name in log if not name.startswith("time/")):
+                np.testing.assert_allclose(log[name], other[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    with pytest.raises(BadInput, match="JAX has 2 cpu devices"):
+        learned("dqn", num_learners=4, cluster="local")
