@@ -94,6 +94,9 @@ class RayCollectors:
                 self._start(process)
             for process in self.processes:
                 self._await_start(process)
+        except EnvFailed as error:
+            self.close()
+            raise EnvFailed(f"{self._named(process)}: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -225,15 +228,14 @@ class RayCollectors:
         deadline = time.monotonic() + START + self.timeout
         while not self.ray.wait([asked], timeout=LOOK)[0]:
             if time.monotonic() > deadline:
-                why = f"it did not start within {START + self.timeout:g} s; see `ray status` for free cores"
-                raise EnvFailed(f"{process}, environments {self._range(process)}: {why}")
+                raise EnvFailed(f"it did not start within {START + self.timeout:g} s; see `ray status` for free cores")
         try:
             process.specs, why = self.ray.get(asked)
         except self.ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, DrlError):  # a wrong name or argument
                 raise cause from None
-            raise EnvFailed(f"{process}, environments {self._range(process)}: {_reason(error)}") from error
+            raise EnvFailed(_reason(error)) from error
         self.lost = why or self.lost
 
     def _restart(self, process: Process, error: BaseException | None = None) -> None:
@@ -243,15 +245,21 @@ class RayCollectors:
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.kill(process.actor)
         orders, process.orders = list(process.orders), deque()
-        self._start(process)
-        self._await_start(process)
+        started = False
+        while not started:
+            try:
+                self._start(process)
+                self._await_start(process)
+                started = True
+            except EnvFailed as again:  # its new node may die as well
+                self._count_failure(process, again)
         if error is not None:
             for order, weights, _ in orders:
                 self._send(process, order, weights)
 
     def _count_failure(self, process: Process, error: BaseException) -> None:
         cause = getattr(error, "cause", None)
-        failed = f"{process}, environments {self._range(process)}: {_reason(cause or error)}"
+        failed = f"{self._named(process)}: {_reason(cause or error)}"
         if self.restarts == 0:
             failure = EnvFailed(f"{failed}; it was started again as often as --collector-restarts says")
             failure.env_index = getattr(cause, "env_index", None)
@@ -259,8 +267,9 @@ class RayCollectors:
         self.restarts -= 1
         warnings.warn(f"{failed}; it is started again ({self.restarts} restarts left)", stacklevel=2)
 
-    def _range(self, process: Process) -> str:
-        return f"{self.places[process.blocks[0]].start}–{self.places[process.blocks[-1]].stop - 1}"
+    def _named(self, process: Process) -> str:
+        first, last = self.places[process.blocks[0]].start, self.places[process.blocks[-1]].stop - 1
+        return f"{process}, environments {first}–{last}"
 
     def begin_anew(self) -> None:
         self.states = [BlockState(state.envs, (), state.agent) for state in self.states]
@@ -304,4 +313,5 @@ class RayCollectors:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    kind = "" if isinstance(error, EnvFailed) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}".split())[:300]

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from drl.cluster import ray_cluster
 sys.path.insert(0, str(Path(__file__).parent))
 LONG = os.environ.get("DRL_FAULTS") == "long"  # `make faults`
 ROOT = Path(__file__).parents[2]
-# A node counts as dead after five seconds.
-QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+# A node counts as dead after eight seconds.
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 8}
 MARK = f"DRL_TESTS={os.getpid()}".encode()  # in the environment of every process that these tests start
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
 SLOW_FLAGS = "--no-preset --env tests.cluster.waiting_env:Waiting-v0 --num-envs 2 --vectorization sync --compile off"
@@ -25,11 +26,13 @@ SLOW_FLAGS += " --evaluate-every 256 --evaluation-episodes 1 --num-checkpoints 0
 
 
 class Nodes:
-    """The nodes of a cluster. The driver is on the first one, which is never killed."""
+    """The nodes of a cluster. The driver is on the first one, which is never killed. A node ends with the thread that
+    has started it, so all are started by one that lasts."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
+        self.thread = ThreadPoolExecutor(1)
         self.cluster = Cluster(
             True, head_node_args={"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False}
         )
@@ -43,7 +46,7 @@ class Nodes:
         self.cluster.remove_node(self.others.pop(0), allow_graceful=False)
 
     def add_one(self) -> None:
-        self.others.append(self.cluster.add_node(num_cpus=1))
+        self.others.append(self.thread.submit(self.cluster.add_node, num_cpus=1).result())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,6 +72,7 @@ def nodes(_marked: None) -> Iterator[Nodes]:
             finally:
                 listening = foreign_ports()
                 cluster.cluster.shutdown()
+                cluster.thread.shutdown()
     until(lambda: not commands())
     assert not listening
 

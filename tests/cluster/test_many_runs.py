@@ -189,3 +189,22 @@ def test_a_driver_that_is_killed_leaves_no_process(nodes, tmp_path):
     until(lambda: not training())
     assert len(records(tmp_path)) == 2
     until(lambda: not any(is_in_use(folder) for folder in records(tmp_path).values()))
+
+
+@pytest.mark.filterwarnings("ignore:collector")
+def test_a_run_goes_on_when_the_node_of_a_collector_dies(nodes, disturbed, tmp_path):
+    """Each node has one of three collectors; the run with one collector is undisturbed."""
+    flags = [*PPO, "--num-envs", "3", "--env-blocks", "3", "--cluster", nodes.address, "--results-dir"]
+    assert main([*flags, str(tmp_path / "calm"), "--num-collectors", "1"]) == 0
+
+    def disturb():
+        until(lambda: saved(tmp_path / "results"))
+        nodes.kill_one()
+        nodes.add_one()
+
+    disturbed(disturb)
+    assert main([*flags, str(tmp_path / "results"), "--num-collectors", "3", "--collector-restarts", "9"]) == 0
+    (calm,), (run,) = records(tmp_path / "calm").values(), records(tmp_path / "results").values()
+    assert rows(run) == rows(calm)
+    assert weights(run) == weights(calm)
+    until(lambda: not training())
