@@ -305,6 +305,5 @@ def close(processes: Sequence[NodeProcess]) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[
-        :200
-    ]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
