@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.cluster.folder_copy import Complete, Incoming, Piece, parts_of
-from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, close, wait
+from drl.cluster.node_host import FolderSaved, Probe
+from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
 from drl.core.errors import BadInput, Interrupted

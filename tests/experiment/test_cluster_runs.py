@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drl.cluster.node_process import FolderSaved, Needs, Over, Ready
+from drl.cluster.node_host import FolderSaved, Over, Ready
+from drl.cluster.node_process import Needs
 from drl.core.errors import BadInput
 from drl.experiment import cluster_runs
 from drl.experiment.cluster_runs import MOST_LOSSES, ClusterRuns, RunJob, train_on_cluster

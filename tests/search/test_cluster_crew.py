@@ -4,7 +4,8 @@ from collections import deque
 
 import pytest
 
-from drl.cluster.node_process import Needs, NodeProcess, Ready
+from drl.cluster.node_host import Ready
+from drl.cluster.node_process import Needs, NodeProcess
 from drl.core.errors import EnvFailed
 from drl.search import cluster_crew
 from drl.search.cluster_crew import ClusterCrew
