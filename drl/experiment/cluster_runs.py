@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.cluster.folder_copy import Complete, Incoming, Piece, parts_of
-from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, close, wait
+from drl.cluster.node_host import FolderSaved, Probe
+from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
 from drl.core.errors import BadInput, Interrupted
 from drl.experiment.boards import check_server
+from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.node_run import After, Order, Progress
@@ -83,8 +85,15 @@ class _Run:
     lock: int | None = None  # nobody else may continue the run
     copy: UrlCopy | None = None
     begun: bool = False  # whether this process has its order
-    losses: int = 0  # in a row
+    newest: int | None = None  # step of the newest checkpoint here
+    losses: int = 0  # in a row, without a newer one
     answer: Answer | None = None
+
+    def note_checkpoint(self) -> None:
+        assert self.folder is not None
+        newest = max(Checkpoints(self.folder / "checkpoints").steps(), default=None)
+        if newest != self.newest:
+            self.newest, self.losses = newest, 0
 
     def unlock(self) -> None:
         if self.lock is not None:
@@ -177,9 +186,9 @@ class ClusterRuns:
     def _note_folder(self, run: _Run, folder: Path) -> None:
         """The run has a folder, and perhaps a new checkpoint."""
         assert run.process.ready is not None
-        run.losses = 0
         if run.process.ready.shared:
             run.folder = folder
+            run.note_checkpoint()
             return
         if run.folder is None:
             results = Path(run.job.experiment.run.results_dir)
@@ -192,6 +201,8 @@ class ClusterRuns:
     def _store(self, run: _Run, part: Piece | Complete) -> None:
         assert run.incoming is not None
         changed = run.incoming.add(part)
+        if isinstance(part, Complete):
+            run.note_checkpoint()
         if run.copy is not None:
             run.copy.update(changed)
 

@@ -68,6 +68,7 @@ class JobTable(JobBar):
         row = replace(self.rows.get(name, JobRow(name)), **changes)  # type: ignore[arg-type]
         if row.status != "running":
             self._paces.pop(name, None)
+            row = replace(row, left=None)
         elif row.share > 0:
             pace = self._paces.setdefault(name, Pace(row.share))
             row = replace(row, left=pace.left(row.share, of=1.0))

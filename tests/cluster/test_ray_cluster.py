@@ -13,7 +13,8 @@ from conftest import ROOT, commands, foreign_ports, until
 
 from drl.cli.entry import main
 from drl.cluster import node_process, ray_cluster
-from drl.cluster.node_process import Needs, NodeProcess, Ready, close, wait
+from drl.cluster.node_host import Ready
+from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, MissingExtra
 
