@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from conftest import LONG
 
 from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, EnvFailed
@@ -20,9 +21,9 @@ SAC = {"algorithm": "sac", "env": "Pendulum-v1", "warmup": 60, "batch_size": 16,
 SAC |= {"updates_per_log": 10}
 SMALL = {"env": "CartPole-v1", "num_envs": 6, "hidden_sizes": [8], "seed": 3, "compile": "off"}
 MASKED = {"env": "drl/LegalMoves-v0", "recurrent": "gru", "recurrent_size": 4}
-KINDS = {"ppo": PPO | MASKED, "dqn": DQN}
-if os.environ.get("DRL_FAULTS") == "long":
-    KINDS |= {"a2c": {"algorithm": "a2c", "total_timesteps": 300}, "sac": SAC}
+KINDS = {"ppo": PPO | MASKED}
+if LONG:
+    KINDS |= {"dqn": DQN, "a2c": {"algorithm": "a2c", "total_timesteps": 300}, "sac": SAC}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,16 +65,13 @@ def assert_same(one, other):
         np.testing.assert_array_equal(weights, other[1][name])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        PPO | {"normalize_obs": True, "normalize_reward": True},
-        DQN | {"noisy": True, "prioritized": True, "frame_stack": 2},
-        SAC,
-        PPO | {"engine": "jax"},
-    ],
-    ids=["ppo", "dqn", "sac", "jax"],
-)
+PLAIN = {
+    "dqn": DQN | {"noisy": True, "prioritized": True, "frame_stack": 2},
+    "jax": PPO | {"engine": "jax", "normalize_obs": True, "normalize_reward": True},
+}
+
+
+@pytest.mark.parametrize("settings", (PLAIN | KINDS).values(), ids=PLAIN | KINDS)
 def test_one_block_is_the_run_without_collectors(settings):
     assert_same(learned(settings, 1, 1), learned(settings, vectorization="sync"))
 
@@ -82,7 +80,7 @@ def test_one_block_is_the_run_without_collectors(settings):
 def test_the_number_of_collectors_changes_nothing(settings):
     one = calm(settings, 1)
     assert len(one[0]) > 1
-    assert_same(one, learned(settings, 3))
+    assert_same(one, learned(settings, 2))
 
 
 def troubled(folder):
@@ -106,6 +104,7 @@ def test_a_collector_that_always_fails_is_named(tmp_path):
         learned(PPO | troubled(tmp_path), 1, collector_restarts=1)
 
 
+@pytest.mark.skipif(not LONG, reason="DRL_FAULTS=long; an exit is among the troubles")
 @pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 @pytest.mark.filterwarnings("ignore:collector")
 def test_kills_change_nothing(settings):
@@ -120,7 +119,7 @@ def test_kills_change_nothing(settings):
     assert killed >= 1
 
 
-@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("settings", KINDS.values() if LONG else [DQN])
 def test_a_run_continues_where_it_was(tmp_path, settings):
     with open_trainer(experiment(settings, 2)) as trainer:
         begun = [numbers(trainer.step())]
