@@ -13,9 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +24,6 @@ from drl.core.child_processes import start_program
 
 POLL_SECONDS = 1.0  # how long a host waits for a message of its process
 STOP_SECONDS = 10.0  # how long the driver waits for a host to clean up
-SILENCE_SECONDS = 900.0  # without a call of the driver, after which a host ends: Ray may have forgotten it
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # Ray decides them unless the driver has
 PREFIX = "drl-run-"  # of folders on nodes
 
@@ -79,39 +76,21 @@ class Host:
         self.over = False
         ready = Ready(socket.gethostname(), drl.__version__, self.shared, str(self.temporary / "results"))
         self.outbox: collections.deque[object] = collections.deque([ready])
-        self.called = time.monotonic()  # when the last call ended
-        self.in_call = False
-        threading.Thread(target=self._end_when_forgotten, daemon=True).start()
-
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        self.in_call = True
-        try:
-            yield
-        finally:
-            self.called, self.in_call = time.monotonic(), False
-
-    def _end_when_forgotten(self) -> None:
-        while self.in_call or time.monotonic() - self.called < SILENCE_SECONDS:
-            time.sleep(1.0)
-        shutil.rmtree(self.temporary, ignore_errors=True)
-        os._exit(1)
 
     def poll(self, answers: Sequence[object] = ()) -> list[object]:
         """Pass on what the driver says, then messages as soon as there are any; none after a second."""
-        with self._call():
-            for answer in answers:
-                self.send(answer)
-            if not self.outbox and not self.over:
-                self._listen()
-            messages, size = list[object](), 0
-            while self.outbox and size < PIECE:
-                message = self.outbox.popleft()
-                if isinstance(message, Waiting):
-                    message = message.read()
-                    size += len(message.content)
-                messages.append(message)
-            return messages
+        for answer in answers:
+            self.send(answer)
+        if not self.outbox and not self.over:
+            self._listen()
+        messages, size = list[object](), 0
+        while self.outbox and size < PIECE:
+            message = self.outbox.popleft()
+            if isinstance(message, Waiting):
+                message = message.read()
+                size += len(message.content)
+            messages.append(message)
+        return messages
 
     def _listen(self) -> None:
         wait = POLL_SECONDS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import PlainDict
-from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report, Worker
+from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report
 from drl.tracking.job_bar import JobBar
 from drl.tracking.job_table import JobTable
 
@@ -59,9 +59,8 @@ class ClusterCrew(Crew):
         return ""
 
     def _hand_out(self, next_job: Callable[[], Job | None]) -> bool:
-        found = [each for each in self.applicants if each.pipe.ready is not None]
+        self.idle += [each for each in self.applicants if each.pipe.ready is not None]
         self.applicants = [each for each in self.applicants if each.pipe.ready is None and not each.pipe.ended]
-        self.idle = [each for each in [*self.idle, *found] if not _ended(each)]
         while self.idle:
             if (job := self._next(next_job)) is None:
                 close([worker.pipe for worker in self.applicants])  # there is nothing for them to do
@@ -85,9 +84,7 @@ class ClusterCrew(Crew):
     def _wait(self) -> Sequence[object]:
         self.table.tick()
         processes = [each.pipe for each in self.applicants]
-        # Those who have nothing to do are asked as well, or else they would take themselves for forgotten.
-        everyone = [*(each.pipe for each in self.idle), *self.busy]
-        processes += [pipe for pipe in everyone if isinstance(pipe, NodeProcess)]
+        processes += [pipe for pipe in self.busy if isinstance(pipe, NodeProcess)]
         return [process for process in wait(processes, POLL_SECONDS) if process in self.busy]
 
     def _receive(self, pipe: object, report: Report) -> tuple[Job, Outcome] | None:
@@ -120,10 +117,6 @@ class ClusterCrew(Crew):
         workers = [*self.applicants, *self.idle, *(worker for worker, _ in self.busy.values())]
         close([worker.pipe for worker in workers if isinstance(worker, NodeWorker)])
         self.applicants, self.idle, self.busy = [], [], {}
-
-
-def _ended(worker: Worker) -> bool:
-    return isinstance(worker.pipe, NodeProcess) and worker.pipe.ended
 
 
 def _name(job: Job) -> str:

@@ -1,12 +1,12 @@
 """Three nodes on this machine, for all tests of a module."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,27 +26,32 @@ SLOW_FLAGS += " --evaluate-every 256 --evaluation-episodes 1 --num-checkpoints 0
 
 
 class Nodes:
-    """The nodes of a cluster. The driver is on the first one, which is never killed. A node ends with the thread that
-    has started it, so all are started by one that lasts."""
+    """The nodes of a cluster. The driver is on the first one, which is never killed."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.thread = ThreadPoolExecutor(1)
-        self.cluster = Cluster(
-            True, head_node_args={"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False}
-        )
-        self.others = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
+        # The kernel ends a node when the thread ends that has started it.
+        self.thread = concurrent.futures.ThreadPoolExecutor(1)
+        head = {"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False}
+        self.cluster = self.thread.submit(Cluster, True, head_node_args=head).result()
+        self.others: list[object] = []
+        for _ in range(2):
+            self.add_one()
 
     @property
     def address(self) -> str:
         return self.cluster.address
 
     def kill_one(self) -> None:
-        self.cluster.remove_node(self.others.pop(0), allow_graceful=False)
+        self.thread.submit(self.cluster.remove_node, self.others.pop(0), allow_graceful=False).result()
 
     def add_one(self) -> None:
         self.others.append(self.thread.submit(self.cluster.add_node, num_cpus=1).result())
+
+    def close(self) -> None:
+        self.thread.submit(self.cluster.shutdown).result()
+        self.thread.shutdown()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,7 +68,7 @@ def nodes(_marked: None) -> Iterator[Nodes]:
             patch.setenv(name, value)
         ray_cluster.import_ray("local")
         ray_cluster._forget_token()
-        # A node can then be added from a thread.
+        # Nodes can then be started by a thread.
         patch.setattr("ray._private.utils.set_sigterm_handler", lambda handler: None)
         with ray_cluster._same_handlers():
             cluster = Nodes()
@@ -71,8 +76,7 @@ def nodes(_marked: None) -> Iterator[Nodes]:
                 yield cluster
             finally:
                 listening = foreign_ports()
-                cluster.cluster.shutdown()
-                cluster.thread.shutdown()
+                cluster.close()
     until(lambda: not commands())
     assert not listening
 
