@@ -10,13 +10,15 @@ def main(arguments: list[str]) -> int:
         print("usage: drl ablate dqn --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train dqn]")
         return 0 if arguments else 2
     algorithm, flags = arguments[0], list(arguments[1:])
-    defaults = {"seeds": 5, "workers": 2, "episodes": 50}
-    numbers = {name: _whole(flags, f"--{name}", default) for name, default in defaults.items()}
+    numbers = {name: _whole(flags, f"--{name}", default) for name, default in (("seeds", 5), ("episodes", 50))}
+    workers = _whole(flags, "--workers", 0)
     experiment, _ = read_experiment(algorithm, flags)
+    if experiment.scaling.cluster is None:
+        workers = workers or 2
 
     from drl.experiment.ablation import ablate
 
-    folder, table = ablate(experiment, numbers["seeds"], numbers["workers"], numbers["episodes"])
+    folder, table = ablate(experiment, numbers["seeds"], workers or None, numbers["episodes"])
     print(f"\n{'variant':28} {'mean return':>12}   95 % interval")
     for row in table:
         interval = "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"

@@ -18,10 +18,9 @@ LAST = ("card.json", "state.json")  # they name other files, which must be there
 
 
 class Piece(NamedTuple):
-    """Bytes of a file, from `begin` on."""
+    """The next bytes of a file."""
 
     path: str  # in the folder
-    begin: int
     content: bytes
     old: int  # bytes that the receiver has, which are not sent
 
@@ -45,7 +44,7 @@ class Waiting(NamedTuple):
     def read(self) -> Piece:
         with self.source.open("rb") as file:
             file.seek(self.begin)
-            return Piece(self.path, self.begin, file.read(self.end - self.begin), self.old)
+            return Piece(self.path, file.read(self.end - self.begin), self.old)
 
 
 class Sent(NamedTuple):

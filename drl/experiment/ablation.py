@@ -50,8 +50,9 @@ def variants(switches: Switches) -> dict[str, PlainDict]:
     return named | {f"full - {name}": settings(everything - {name}) for name in switches}
 
 
-def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -> tuple[Path, list[Row]]:
-    """Run every variant with every seed. Writes a table of evaluations, best first, and a plot.
+def ablate(base: Experiment, seeds: int, workers: int | None = None, episodes: int = 50) -> tuple[Path, list[Row]]:
+    """Run every variant with every seed, `workers` at a time (1, or all on a cluster). Writes a table of evaluations,
+    best first, and a plot.
 
     The folder is `results/<name>/`; each variant has a folder inside it. Finished runs are not repeated, so a stopped
     ablation continues.
@@ -67,13 +68,14 @@ def ablate(base: Experiment, seeds: int, workers: int = 1, episodes: int = 50) -
     with contextlib.ExitStack() as stack:
         there = len(jobs) - len(missing)
         if base.scaling.cluster is None:
-            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(workers))
+            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(workers or 1))
             futures = {pool.submit(_run, base, folder, *each, episodes): each for each in missing}
             bar = stack.enter_context(JobBar(base.run.quiet))  # after the workers, whose output it must not catch
             scores = ((*futures[future], future.result()) for future in concurrent.futures.as_completed(futures))
         else:
             bar = progress = stack.enter_context(JobTable(base.run.quiet))
-            scores = stack.enter_context(contextlib.closing(_on_cluster(base, folder, missing, episodes, progress)))
+            answers = _on_cluster(base, folder, missing, episodes, progress, workers)
+            scores = stack.enter_context(contextlib.closing(answers))
         bar.begin("ablation", len(jobs), there)
         for name, seed, score in scores:
             bar.advance(f"{name:24} seed {seed}  {score:8.2f}")
@@ -94,7 +96,12 @@ def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) ->
 
 
 def _on_cluster(
-    base: Experiment, folder: Path, missing: list[tuple[str, int]], episodes: int, table: JobTable
+    base: Experiment,
+    folder: Path,
+    missing: list[tuple[str, int]],
+    episodes: int,
+    table: JobTable,
+    workers: int | None,
 ) -> Generator[tuple[str, int, float]]:
     """`_run` on the nodes of a cluster. If runs fail the others go on, and the first error is raised at the end."""
     from drl.experiment.cluster_runs import RunJob, alone, train_on_cluster
@@ -106,7 +113,7 @@ def _on_cluster(
         jobs[label := f"{name}, seed {seed}"] = (name, seed)
         after = functools.partial(_evaluated, base=base, seed=seed, episodes=episodes)
         orders.append(RunJob(label, one, after=after))
-    for job, answer in train_on_cluster(orders, base.scaling, table):
+    for job, answer in train_on_cluster(orders, base.scaling, table, workers):
         name, seed = jobs[job.name]
         if answer.folder is None:
             failed.append(f"{job.name}: {answer.error}")

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import LONG
+from three_nodes import LONG
 
 from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, EnvFailed

@@ -135,6 +135,6 @@ def test_a_checkpoint_appears_after_all_that_it_needs(pair, monkeypatch):
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/run.json", "a/../../b", ""])
 def test_a_node_cannot_write_elsewhere(pair, path):
     with pytest.raises(UnusableFile, match="leads out"):
-        pair[1].add(Piece(path, 0, b"", 0))
+        pair[1].add(Piece(path, b"", 0))
     with pytest.raises(UnusableFile, match="leads out"):
         pair[1].add(Complete((), (path,)))

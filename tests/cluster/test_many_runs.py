@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from conftest import LONG, ROOT, SLOW_FLAGS, records, rows, training, until, weights
+from three_nodes import LONG, ROOT, SLOW_FLAGS, records, rows, training, until, weights
 
 import drl
 from drl.cli.entry import main

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from conftest import LONG, SLOW_FLAGS, commands, records, rows, training, until, weights
+from three_nodes import LONG, SLOW_FLAGS, commands, records, rows, training, until, weights
 
 from drl.cli.entry import main
 

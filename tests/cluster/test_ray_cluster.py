@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, commands, foreign_ports, until
+from three_nodes import ROOT, commands, foreign_ports, until
 
 from drl.cli.entry import main
 from drl.cluster import node_process, ray_cluster
