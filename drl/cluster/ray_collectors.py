@@ -301,12 +301,10 @@ class RayCollectors:
         return why
 
     def close(self) -> None:
-        closing = []
-        for process in self.processes:
-            if process.specs is not None:
-                closing.append(process.actor.close.remote())
-        with contextlib.suppress(self.ray.exceptions.RayError):
-            self.ray.wait(closing, num_returns=len(closing), timeout=GRACE) if closing else None
+        closing = [process.actor.close.remote() for process in self.processes if process.specs is not None]
+        if closing:
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                self.ray.wait(closing, num_returns=len(closing), timeout=GRACE)
         for process in self.processes:
             with contextlib.suppress(self.ray.exceptions.RayError, AttributeError):
                 self.ray.kill(process.actor)

@@ -87,8 +87,11 @@ class Session:
         """One learning step; False when the run is over."""
         if self.logs is None:
             self.logs = self._pipeline()
+        inexact = self.trainer.inexact
         log = next(self.logs, None)
         self.pending, self.log = None, log or self.log
+        if self.trainer.inexact != inexact:  # a collector could not continue its episodes
+            self.save(lambda: self.run.note(inexact=self.trainer.inexact))
         algorithm = getattr(self.trainer, "algorithm", None)
         if (failure := getattr(algorithm, "failure", None)) is not None:
             self.save_checkpoint()  # the step was finished without the learner that failed

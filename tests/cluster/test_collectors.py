@@ -13,6 +13,7 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import read_state, write_state
 from drl.experiment.building import open_trainer
 from drl.experiment.config import Experiment
+from drl.experiment.launch import train
 
 PPO = {"algorithm": "ppo", "rollout_length": 32, "minibatches": 2, "epochs": 1, "total_timesteps": 600}
 DQN = {"algorithm": "dqn", "warmup": 60, "batch_size": 16, "train_every": 4, "total_timesteps": 240, "n_step": 3}
@@ -96,12 +97,19 @@ def test_troubles_change_nothing(tmp_path):
 
 
 def test_a_collector_that_always_fails_is_named(tmp_path):
-    (tmp_path / "troubles").write_text("always")
-    with (
-        pytest.warns(UserWarning, match="started again"),
-        pytest.raises(EnvFailed, match=r"collector \d \(host .*, process \d+\), environments .*out of order"),
-    ):
-        learned(PPO | troubled(tmp_path), 1, collector_restarts=1)
+    (tmp_path / "troubles").write_text("raise")
+    with pytest.raises(EnvFailed, match=r"collector \d \(host .*, process \d+\), environments .*out of order"):
+        learned(PPO | troubled(tmp_path), 1, collector_restarts=0)
+
+
+@pytest.mark.filterwarnings("ignore:collector")
+def test_an_environment_that_does_not_repeat_itself_begins_new_episodes(tmp_path):
+    (tmp_path / "troubles").write_text("exit")
+    env = {"env": "tests.experiment.unrepeatable_env:Unrepeatable-v0", "evaluate_every": 0, "plots": False}
+    settings = experiment(PPO | env | troubled(tmp_path), 1, results_dir=str(tmp_path), name="run", video=False)
+    run = train(settings, console=False)
+    assert run.status == "finished"
+    assert "show other observations" in json.loads((run.folder / "run.json").read_text())["inexact"]
 
 
 @pytest.mark.skipif(not LONG, reason="DRL_FAULTS=long; an exit is among the troubles")
