@@ -6,10 +6,11 @@ is lost with its node begins again elsewhere: the same settings, the same seed.
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from drl.cluster.node_process import Needs, NodeProcess, close, wait
+from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import PlainDict
 from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report
@@ -18,6 +19,8 @@ from drl.tracking.job_table import JobTable
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from drl.search.run_search import SearchConfig
 
 WORK = ("drl.search.search_worker", "work")
 
@@ -121,3 +124,19 @@ class ClusterCrew(Crew):
 
 def _name(job: Job) -> str:
     return f"trial {job.number}, seed {job.settings['seed']}"
+
+
+@contextlib.contextmanager
+def open_crew(config: "SearchConfig", bar: JobBar) -> Iterator[Crew]:
+    """The workers of a search, here or on its cluster."""
+    silence = 60 * config.trial_timeout
+    if config.cluster is None:
+        with contextlib.closing(Crew(config.n_jobs, silence)) as crew:
+            yield crew
+        return
+    needs = Needs(config.cpus_per_run, config.gpus_per_run)
+    with open_cluster(config.cluster) as ray:
+        check_needs(ray, config.cluster, needs)
+        size = min(config.n_jobs, config.n_trials)
+        with contextlib.closing(ClusterCrew(ray, needs, size, silence, bar)) as on_nodes:
+            yield on_nodes

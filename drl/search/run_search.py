@@ -9,7 +9,7 @@ import json
 import os
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
 from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import StopSignals
+from drl.search.cluster_crew import open_crew
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
@@ -164,7 +165,7 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
         Display(config, plan.name) as display,
         contextlib.ExitStack() as stack,
     ):
-        crew = stack.enter_context(_crew(config, display))
+        crew = stack.enter_context(open_crew(config, display.bar))
         lost = ledger.fail_stale()
         ledger.ask_again()
         if not study.get_trials(deepcopy=False):
@@ -179,25 +180,6 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
     result = _result(plan, study, ledger, signals.status, fresh)
     write_report(result, config)
     return result
-
-
-@contextlib.contextmanager
-def _crew(config: SearchConfig, display: Display) -> Iterator[Crew]:
-    silence = 60 * config.trial_timeout
-    if config.cluster is None:
-        with contextlib.closing(Crew(config.n_jobs, silence)) as crew:
-            yield crew
-        return
-    from drl.cluster.node_process import Needs
-    from drl.cluster.ray_cluster import check_needs, open_cluster
-    from drl.search.cluster_crew import ClusterCrew
-
-    needs = Needs(config.cpus_per_run, config.gpus_per_run)
-    with open_cluster(config.cluster) as ray:
-        check_needs(ray, config.cluster, needs)
-        size = min(config.n_jobs, config.n_trials)
-        with contextlib.closing(ClusterCrew(ray, needs, size, silence, display.bar)) as crew:
-            yield crew
 
 
 def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:

@@ -1,7 +1,6 @@
 """Several learners for one run: their updates are those of one learner, and one that dies costs nothing."""
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -183,8 +182,6 @@ def test_a_learner_that_raises_leaves_its_group():
 
 @pytest.fixture(scope="module")
 def cluster():
-    if importlib.util.find_spec("ray") is None:  # an import before ours would listen on all interfaces
-        pytest.skip("needs the extra ray")
     with open_cluster("local", num_cpus=1) as ray:
         yield ray
 
@@ -273,7 +270,6 @@ def test_a_learner_that_is_killed_costs_nothing(shared, tmp_path):
 
 def test_the_devices_of_jax(tmp_path):
     """In a process of its own, which has two devices: the numbers are those of one."""
-    pytest.importorskip("jax")
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, Path(__file__).with_name("jax_devices.py")]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | flags, capture_output=True, text=True, timeout=300)

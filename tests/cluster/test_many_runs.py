@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from three_nodes import LONG, ROOT, SLOW_FLAGS, records, rows, training, until, weights
+from three_nodes import LONG, ROOT, SLOW_FLAGS, records, training, until
 
 import drl
 from drl.cli.entry import main
@@ -20,6 +20,7 @@ from drl.experiment.seed_processes import SeedFailed
 from drl.search.run_search import SearchConfig, search
 from drl.search.search_worker import Job, run_job
 from tests.cluster.waiting_env import ExitingCartPole
+from tests.run_files import rows, weights
 
 PPO = ["train", "ppo", *SLOW_FLAGS.split()]
 

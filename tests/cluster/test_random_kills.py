@@ -7,9 +7,10 @@ import threading
 import time
 
 import pytest
-from three_nodes import LONG, SLOW_FLAGS, commands, records, rows, training, until, weights
+from three_nodes import LONG, SLOW_FLAGS, commands, records, training, until
 
 from drl.cli.entry import main
+from tests.run_files import rows, weights
 
 KILLS = 12
 SEEDS = 4

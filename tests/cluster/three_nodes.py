@@ -123,17 +123,6 @@ def foreign_ports() -> list[str]:
     return open_to_all
 
 
-def rows(folder: Path) -> list[dict[str, object]]:
-    """The metrics of a run, without times."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
-
-
-def weights(folder: Path) -> str:
-    (file,) = (folder / "agent").glob("weights-*")
-    return file.name
-
-
 def records(folder: Path) -> dict[int, Path]:
     """The runs in a results folder, by seed."""
     return {json.loads(file.read_text())["seed"]: file.parent for file in folder.rglob("run.json")}

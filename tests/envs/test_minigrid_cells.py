@@ -11,7 +11,6 @@ from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.experiment.evaluation import evaluate
 from drl.experiment.load_agent import load_agent
 
-pytest.importorskip("minigrid")
 pytestmark = pytest.mark.filterwarnings("ignore:the part 'mission'")
 EMPTY = "MiniGrid-Empty-5x5-v0"
 CELL = 11 + 6 + 4  # objects, colors, states
@@ -22,7 +21,6 @@ CELL = 11 + 6 + 4  # objects, colors, states
     [("torch", {}, (7 * 7 * CELL + 4,)), ("jax", {}, (7 * 7 * CELL + 4,)), ("torch", {"wrappers": []}, ())],
 )
 def test_a_new_agent_sees_cells_and_an_old_one_pixels(tmp_path, engine, settings, shape):
-    pytest.importorskip(engine)
     sizes = {"total_timesteps": 256, "num_envs": 4, "rollout_length": 64, "evaluation_episodes": 2}
     quiet = {"results_dir": str(tmp_path), "video": False, "plots": False, "tensorboard": False, "console": False}
     run = drl.train("ppo", EMPTY, engine=engine, vectorization="sync", **sizes, **quiet, **settings)

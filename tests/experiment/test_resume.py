@@ -24,6 +24,7 @@ from drl.experiment.launch import fork, is_unfinished, resume, train, train_seed
 from drl.experiment.run_folder import Run
 from drl.tracking.run_groups import grouped_runs
 from drl.trainer.trainer_loop import Stopped
+from tests.run_files import rows, weights
 
 LEAN = {"total_timesteps": 4000, "num_envs": 2, "compile": "off", "quiet": True}
 LEAN |= {"plots": False, "video": False, "tensorboard": False}
@@ -39,13 +40,6 @@ def row(log):
     """Everything but the clock."""
     plain = {name: float(value) for name, value in log.flat().items() if not name.startswith("time/")}
     return plain | {"finished": [list(map(float, (e.episode_return, e.length, e.terminated))) for e in log.finished]}
-
-
-def rows(folder):
-    return [
-        {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
-        for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
 
 
 def table(folder):
@@ -237,11 +231,6 @@ def whole_and_stopped(tmp_path, settings, after=3, **changes):
             train(Experiment.from_flat(flat | {"name": "stopped"}, "test"), console=False)
     (stopped,) = (tmp_path / "stopped").iterdir()
     return finished.folder, stopped
-
-
-def weights(folder):
-    (file,) = (folder / "agent").glob("weights-*")
-    return file.name  # holds the checksum
 
 
 @pytest.mark.parametrize("after", [1, 9])  # before the first checkpoint, and later

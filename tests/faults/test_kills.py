@@ -1,6 +1,5 @@
 """SIGKILL at random moments: a resumed run has the metrics and the weights of one that was never killed."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -16,6 +15,7 @@ from fault_cases import LONG, some
 from drl.cli.entry import main
 from drl.core.state_files import read_sealed
 from drl.experiment.checkpoints import Checkpoints
+from tests.run_files import rows, weights
 
 KIND = "SIGKILL"
 LEAN = "--no-preset --num-envs 2 --hidden-sizes 16 --total-timesteps 1500 --checkpoint-every 200 --evaluate-every 500"
@@ -46,16 +46,6 @@ def words(algorithm, flags, folder):
     env = [] if "--env" in flags else ["--env", "CartPole-v1"]
     eager = [] if "--compile" in flags or "jax" in flags else ["--compile", "off"]
     return ["train", algorithm, *LEAN.split(), *eager, *env, *flags.split(), "--results-dir", str(folder)]
-
-
-def rows(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
-
-
-def weights(folder):
-    (file,) = (folder / "agent").glob("weights-*")
-    return file.name
 
 
 def quietly(arguments):

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 from failing_disk import Disk, failing
@@ -16,6 +15,7 @@ from drl.experiment import launch, run_writer
 from drl.experiment.config import Experiment
 from drl.experiment.launch import is_unfinished, resume, train
 from drl.experiment.run_writer import SavingFailed
+from tests.run_files import rows, weights
 
 KIND = "run folders"
 LEAN = {
@@ -39,16 +39,6 @@ class ReadOnly(Disk):
 
     def error(self):
         return OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-
-def rows(folder: Path) -> list[dict[str, object]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
-
-
-def weights(folder: Path) -> str:
-    (file,) = (folder / "agent").glob("weights-*")
-    return file.name
 
 
 class Fault:

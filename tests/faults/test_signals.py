@@ -14,6 +14,7 @@ from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.run_folder import Run
 from drl.trainer.trainer import Trainer
 from tests.faults import slow_env
+from tests.run_files import rows
 
 KIND = "signals"
 SOON = 8.0  # seconds; 2 on a machine that is not busy with other tests
@@ -80,11 +81,6 @@ def in_the_film(monkeypatch, fire):
 PLACES = (in_start_up, in_a_step, in_the_first_update, in_evaluation, in_plots, in_the_film)
 CASES = [(place, number, times) for place in PLACES for number in SIGNALS for times in (1, 2, 3)]
 SAVING = [(number, times) for number in SIGNALS for times in (1, 2, 3)]
-
-
-def rows(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
 @pytest.fixture(scope="module")
