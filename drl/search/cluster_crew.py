@@ -127,16 +127,12 @@ def _name(job: Job) -> str:
 
 
 @contextlib.contextmanager
-def open_crew(config: "SearchConfig", bar: JobBar) -> Iterator[Crew]:
-    """The workers of a search, here or on its cluster."""
-    silence = 60 * config.trial_timeout
-    if config.cluster is None:
-        with contextlib.closing(Crew(config.n_jobs, silence)) as crew:
-            yield crew
-        return
+def open_cluster_crew(config: "SearchConfig", bar: JobBar) -> Iterator[Crew]:
+    """The workers of a search on its cluster."""
+    assert config.cluster is not None
     needs = Needs(config.cpus_per_run, config.gpus_per_run)
     with open_cluster(config.cluster) as ray:
         check_needs(ray, config.cluster, needs)
         size = min(config.n_jobs, config.n_trials)
-        with contextlib.closing(ClusterCrew(ray, needs, size, silence, bar)) as on_nodes:
-            yield on_nodes
+        with contextlib.closing(ClusterCrew(ray, needs, size, 60 * config.trial_timeout, bar)) as crew:
+            yield crew

@@ -25,7 +25,6 @@ from drl.experiment.config import Experiment, is_folder_name
 from drl.experiment.presets import load_preset
 from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import StopSignals
-from drl.search.cluster_crew import open_crew
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import MODES, as_settings, space_for, starting_point
 from drl.search.search_worker import Crew, Job, Outcome
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.pruners import BasePruner
     from optuna.trial import FrozenTrial
+
+    from drl.tracking.job_bar import JobBar
 
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 PRUNERS = ("median", "hyperband", "none")
@@ -165,7 +166,7 @@ def _search(plan: "_Plan", study: "Study") -> SearchResult:
         Display(config, plan.name) as display,
         contextlib.ExitStack() as stack,
     ):
-        crew = stack.enter_context(open_crew(config, display.bar))
+        crew = stack.enter_context(_open_crew(config, display.bar))
         lost = ledger.fail_stale()
         ledger.ask_again()
         if not study.get_trials(deepcopy=False):
@@ -192,6 +193,15 @@ def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
         raise BadInput("the settings have both total_timesteps and num_episodes; give one budget")
     replaced = BUDGETS if BUDGETS & {name for name, value in settings.items() if value} else set()
     return {name: value for name, value in preset.items() if name not in replaced} | settings
+
+
+def _open_crew(config: SearchConfig, bar: "JobBar") -> contextlib.AbstractContextManager[Crew]:
+    """The workers of a search, here or on its cluster, whose modules only a search on a cluster imports."""
+    if config.cluster is None:
+        return contextlib.closing(Crew(config.n_jobs, 60 * config.trial_timeout))
+    from drl.search.cluster_crew import open_cluster_crew
+
+    return open_cluster_crew(config, bar)
 
 
 class _Plan:
