@@ -40,27 +40,21 @@ def open_cluster(address: str, num_cpus: int | None = None) -> Iterator["ModuleT
     if ray.is_initialized():
         yield ray
         return
-    # A cluster of our own has a token of its own. Otherwise Ray writes one into the home folder, and says so.
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
-    with _variables(token), _folder() as folder:
+    if address == "auto" and (last := _last_cluster()):
+        _check_address(last)
+    with _own_cluster() if address == "local" else contextlib.nullcontext(), _folder() as folder:
         try:
             with _same_handlers():
-                if token:
-                    _forget_token()
                 _connect(ray, address, num_cpus, folder)
             yield ray
         finally:
             with _same_handlers():
                 ray.shutdown()
-            if token:
-                _forget_token()
 
 
 def import_ray(address: str) -> "ModuleType":
-    """Ray, with our settings. A cluster for one command listens on 127.0.0.1 only."""
+    """Ray, with our settings."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
-    if address == "local":
-        os.environ.update(LOCAL)
     try:
         import ray
     except ImportError as error:
@@ -99,6 +93,13 @@ def _connect(ray: "ModuleType", address: str, num_cpus: int | None, folder: str)
         raise BadInput(f"cluster is {address!r}, which {what}: {type(error).__name__}: {said[:200]}") from error
 
 
+def _last_cluster() -> str | None:
+    """The address that `auto` stands for. It may be of a cluster that was stopped."""
+    from ray._private.utils import read_ray_address
+
+    return os.environ.get("RAY_ADDRESS") or read_ray_address()
+
+
 def _check_address(address: str) -> None:
     """Raise at once if nobody listens there; Ray would wait for a minute."""
     host, _, port = address.rpartition(":")
@@ -113,6 +114,31 @@ def _check_address(address: str) -> None:
             f"cluster is {address!r}, where nobody answers ({error}); type on the head node: ray start --head --port "
             f"{port}"
         ) from None
+
+
+@contextlib.contextmanager
+def _own_cluster() -> Iterator[None]:
+    """It has a token of its own; otherwise Ray writes one into the home folder, and says so."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with _variables(LOCAL | token), loopback_only():
+        _forget_token()
+        try:
+            yield
+        finally:
+            _forget_token()
+
+
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Ray reads its switch once, when it is imported, maybe for a cluster of another kind."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager

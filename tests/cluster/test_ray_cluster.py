@@ -26,6 +26,8 @@ def test_a_local_cluster_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     temporary = {path for path in Path(tempfile.gettempdir()).glob("drl*") if str(os.getpid()) in path.name}
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with pytest.raises(BadInput, match=r"127\.0\.0\.1:1', where nobody answers"):
+        _open_stale(monkeypatch)  # it has imported Ray without its switch for 127.0.0.1
     with pytest.raises(ZeroDivisionError):
         _use_a_cluster(handlers, monkeypatch)
     until(lambda: not commands())
@@ -35,6 +37,13 @@ def test_a_local_cluster_leaves_nothing(tmp_path, monkeypatch):
     assert "RAY_AUTH_TOKEN" not in os.environ
     assert list(tmp_path.iterdir()) == []
     assert {path for path in Path(tempfile.gettempdir()).glob("drl*") if str(os.getpid()) in path.name} == temporary
+
+
+def _open_stale(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        with open_cluster("auto"):
+            pass
 
 
 def _use_a_cluster(handlers, monkeypatch):

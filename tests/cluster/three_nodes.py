@@ -68,7 +68,7 @@ def nodes(_marked: None) -> Iterator[Nodes]:
         ray_cluster._forget_token()
         # Nodes can then be started by a thread.
         patch.setattr("ray._private.utils.set_sigterm_handler", lambda handler: None)
-        with ray_cluster._same_handlers():
+        with ray_cluster._same_handlers(), ray_cluster.loopback_only():
             cluster = Nodes()
             try:
                 yield cluster
