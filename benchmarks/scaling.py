@@ -10,6 +10,7 @@ contestants have the same settings: PPO, 64-64, 32 environments.
 """
 
 import argparse
+import heapq
 import json
 import pickle
 import statistics
@@ -129,41 +130,65 @@ def scale(counts: list[int]) -> None:
         print(
             f"{count:4} collectors  {seconds:8.3f} s a learning step  {speed:8,.0f} steps/s  {first / seconds:6.2f} ×"
         )
-    stored["step_cpu_seconds"] = policy_and_env_seconds()
+    stored |= step_seconds()
     STORED.write_text(json.dumps(stored, indent=1) + "\n")
 
 
-def policy_and_env_seconds() -> float:
-    """CPU time of one step of one environment in a block of one, without the wait."""
+def step_seconds() -> dict[str, float]:
+    """One step of one environment in a block of one: its CPU time, also while other processes keep the other cores
+    busy, and the time that it waits."""
     from drl.experiment.collector_blocks import RunBlocks
     from drl.experiment.config import Experiment
 
     scaling = {"cluster": "local", "num_collectors": 1, "env_blocks": ENVS}
     block = RunBlocks(Experiment.from_flat(SETTINGS | {"env": f"{__file__}:Waiting"} | scaling, ""), None).make(0)
-    env: Any = block.envs
-    sys.modules[type(env.envs[0].unwrapped).__module__].WAIT = 0.0  # type: ignore[attr-defined]
-    for _ in range(200):
-        block.step(0)
-    started = time.process_time()
-    for _ in range(2000):
-        block.step(0)
-    return (time.process_time() - started) / 2000
+
+    def times() -> tuple[float, float]:
+        for _ in range(100):
+            block.step(0)
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(1000):
+            block.step(0)
+        return (time.process_time() - cpu) / 1000, (time.perf_counter() - wall) / 1000
+
+    cpu, wall = times()
+    others = [subprocess.Popen([sys.executable, "-c", "while True: sum(range(1000))"]) for _ in range(CORES - 1)]
+    try:
+        crowded, _ = times()
+    finally:
+        for other in others:
+            other.kill()
+    return {"step_cpu_seconds": cpu, "step_cpu_seconds_crowded": crowded, "step_wait_seconds": wall - cpu}
 
 
-def predicted(count: int, c: dict[str, Any], cores: float) -> float:
-    """Seconds of one learning step with `count` collectors.
+def simulated(count: int, c: dict[str, Any], cores: int) -> float:
+    """Seconds until `count` collectors that share `cores` have stepped their blocks. A step waits, then computes when a
+    core is free; it computes more slowly while the others are busy."""
+    blocks = max(c["envs"], count)
+    left = [c["steps"] * len(share) for share in np.array_split(np.arange(blocks), count)]
+    awake = [(c["step_wait_seconds"], number) for number in range(count)]
+    free = [0.0] * cores
+    heapq.heapify(awake)
+    ended = 0.0
+    while awake:
+        ready, number = heapq.heappop(awake)
+        start = max(ready, heapq.heappop(free))
+        alone = all(each <= start for each in free)
+        ended = start + c["step_cpu_seconds" if alone else "step_cpu_seconds_crowded"]
+        heapq.heappush(free, ended)
+        left[number] -= 1
+        if left[number]:
+            heapq.heappush(awake, (ended + c["step_wait_seconds"], number))
+    return ended
 
-    Orders leave the driver one after the other. A collector steps its blocks; on a machine where all collectors share
-    `cores`, their computing cannot take less than its sum over the cores. Answers are unpacked one after the other.
-    """
-    blocks = c["envs"] if count <= c["envs"] else count
-    share = -(-blocks // count)
-    busy = share * c["steps"] * (c["wait"] + c["step_cpu_seconds"])
-    crowded = blocks * c["steps"] * c["step_cpu_seconds"] / cores
+
+def predicted(count: int, c: dict[str, Any], cores: int) -> float:
+    """Seconds of one learning step with `count` collectors. Orders leave the driver one after the other, and answers
+    are unpacked one after the other."""
+    blocks = max(c["envs"], count)
     unpack = blocks * c["chunk_bytes"] / 1e9 + count * c["call_seconds"] / 2
-    rows = blocks * c["steps"]
-    learn = c["learn_seconds"] * rows / (c["envs"] * c["steps"])
-    return float(c["put_seconds"] + count * c["call_seconds"] / 2 + max(busy, crowded) + unpack + learn)
+    learn = c["learn_seconds"] * blocks / c["envs"]
+    return float(c["put_seconds"] + count * c["call_seconds"] / 2 + simulated(count, c, cores) + unpack + learn)
 
 
 def predict() -> None:
