@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(Flags, arguments, prog="drl board", description="Show runs in a browser, as they go.")
     require(flags, "a whole number from 0 to 65535", "port", lambda x: 0 <= x <= 65535)
     folder = Path(flags.folder)
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; expected a folder of runs: drl board results/")
+    if not flags.folder or not folder.is_dir():
+        raise BadInput(f"{flags.folder!r} is not a folder; expected a folder of runs: drl board results/")
     from drl.report.board_server import board_server
 
     with board_server(folder, flags.host, flags.port) as server:

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     from drl.report.found_runs import found_runs
     from drl.report.one_file import write_report
 
-    runs = [run for given in flags.runs for run in _runs_of(given, found_runs(Path(given)))]
+    runs = [run for given in flags.runs for run in _runs_of(given, found_runs(given))]
     path = write_report(runs, None if flags.out is None else Path(flags.out), flags.video)
     print(path)
     return 0

@@ -5,7 +5,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -16,7 +15,7 @@ from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.run_folder import read_record
 from drl.report.found_runs import found_runs
 from drl.report.one_file import points_for
-from drl.report.run_content import MOST_VIDEO, find_video, in_training, plain_value, read_run, short_text
+from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
 
 FRESH_SECONDS = 1.0  # for which a list of the folders is used again
 TAIL = 1 << 18  # bytes at the end of metrics.jsonl in which its last row is looked for
@@ -48,16 +47,11 @@ class BoardContent:
             entries = [self._entry(name, folder) for name, folder in self.runs().items()]
         return {"runs": sorted(entries, key=lambda entry: str(entry["changed"]), reverse=True)}
 
-    def page_data(self, names: Sequence[str]) -> PlainDict:
+    def page_data(self, runs: dict[str, Path]) -> PlainDict:
         """What the page about these runs draws."""
-        runs, points = self.runs(), points_for(len(names))
+        points = points_for(len(runs))
         with self._lock:
-            return {"runs": [self._page(name, runs[name], points) for name in names]}
-
-    def video(self, name: str) -> bytes | None:
-        folder = self.runs()[name]
-        video = find_video(folder)
-        return None if video is None else read_inside(folder, video, MOST_VIDEO)
+            return {"runs": [self._page(name, folder, points) for name, folder in runs.items()]}
 
     def _page(self, name: str, folder: Path, points: int) -> PlainDict:
         video = find_video(folder)
@@ -70,7 +64,7 @@ class BoardContent:
             status: PlainDict = {"status": page["facts"].get("status")}
             page = page | {"training": in_training(folder, status)}  # its process may have been killed since
         if video is not None:
-            seen = urlencode({"run": name, "changed": video.stat().st_mtime_ns})
+            seen = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
             page = page | {"video": f"/video.mp4?{seen}"}
         return page
 

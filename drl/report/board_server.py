@@ -16,6 +16,7 @@ from drl.core.errors import BadInput
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent
 from drl.report.page_html import render_page
+from drl.report.run_content import find_video, read_video
 
 HTML, JSON, TEXT, VIDEO = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8", "video/mp4"
 MOST_RUNS = 100  # on one page
@@ -59,7 +60,6 @@ class BoardHandler(BaseHTTPRequestHandler):
     board: BoardContent
     own_name: str  # of the host that was asked for
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "drl-board", ""
     timeout = 30  # seconds that a connection may say nothing
 
     def do_GET(self) -> None:
@@ -68,9 +68,10 @@ class BoardHandler(BaseHTTPRequestHandler):
             self._send(Answer(text.encode(), status=HTTPStatus.FORBIDDEN))
             return
         try:
-            self._send(self._answer())
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):  # the browser has gone
-            self.close_connection = True
+            answer = self._answer()
+        except Exception as error:  # a run's files may contain anything, and may be deleted at any time
+            answer = Answer(f"{type(error).__name__}: {error}".encode(errors="replace"), status=HTTPStatus.NOT_FOUND)
+        self._send(answer)
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -89,15 +90,17 @@ class BoardHandler(BaseHTTPRequestHandler):
             return _json(self.board.listing())
         if parts.path not in ("/report", "/data.json", "/video.mp4"):
             return Answer(b"there is no such page", status=HTTPStatus.NOT_FOUND)
-        known = self.board.runs()
-        if not names or len(names) > MOST_RUNS or any(name not in known for name in names):
+        runs = {name: folder for name, folder in self.board.runs().items() if name in names}
+        if not 0 < len(names) == len(runs) <= MOST_RUNS:
             text = f"expected run=NAME, at most {MOST_RUNS} times, with names of the list at /"
             return Answer(text.encode(), status=HTTPStatus.NOT_FOUND)
         if parts.path == "/data.json":
-            return _json(self.board.page_data(names))
+            return _json(self.board.page_data({name: runs[name] for name in names}))
         if parts.path == "/video.mp4":
-            video = self.board.video(names[0])
-            return Answer(b"no video", status=HTTPStatus.NOT_FOUND) if video is None else Answer(video, VIDEO)
+            folder = runs[names[0]]
+            video = find_video(folder)
+            missing = Answer(b"the run has no video", status=HTTPStatus.NOT_FOUND)
+            return missing if video is None else Answer(read_video(folder, video), VIDEO)
         title = names[0] if len(names) == 1 else f"{len(names)} runs"
         return _page("report", title, "/data.json?" + urlencode([("run", name) for name in names]))
 
@@ -119,9 +122,15 @@ class BoardHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (SAFE | extra | {"Content-Type": answer.kind, "Content-Length": str(len(content))}).items():
             self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        try:
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+        except (ConnectionError, TimeoutError):  # the browser has gone
+            self.close_connection = True
+
+    def version_string(self) -> str:
+        return "drl-board"
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the terminal stays as it is."""

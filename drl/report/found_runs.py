@@ -9,10 +9,11 @@ from drl.core.errors import BadInput
 DEPTH = 4  # folders below the given one
 
 
-def found_runs(folder: Path) -> list[Path]:
+def found_runs(given: str | Path) -> list[Path]:
     """The run itself, or every run below. Links are not followed: they may lead anywhere."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; expected a run, or a folder of runs such as results/")
+    folder = Path(given)
+    if not str(given) or not folder.is_dir():
+        raise BadInput(f"{str(given)!r} is not a folder; expected a run, or a folder of runs such as results/")
     return list(_below(folder, DEPTH))
 
 

@@ -1,5 +1,6 @@
 """`write_report`: one HTML file about one run or many, to keep, to mail, to open without a network."""
 
+import base64
 import os
 import warnings
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from drl.core.errors import BadInput
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.report.page_html import is_our_page, render_page
-from drl.report.run_content import embedded_video, find_video, read_run, unreadable
+from drl.report.run_content import find_video, read_run, read_video, unreadable
 from drl.tracking.run_groups import distinct_names
 
 POINTS, FEWEST_POINTS = 1000, 10  # of a curve
@@ -72,17 +73,18 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
     return content
 
 
-def _add_videos(content: list[PlainDict], runs: Sequence[Path]) -> None:
+def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
     room = MOST_VIDEOS
-    for run, folder in zip(content, runs, strict=True):
+    for run, folder in zip(shown, runs, strict=True):
         video = None if "problem" in run else find_video(folder)
         if video is None:
             continue
-        room -= video.stat().st_size
+        content = read_video(folder, video)
+        room -= len(content)
         if room < 0:
             run["notes"] = [*run["notes"], f"its video is not in this page, which would become too large: {video}"]
         else:
-            run["video"] = embedded_video(folder, video)
+            run["video"] = "data:video/mp4;base64," + base64.b64encode(content).decode()
 
 
 def _common_folder(runs: Sequence[Path]) -> Path:

@@ -1,13 +1,12 @@
 """What a page shows of a run, as plain data for JSON. A run may come from anyone and its files may contain anything."""
 
-import base64
 import json
 import os
 import shlex
 from pathlib import Path
 
 from drl.core.errors import DrlError, UnusableFile
-from drl.core.safe_files import is_inside, read_inside
+from drl.core.safe_files import read_inside
 from drl.core.specs import PlainDict, PlainValue
 from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, read_settings
 from drl.report.base_settings import base_of
@@ -85,7 +84,7 @@ def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict
         "episodes": last.get("episodes"),
         "minutes of training": sum(value for value in seconds if value) / 60 if rows else None,
         "steps per second": last.get("time/steps_per_second"),
-        "started": record.get("started"),
+        "started": str(record.get("started", "")).replace("T", " ") or None,
     }
     return {key: plain_value(value) for key, value in facts.items() if value is not None}
 
@@ -125,16 +124,13 @@ def _notes(record: PlainDict) -> list[str]:
 def find_video(folder: Path) -> Path | None:
     """The video of the final agent, or else the newest one."""
     final = folder / "videos" / "final_agent.mp4"
-    if final.is_file():
-        found = [final]
-    else:
-        found = sorted((folder / "videos").glob("*.mp4"), key=lambda path: path.lstat().st_mtime)
-    return found[-1] if found and found[-1].is_file() and is_inside(folder, found[-1]) else None
+    if os.path.lexists(final):
+        return final
+    return max((folder / "videos").glob("*.mp4"), key=lambda path: path.lstat().st_mtime, default=None)
 
 
-def embedded_video(folder: Path, video: Path) -> str:
-    """A video as an address that holds it."""
-    return "data:video/mp4;base64," + base64.b64encode(read_inside(folder, video, MOST_VIDEO)).decode()
+def read_video(folder: Path, video: Path) -> bytes:
+    return read_inside(folder, video, MOST_VIDEO)
 
 
 def plain_value(value: PlainValue) -> PlainValue:

@@ -232,7 +232,12 @@ function placeCharts() {
   drawCharts();
 }
 
-const allMetrics = () => [...new Set(readable().flatMap((run) => Object.keys(run.curves)))];
+// The usual ones first, then the others as the runs have them.
+function allMetrics() {
+  const found = new Set(readable().flatMap((run) => Object.keys(run.curves)));
+  return [...new Set([...USUAL.filter((name) => found.has(name)), ...found])];
+}
+
 const filtered = () => {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   return allMetrics().filter((name) => words.every((word) => name.toLowerCase().includes(word)));
@@ -305,13 +310,19 @@ function drawVideos() {
 }
 
 function drawEvaluations() {
-  const parts = [];
-  for (const run of readable()) {
+  const parts = [], evaluated = readable().filter((run) => run.evaluations.rows.length);
+  const plain = (names) => names.map((name) => name.replaceAll("_", " "));
+  if (runs.length > 1 && evaluated.length) { // the last one of each run, side by side
+    const columns = [...new Set(evaluated.flatMap((run) => run.evaluations.columns))];
+    const last = ({ evaluations }, name) => evaluations.rows.at(-1)[evaluations.columns.indexOf(name) + 1];
+    const rows = evaluated.map((run) => [run.name, shown(run.evaluations.rows.at(-1)[0]), ...columns.map((name) => shown(run.evaluations.columns.includes(name) ? last(run, name) : null))]);
+    parts.push(table("The last evaluation of each run", ["run", "steps", ...plain(columns)], rows, "list numbers"));
+  }
+  for (const run of evaluated) {
     const { columns, rows, left_out: leftOut } = run.evaluations;
-    if (!rows.length) continue;
-    if (runs.length > 1) parts.push(element("h3", {}, run.name));
-    parts.push(table(`Evaluations of ${run.name}`, ["steps", ...columns.map((name) => name.replaceAll("_", " "))], rows.map((row) => row.map(shown)), "numbers"));
-    if (leftOut) parts.push(element("p", { class: "faint" }, `${shown(leftOut)} earlier evaluations are in metrics.jsonl.`));
+    const inner = [table(`Evaluations of ${run.name}`, ["steps", ...plain(columns)], rows.map((row) => row.map(shown)), "numbers")];
+    if (leftOut) inner.push(element("p", { class: "faint" }, `${shown(leftOut)} earlier evaluations are in metrics.jsonl.`));
+    parts.push(...(runs.length > 1 ? [element("details", {}, element("summary", {}, `All of ${run.name}`), ...inner)] : inner));
   }
   fill("evaluations", ...parts);
 }
@@ -327,16 +338,18 @@ function drawSettings() {
     changed: names.filter((name) => with_.some((run) => changed(run, name))),
     between: names.filter((name) => new Set(with_.map((run) => run.settings[name])).size > 1),
   }[byId("which").value];
+  if (!with_.length) return fill("settings");
+  const one = with_.length === 1 && with_[0].base; // what it is compared with has a column
   const cell = (run, name) => {
     const value = element("span", { class: changed(run, name) ? "changed" : "" }, run.settings[name] ?? "–");
-    if (changed(run, name)) value.append(element("small", {}, `${run.base.name.startsWith("preset") ? "preset" : "default"}: ${run.base.settings[name] ?? "–"}`));
+    if (changed(run, name) && !one) value.append(element("small", {}, `not ${run.base.settings[name] ?? "–"}`));
     return value;
   };
-  const bases = [...new Set(with_.map((run) => (run.base ? run.base.name : "nothing: the algorithm is not one of drl's own")))];
-  if (!with_.length) return fill("settings");
-  fill("settings", element("p", { class: "faint" }, `Compared with the ${bases.join("; ")}.`),
-    chosen.length ? table("Settings", ["setting", ...with_.map((run) => (runs.length > 1 ? run.name : "this run"))], chosen.map((name) => [name, ...with_.map((run) => cell(run, name))]))
-      : element("p", {}, "Nothing differs."));
+  const columns = one ? [one.name, "this run"] : with_.map((run) => run.name);
+  const rows = chosen.map((name) => [name, ...(one ? [one.settings[name] ?? "–"] : []), ...with_.map((run) => cell(run, name))]);
+  const bases = new Set(with_.map((run) => (run.base ? `the ${run.base.name}` : "nothing, as the algorithm is not one of drl's own")));
+  fill("settings", element("p", { class: "faint" }, `Compared with ${[...bases].join("; ")}. What differs is in bold.`),
+    chosen.length ? table("Settings", ["setting", ...columns], rows) : element("p", {}, "Nothing differs."));
 }
 
 function drawSettingsChoice() {
@@ -378,8 +391,7 @@ function drawIfNew(part, data, draw) {
 function show(answer) {
   runs = answer.runs;
   if (view.metrics === null && allMetrics().length) {
-    const usual = USUAL.filter((name) => allMetrics().includes(name));
-    view.metrics = new Set((usual.length ? usual : allMetrics()).slice(0, SHOWN_AT_FIRST));
+    view.metrics = new Set(allMetrics().slice(0, SHOWN_AT_FIRST));
   }
   const has = view.metrics !== null;
   drawIfNew("overview", runs.map((run) => [run.name, run.facts, run.training, run.notes, run.problem]), drawOverview);
