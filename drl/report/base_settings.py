@@ -1,5 +1,6 @@
 """The settings that a run would have had without any flag: those of its preset, or the defaults of its algorithm."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,8 +39,8 @@ def _preset_named(command: Sequence[str]) -> str | None:
     >>> _preset_named(["drl", "train", "dqn", "--preset", "rainbow"]), _preset_named(["drl", "--preset=x"])
     ('rainbow', 'x')
     """
-    for word, following in zip(command, [*command[1:], None], strict=True):
+    for word, following in itertools.pairwise([*command, ""]):
         flag, equals, value = word.partition("=")
         if flag == "--preset":
-            return value if equals else following
+            return (value if equals else following) or None
     return None

@@ -1,64 +1,37 @@
-"""Runs as training leaves them, written in a moment; and a Chromium, if one is installed."""
+"""A written run, a board that serves it, and a Chromium, if one is installed."""
 
-import hashlib
-import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-
-from drl.core.state_files import write_sealed
-from drl.experiment.config import Experiment
 
 sys.path.insert(0, str(Path(__file__).parent))
+from written_runs import write_run
+
+from drl.report.board_server import board_server
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def metric_row(step: int, total: int = 40) -> dict[str, object]:
-    """A row of metrics.jsonl; its numbers follow from the step."""
-    share = step / total
-    row: dict[str, object] = {"env_steps": 100 * step, "episodes": 2 * step, "learning_steps": step}
-    row |= {"recent/mean_ep_return": 400 * share, "recent/window": 100.0, "time/time_elapsed": 1.5}
-    row |= {
-        "learn/value_loss": 100 * 0.9**step,
-        "learn/policy_loss": -0.01 * (-1) ** step,
-        "learn/entropy": 0.7 - share / 2,
-    }
-    if step % 10 == 0:
-        row |= {"evaluation/mean_return": 390.5 * share, "evaluation/std_return": 2.0}
-    row["finished"] = [[400 * share - 5 * (-1) ** step, 20, True, None], [400 * share, 20, True, None]]
-    return row
-
-
-def append_rows(run: Path, rows: list[dict[str, object]]) -> None:
-    with (run / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def write_run(folder: Path, rows: int = 40, settings: dict[str, object] | None = None, **record: object) -> Path:
-    """A run of PPO with `rows` learning steps; `record` changes its run.json."""
-    folder.mkdir(parents=True)
-    flat = Experiment.from_flat({"algorithm": "ppo", "env": "CartPole-v1"}, "test").to_flat() | (settings or {})
-    config = yaml.safe_dump(flat, sort_keys=False, allow_unicode=True).encode()
-    (folder / "config.yaml").write_bytes(config)
-    about = {"format": 2, "config_checksum": hashlib.sha256(config).hexdigest(), "status": "finished", "seed": 3}
-    about |= {"command": ["drl", "train", "ppo", "--env", "CartPole-v1"], "started": "2026-01-02T03:04:05"}
-    about |= {
-        "versions": {"drl": "9.8.7", "torch": "2.8.0"},
-        "final_evaluation": {"mean_return": 487.5, "episodes": 10},
-    }
-    write_sealed(folder / "run.json", about | record)
-    append_rows(folder, [metric_row(step, rows) for step in range(1, rows + 1)])
-    return folder
 
 
 @pytest.fixture
 def run(tmp_path) -> Path:
     return write_run(tmp_path / "results" / "first" / "run-1")
+
+
+@pytest.fixture
+def board(run) -> Iterator[int]:
+    """The port of a board of the folder `results`, which holds one run."""
+    server = board_server(run.parents[1], "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """`drl board`: what it answers, and whom."""
 
-import fcntl
 import http.client
 import json
 import os
@@ -8,26 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
-from conftest import append_rows, metric_row, write_run
+from written_runs import append_rows, metric_row, write_run
 
 from drl.core.errors import BadInput
 from drl.report.board_server import board_server
 from drl.report.found_runs import found_runs
-
-
-@pytest.fixture
-def board(run):
-    """The port of a board of the folder `results`, which holds one run."""
-    server = board_server(run.parents[1], "127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def ask(port, path, method="GET", **headers):
@@ -152,8 +138,8 @@ def test_a_broken_run_is_shown_as_broken_beside_the_others(board, run):
 def test_a_run_that_another_process_trains_is_in_progress(board, run):
     other = write_run(run.parents[1] / "second" / "run-2", status="unfinished")
     (other / ".lock").touch()
-    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(1, flush=True); input()"
-    command = [sys.executable, "-c", code, str(other / ".lock")]
+    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
+    command = [sys.executable, "-uc", code, str(other / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         training = {each["name"]: each["training"] for each in json.loads(ask(board, "/runs.json")[1])["runs"]}
@@ -162,7 +148,6 @@ def test_a_run_that_another_process_trains_is_in_progress(board, run):
     assert training == {"first/run-1": False, "second/run-2": True}
     assert shown
     assert not json.loads(ask(board, "/data.json?run=second/run-2")[1])["runs"][0]["training"]  # its process has ended
-    assert fcntl.LOCK_EX
 
 
 def test_a_port_in_use_is_one_line(board, tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import append_rows, metric_row, write_run
+from written_runs import append_rows, metric_row, write_run
 
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
@@ -142,26 +142,27 @@ def test_a_run_without_rows_is_shown(tmp_path):
     assert shown["curves"] == {}
 
 
-def test_a_long_run_is_thinned_and_small(tmp_path):
-    """3,000 rows of 60 metrics are 4 MB of metrics.jsonl; with these times four runs, the points must give way."""
-    runs = [write_run(tmp_path / "long" / f"r{number}", rows=0) for number in range(4)]
-    rng = np.random.default_rng(1)
-    rows = [
-        {"env_steps": step, "finished": []} | {f"learn/metric_{k}": value for k, value in enumerate(values)}
-        for step, values in enumerate(rng.normal(size=(3000, 60)).tolist(), 1)
-    ]
+def test_long_runs_are_thinned_until_the_page_is_small(tmp_path, monkeypatch):
+    assert MOST_BYTES == 5_000_000
+    monkeypatch.setattr("drl.report.one_file.MOST_BYTES", 1_000_000)
+    runs = [write_run(tmp_path / "long" / f"r{number}", rows=0) for number in range(2)]
+    values = np.random.default_rng(1).normal(size=(1500, 20)).tolist()
+    rows = [{"env_steps": step, "finished": []} for step in range(1, 1501)]
+    rows = [row | {f"learn/m{k}": value for k, value in enumerate(of)} for row, of in zip(rows, values, strict=True)]
     for run in runs:
         append_rows(run, rows)
     path = write_report(runs)
-    assert MOST_BYTES / 4 < path.stat().st_size <= MOST_BYTES
-    curve = data_of(path)[0]["curves"]["learn/metric_7"]
-    assert 100 < len(curve["x"]) < 750
-    assert curve["x"][-1] == 3000
-    values = [row["learn/metric_7"] for row in rows]
-    assert max(curve["high"]) == pytest.approx(max(values), rel=1e-5)
-    assert min(curve["low"]) == pytest.approx(min(values), rel=1e-5)
-    assert curve["each"] == -(-3000 // len(curve["x"]))
-    assert len(data_of(write_report(runs[:1]))[0]["curves"]["learn/metric_7"]["x"]) == 1000
+    assert 300_000 < path.stat().st_size <= 1_000_000
+    curve, numbers = data_of(path)[0]["curves"]["learn/m7"], [of[7] for of in values]
+    assert len(curve["x"]) == 500  # half of the usual thousand
+    assert curve["x"][-1] == 1500
+    assert curve["each"] == 3
+    assert curve["y"][0] == pytest.approx(np.mean(numbers[:3]), rel=1e-5)
+    assert max(curve["high"]) == pytest.approx(max(numbers), rel=1e-5)
+    assert min(curve["low"]) == pytest.approx(min(numbers), rel=1e-5)
+    monkeypatch.setattr("drl.report.one_file.MOST_BYTES", 100_000)
+    with pytest.raises(BadInput, match="a report on 2 runs is too large"):
+        write_report(runs)
 
 
 def test_thinning_sorts_and_leaves_out_what_is_not_finite():

@@ -391,7 +391,8 @@ function drawIfNew(part, data, draw) {
 function show(answer) {
   runs = answer.runs;
   if (view.metrics === null && allMetrics().length) {
-    view.metrics = new Set(allMetrics().slice(0, SHOWN_AT_FIRST));
+    const usual = allMetrics().filter((name) => USUAL.includes(name));
+    view.metrics = new Set((usual.length ? usual : allMetrics()).slice(0, SHOWN_AT_FIRST));
   }
   const has = view.metrics !== null;
   drawIfNew("overview", runs.map((run) => [run.name, run.facts, run.training, run.notes, run.problem]), drawOverview);
