@@ -8,7 +8,7 @@ from pathlib import Path
 from drl.core.errors import DrlError, UnusableFile
 from drl.core.safe_files import read_inside
 from drl.core.specs import PlainDict, PlainValue
-from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, read_settings
+from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
 from drl.tracking.files import Row, read_metrics
@@ -58,7 +58,7 @@ def in_training(folder: Path, record: PlainDict) -> bool:
 
 
 def _settings(folder: Path) -> PlainDict:
-    return read_settings(folder) if os.path.lexists(folder / "config.yaml") else {}
+    return settings_at_start(folder) if os.path.lexists(folder / "config.yaml") else {}
 
 
 def _config_text(folder: Path) -> str:

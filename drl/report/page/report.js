@@ -119,7 +119,7 @@ class Chart {
     const y = { ...axis, size: 58, values: (_, splits) => splits.map(tick) };
     this.plot = new uPlot({
       width: this.width(), height: 230, series, bands, legend: { show: false },
-      scales: { x: { time: false, range: (_, low, high) => xRange(low, high) }, y: { distr: this.log ? 3 : 1 } },
+      scales: { x: { time: false, range: () => view.zoom || wholeRange() }, y: { distr: this.log ? 3 : 1 } },
       axes: [{ ...axis, size: 30, space: 60, values: (_, splits) => splits.map(tick) }, y],
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) } },
       hooks: {
@@ -201,16 +201,17 @@ class Chart {
   }
 }
 
-function xRange(low, high) {
-  if (view.zoom) return view.zoom;
-  if (low === null || low === undefined) return [0, 1];
-  return low === high ? [low - 1, high + 1] : [low, high];
+// The first and the last step of all curves: every chart has the same horizontal axis.
+function wholeRange() {
+  const curves = readable().filter((run) => !view.hidden.has(run.name)).flatMap((run) => Object.values(run.curves));
+  const first = curves.reduce((least, curve) => Math.min(least, curve.x[0]), Infinity);
+  const last = curves.reduce((most, curve) => Math.max(most, curve.x.at(-1)), -Infinity);
+  return first < last ? [first, last] : first === last ? [first - 1, last + 1] : [0, 1];
 }
 
 function zoomTo(range) {
   if (range) {
-    const ends = readable().flatMap((run) => Object.values(run.curves)).map((curve) => [curve.x[0], curve.x.at(-1)]);
-    const first = ends.reduce((a, [b]) => Math.min(a, b), Infinity), last = ends.reduce((a, [, b]) => Math.max(a, b), -Infinity);
+    const [first, last] = wholeRange();
     range = [Math.max(range[0], first), Math.min(range[1], last)];
     if (range[1] - range[0] < 1) return;
     if (range[0] === first && range[1] === last) range = null;
@@ -304,7 +305,7 @@ function drawOverview() {
 function drawVideos() {
   const found = runs.filter((run) => run.video);
   const figures = found.map((run) => element("figure", {},
-    element("video", { controls: true, loop: true, playsinline: true, preload: "metadata", src: run.video, "aria-label": `Video of ${run.name}` }),
+    element("video", { controls: true, loop: true, playsinline: true, preload: "auto", src: run.video, "aria-label": `Video of ${run.name}` }),
     element("figcaption", {}, run.name)));
   fill("video", ...(figures.length ? [element("div", { class: "videos" }, ...figures)] : []));
 }
