@@ -66,7 +66,9 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
         if size <= MOST_BYTES:
             break
         if points <= FEWEST_POINTS:
-            raise BadInput(f"a report on {len(runs)} runs is too large ({size:,} bytes); give fewer of them")
+            raise BadInput(
+                f"a report on this many runs ({len(runs)}) is too large ({size:,} bytes); give fewer of them"
+            )
         points = max(points // 2, FEWEST_POINTS)
     for error in errors:
         warnings.warn(f"left out: {error}", stacklevel=2)

@@ -10,14 +10,18 @@ from pathlib import Path
 from drl.core.specs import PlainValue
 
 PARTS = Path(__file__).parent / "page"
+SCRIPTS = {
+    "report": ("uPlot.iife.min.js", "elements.js", "charts.js", "tables.js", "report.js"),
+    "board": ("elements.js", "board.js"),
+}
 MARK = '<meta name="generator" content="drl report">'  # tells our pages from the files of others
 
 
 def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False) -> str:
-    """`skeleton` and its script are `page/<skeleton>.html` and `.js`; `data` is what the script draws. Only a `live`
+    """`skeleton` is `report` or `board`, `page/<skeleton>.html`; `data` is what its scripts draw. Only a `live`
     page, which a board serves, may ask its server for more."""
     style = _part("uPlot.min.css") + _part("report.css")
-    scripts = [_part("uPlot.iife.min.js"), _part("elements.js"), _part(f"{skeleton}.js")]
+    scripts = [_part(name) for name in SCRIPTS[skeleton]]
     sources = " ".join(map(_hash, scripts))
     own = "'self'" if live else "'none'"
     policy = (

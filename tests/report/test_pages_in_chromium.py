@@ -213,7 +213,7 @@ def test_a_hostile_run_is_only_text(tmp_path, page_of):
 
 
 def test_the_board_lists_filters_compares_and_updates(run, board, page_of):
-    other = write_run(run.parents[1] / "second" / "run-2", settings={"env": "Acrobot-v1"})
+    other = write_run(run.parents[1] / "second" / "run-2", rows=5, settings={"env": "Acrobot-v1"})
     page = page_of(f"http://127.0.0.1:{board}/")
     page.wait_for_selector("#list tbody tr:nth-child(2)")
     page.get_by_label("Filter").fill("acrobot")
@@ -226,10 +226,18 @@ def test_the_board_lists_filters_compares_and_updates(run, board, page_of):
     assert page.locator("#overview tbody th").all_text_contents() == ["first/run-1", "second/run-2"]
 
     page.goto(f"http://127.0.0.1:{board}/report?run=second/run-2")
-    page.get_by_text("4,000", exact=True).first.wait_for()
+    page.get_by_text("500", exact=True).first.wait_for()
     page.get_by_label("Smoothing").fill("0.5")
-    append_rows(other, [metric_row(step) for step in range(41, 51)])
+    curve = page.locator("[data-metric='return'] .plot")
+    curve.focus()
+    append_rows(other, [metric_row(step) for step in range(6, 10)])
+    page.get_by_text("900", exact=True).first.wait_for()
+    assert curve.evaluate("(plot) => plot === document.activeElement")  # what was chosen stays
+    assert page.get_by_label("Smoothing").input_value() == "0.5"
+    assert "evaluation/mean_return" not in charts(page)
+    before = curve.get_attribute("aria-label")
+    append_rows(other, [metric_row(step) for step in range(10, 51)])
     page.get_by_text("5,000", exact=True).first.wait_for()
-    assert "last 488" not in page.locator("[data-metric='return'] .plot").get_attribute("aria-label")
-    assert page.get_by_label("Smoothing").input_value() == "0.5"  # what was chosen stays
+    assert "evaluation/mean_return" in charts(page)
+    assert curve.get_attribute("aria-label") != before
     assert wide(page) == 0

@@ -13,21 +13,35 @@ function draw() {
     return words.every((word) => text.includes(word)) && (run.training || !byId("training").checked);
   };
   const listed = runs.filter(fits);
-  const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.name : null;
+  const focused = document.activeElement?.dataset.name; // drawing the table again must not lose it
   const rows = listed.map((run) => {
     const box = element("input", {
-      type: "checkbox", "aria-label": `Compare ${run.name}`, "data-name": run.name, checked: chosen.has(run.name),
-      change: (event) => { event.target.checked ? chosen.add(run.name) : chosen.delete(run.name); count(); },
+      type: "checkbox",
+      "aria-label": `Compare ${run.name}`,
+      "data-name": `box ${run.name}`,
+      checked: chosen.has(run.name),
+      change: (event) => {
+        event.target.checked ? chosen.add(run.name) : chosen.delete(run.name);
+        count();
+      },
     });
-    const link = element("a", { href: address([run.name]) }, run.name);
+    const link = element("a", { href: address([run.name]), "data-name": `link ${run.name}` }, run.name);
     const status = run.training ? element("b", { class: "training" }, "in progress") : shown(run.problem || run.status);
-    return [element("span", { class: "row" }, box, link), status, shown(run.algorithm), shown(run.environment),
-      shown(run.seed), shown(run.steps), shown(run.return), shown(run.changed)];
+    return [
+      element("span", { class: "row" }, box, link),
+      status,
+      shown(run.algorithm),
+      shown(run.environment),
+      shown(run.seed),
+      shown(run.steps),
+      shown(run.return),
+      shown(run.changed),
+    ];
   });
   const columns = ["run", "status", "algorithm", "environment", "seed", "steps", "mean return", "changed"];
   byId("list").replaceChildren(table("Runs", columns, rows, "list"));
-  if (focused) for (const box of document.querySelectorAll("input[data-name]")) if (box.dataset.name === focused) box.focus();
-  byId("state").textContent = listed.length === runs.length ? `${runs.length} runs` : `${listed.length} of ${runs.length} runs`;
+  if (focused) [...document.querySelectorAll("[data-name]")].find((each) => each.dataset.name === focused)?.focus();
+  sayState(listed.length === runs.length ? `${runs.length} runs` : `${listed.length} of ${runs.length} runs`);
   count();
 }
 
@@ -43,11 +57,7 @@ byId("controls").addEventListener("submit", (event) => {
   location.href = address([...chosen]);
 });
 themeButton(() => {});
-let before = "";
 follow(pageData.source, 3, (answer) => {
-  const now = JSON.stringify(answer);
-  if (now === before) return;
-  before = now;
   runs = answer.runs;
   draw();
 });

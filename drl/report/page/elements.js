@@ -39,8 +39,13 @@ function table(caption, columns, rows, kind = "") {
   const head = element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)));
   const line = (cells) =>
     element("tr", {}, ...cells.map((cell, i) => element(i ? "td" : "th", i ? {} : { scope: "row" }, cell)));
-  const inner = element("table", { class: kind }, element("caption", { class: "unseen" }, caption),
-    element("thead", {}, head), element("tbody", {}, ...rows.map(line)));
+  const inner = element(
+    "table",
+    { class: kind },
+    element("caption", { class: "unseen" }, caption),
+    element("thead", {}, head),
+    element("tbody", {}, ...rows.map(line)),
+  );
   return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
 }
 
@@ -62,6 +67,11 @@ function themeButton(changed) {
   show();
 }
 
+// The line below the title, which screen readers read out when it changes.
+function sayState(text) {
+  if (byId("state").textContent !== text) byId("state").textContent = text;
+}
+
 // Asks the server again and again and hands over every new answer. A slow answer makes the pauses longer.
 async function follow(address, seconds, take) {
   let pause = 0;
@@ -73,7 +83,7 @@ async function follow(address, seconds, take) {
       if (!answer.ok) throw new Error(await answer.text());
       take(await answer.json());
     } catch (error) {
-      byId("state").textContent = `The board does not answer (${error.message}); trying again.`;
+      sayState(`The board does not answer (${error.message}); trying again.`);
     }
     pause = seconds * 1000 + 5 * (performance.now() - began);
   }
