@@ -66,9 +66,7 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
         if size <= MOST_BYTES:
             break
         if points <= FEWEST_POINTS:
-            raise BadInput(
-                f"a report on this many runs ({len(runs)}) is too large ({size:,} bytes); give fewer of them"
-            )
+            raise BadInput(f"a report on so many runs ({len(runs)}) is too large ({size:,} bytes); give fewer")
         points = max(points // 2, FEWEST_POINTS)
     for error in errors:
         warnings.warn(f"left out: {error}", stacklevel=2)
