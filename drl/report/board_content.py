@@ -112,7 +112,8 @@ def last_row(folder: Path) -> PlainDict:
 
 
 def _name(root: Path, run: Path) -> str:
-    return run.relative_to(root).as_posix() if run != root else root.resolve().name
+    name = run.relative_to(root).as_posix() if run != root else root.resolve().name
+    return name.encode(errors="replace").decode()  # a name that is no text could not be part of an address
 
 
 def _stamp(folder: Path, *files: str) -> Stamp:

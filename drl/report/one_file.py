@@ -35,7 +35,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = Tr
     content = _fitting(runs, names, title)
     if video:
         _add_videos(content, runs)
-    write_atomically(path, render_page("report", title, {"runs": content}).encode())
+    write_atomically(path, render_page("report", title, {"runs": content}).encode(errors="replace"))
     return path
 
 
@@ -62,7 +62,7 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
         errors = [error for error in map(unreadable, content) if error is not None]
         if len(errors) == len(content):
             raise errors[0]
-        size = len(render_page("report", title, {"runs": content}).encode())
+        size = len(render_page("report", title, {"runs": content}).encode(errors="replace"))
         if size <= MOST_BYTES:
             break
         if points <= FEWEST_POINTS:

@@ -1,6 +1,7 @@
 """`drl report`: what is in the file, what is refused, and how large it is."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from written_runs import append_rows, metric_row, write_run
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
 from drl.report.base_settings import base_of
+from drl.report.board_content import BoardContent
 from drl.report.one_file import MOST_BYTES, write_report
 from drl.report.run_content import read_run
 from drl.report.thinned_curves import thinned_curve
@@ -171,6 +173,24 @@ def test_thinning_sorts_and_leaves_out_what_is_not_finite():
     huge = thinned_curve(np.arange(4.0), np.full(4, 1e308), 1)  # their sum is infinite
     assert huge["y"] == [None]
     assert huge["high"] == [1e308]
+
+
+def test_videos_that_would_make_the_page_too_large_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("drl.report.one_file.MOST_VIDEOS", 5)
+    runs = [write_run(tmp_path / "a" / f"r{number}") for number in range(2)]
+    for run in runs:
+        (run / "videos").mkdir()
+        (run / "videos" / "film.mp4").write_bytes(b"film")
+    first, second = data_of(write_report(runs))
+    assert "video" in first
+    assert "video" not in second
+    assert "its video is not in this page" in second["notes"][0]
+
+
+def test_a_name_that_is_no_text_is_shown_with_question_marks(tmp_path):
+    run = write_run(tmp_path / os.fsdecode(b"a\xff") / "run")
+    assert "<title>a?/run</title>" in write_report([run]).read_text()
+    assert list(BoardContent(tmp_path).runs()) == ["a?/run"]
 
 
 def test_forks_and_resumed_runs_say_so(tmp_path):
