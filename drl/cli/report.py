@@ -26,13 +26,10 @@ def main(arguments: list[str]) -> int:
     from drl.report.found_runs import found_runs
     from drl.report.one_file import write_report
 
-    runs = [run for given in flags.runs for run in _runs_of(given, found_runs(given))]
-    path = write_report(runs, None if flags.out is None else Path(flags.out), flags.video)
-    print(path)
+    found = {given: found_runs(given) for given in flags.runs}
+    for given, runs in found.items():
+        if not runs:
+            raise BadInput(f"{given} holds no run: expected {given}/run.json, or folders with one; see `ls results/`")
+    out = None if flags.out is None else Path(flags.out)
+    print(write_report([run for runs in found.values() for run in runs], out, flags.video))
     return 0
-
-
-def _runs_of(given: str, found: list[Path]) -> list[Path]:
-    if not found:
-        raise BadInput(f"{given} holds no run: expected {given}/run.json, or folders with one; see `ls results/`")
-    return found
