@@ -9,13 +9,14 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
-demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, show where everything is
+demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, write a report, show where everything is
 	$(BIN)/drl train ppo --env CartPole-v1 --name demo --stop-at-return 475
 	@run=$$(ls -td results/demo/*/ | head -1); echo; echo "evaluating the agent on 100 fresh episodes …"; \
 	$(BIN)/drl evaluate $$run --episodes 100; \
 	echo "  plot    $${run}plots/return.png"; \
 	echo "  video   $${run}videos/final_agent.mp4"; \
-	echo "  agent   $${run}agent"
+	echo "  agent   $${run}agent"; \
+	page=$$($(BIN)/drl report $$run) && echo "  report  $$page   (open it in a browser)"
 
 test: $(VENV)/.dev  ## the default tests, a few minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2

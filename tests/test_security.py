@@ -20,8 +20,8 @@ from drl.envs.trust import check_trusted
 from drl.experiment import launch
 from drl.experiment.config import Experiment
 from drl.experiment.q_model_files import load_q_agent
+from drl.report.one_file import write_report
 from drl.tracking.plots import plot_run
-from drl.tracking.report import write_report
 from drl.tracking.video import write_video
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
@@ -117,17 +117,22 @@ def test_environments_of_known_packages_need_no_word():
 def test_links_under_the_names_of_drafts_are_not_followed(downloaded):
     """The names that earlier versions used, and the files themselves, as links to something precious."""
     precious = downloaded.parent / "precious.txt"
-    names = [".report.html.draft", "report.html", "plots/.return.png.draft", "plots/return.png", "plots/loss.png"]
+    names = [".report.html.draft", "plots/.return.png.draft", "plots/return.png", "plots/loss.png"]
     names += ["videos/.evaluation_1.draft.mp4", "videos/evaluation_1.mp4", ".run.json.1.part"]
     for name in names:
         (downloaded / name).unlink(missing_ok=True)
         (downloaded / name).symlink_to(precious)
     plot_run(downloaded)
-    write_report(downloaded)
+    write_report([downloaded], video=False)
     write_video(downloaded / "videos" / "evaluation_1.mp4", [np.zeros((16, 16, 3), np.uint8)] * 2)
     assert precious.read_text() == "mine"
-    for name in ("report.html", "plots/return.png", "videos/evaluation_1.mp4"):
+    for name in ("plots/return.png", "videos/evaluation_1.mp4"):
         assert not (downloaded / name).is_symlink()
+    (downloaded / "report.html").unlink()
+    (downloaded / "report.html").symlink_to(precious)
+    with pytest.raises(BadInput, match="not a report that drl wrote"):
+        write_report([downloaded])
+    assert precious.read_text() == "mine"
 
 
 @pytest.mark.parametrize("room", ["plots", "videos"])
@@ -188,9 +193,9 @@ def test_records_that_make_no_sense_are_said_to(downloaded, row):
 
 
 def test_a_report_shows_nothing_from_outside(downloaded):
-    (downloaded / "plots" / "zz.png").symlink_to(downloaded.parent / "precious.txt")
+    (downloaded / "videos" / "final_agent.mp4").symlink_to(downloaded.parent / "precious.txt")
     with pytest.raises(UnusableFile, match="leads out of"):
-        write_report(downloaded)
+        write_report([downloaded])
 
 
 def absolute(run):
@@ -369,5 +374,7 @@ def test_what_is_inside_is_written_and_read(tmp_path):
     inside.write_bytes(b"1")
     assert stay_inside(tmp_path / "run", inside) == inside
     assert read_inside(tmp_path / "run", inside) == b"1"
+    with pytest.raises(UnusableFile, match="leads out of"):
+        read_inside(tmp_path / "other", inside)
     with pytest.raises(UnusableFile, match="more than the 0 that are read"):
         read_inside(tmp_path / "run", inside, most=0)

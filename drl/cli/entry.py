@@ -35,6 +35,8 @@ COMMANDS = {
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
+    "report": ("drl.cli.report", "write one page about runs, to open in a browser: drl report RUN…"),
+    "board": ("drl.cli.live_board", "show the runs in a folder in a browser, as they go: drl board results/"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
     "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),

@@ -22,14 +22,14 @@ class Flags:
     smooth: int | None = None  # episodes or rows that a trailing mean is over; 1: none; default: by the runs' length
     out: str | None = None  # .png, .pdf or .svg; default: comparison.png beside the first run
     overwrite: bool = False  # replace an existing --out
-    report: bool = False  # also write report.html into each run folder
+    report: bool = False  # also write report.html into each run folder, as `drl report` does
 
 
 def main(arguments: list[str]) -> int:
     flags = parse_flags(Flags, arguments, prog="drl plot", description="Draw one run, or several together.")
+    from drl.report.one_file import write_report
     from drl.tracking.figures import picture_format
     from drl.tracking.plots import plot_compare, plot_run
-    from drl.tracking.report import write_report
 
     found = [(given, folder) for given in flags.runs for folder in _runs_of(given)]
     folders = [folder for _, folder in found]
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         else:
             written = [plot_compare(folders, out, **options)]
         if flags.report:
-            written += [write_report(folder) for folder in folders]
+            written += [write_report([folder]) for folder in folders]
     except DrlError:
         raise
     except Exception as error:  # a run's files may come from anyone and contain anything

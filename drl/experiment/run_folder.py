@@ -136,8 +136,13 @@ def read_record(folder: Path) -> PlainDict:
 
 
 def read_settings(folder: Path) -> PlainDict:
-    """The content of `config.yaml`, which must be what the run was started with."""
+    """The content of `config.yaml`, to continue a run."""
     check_folder(folder, foreign="wandb")
+    return settings_at_start(folder)
+
+
+def settings_at_start(folder: Path) -> PlainDict:
+    """The content of `config.yaml`, which must be what the run was started with."""
     file, expected = folder / "config.yaml", read_record(folder).get("config_checksum")
     content = read_inside(folder, file, MOST_SETTINGS)
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:

@@ -35,7 +35,7 @@ def place(made, tmp_path):
     outside = tmp_path / "outside"
     shutil.copytree(made, outside)
     (outside / "precious.txt").write_text("mine")
-    (outside / "plots" / "picture.png").write_bytes(b"private")
+    (outside / "videos" / "final_agent.mp4").write_bytes(b"private")
     before = tree(outside)
 
     def fresh():
@@ -96,7 +96,7 @@ READ = {
     "resume": ["record", "config", "state", "arrays", "rows", "metrics", "table", "lock"],
     "fork": ["record", "config", "state", "arrays", "rows"],
     "plot": ["metrics"],
-    "report": ["metrics", "record", "config", "picture"],
+    "report": ["metrics", "record", "config", "video"],
     "main.py": ["pth"],
 }
 
@@ -110,11 +110,11 @@ def harmless(command, role, kind):
 @pytest.mark.parametrize("command", READ)
 def test_a_file_is_a_plain_file_of_the_folder(command, place, made, tmp_path, capsys, tally, monkeypatch):
     cases = [(role, kind) for role in READ[command] for kind in PLACED if not harmless(command, role, kind)]
-    cases = some(cases, 1 if command == "report" else 5)  # which draws first
+    cases = some(cases, 5)
     monkeypatch.chdir(tmp_path)
     for role, kind in cases:
         run = place()
-        path = run / "plots" / "picture.png" if role == "picture" else files_of(run)[role]
+        path = run / "videos" / "final_agent.mp4" if role == "video" else files_of(run)[role]
         path.unlink(missing_ok=True)
         kind(path, tmp_path / "outside" / path.relative_to(run))
         refused(command, run, capsys)
@@ -129,7 +129,7 @@ ROOMS = {
     "convert": ["agent"],
     "film": ["videos"],
     "plot": ["plots"],
-    "report": ["plots"],
+    "report": ["videos"],
 }
 
 

@@ -82,7 +82,7 @@ def sizes():
 
 def lines_of_other_commands():
     yield from ([word] for word in ("", "trian", "--bad", "\x1b[2J", "é", "x" * 5000))
-    for command in ("resume", "fork", "evaluate", "plot"):
+    for command in ("resume", "fork", "evaluate", "plot", "report", "board"):
         yield from ([command, run] for run in ("", "nowhere", "/dev/null", "a\x00b", "\udc80"))
         yield [command, "nowhere", "--bad"]
     yield from (["evaluate", "nowhere", "--trust", "--trust"], ["resume", "nowhere", "--trust", "--trust"])
@@ -95,6 +95,9 @@ def lines_of_other_commands():
     yield from (["evaluate", "nowhere", "--seed", bad] for bad in ("-1", "x", "9" * 400))
     yield from (["convert", "nowhere", "--engine", bad] for bad in ("", "tf", "jax", "\x1b"))
     yield from (["plot", "nowhere", "--out"], ["plot", "--out", "x.png"])
+    yield from (["report"], ["report", "nowhere", "--out"], ["report", ".", "--out", "x.png"])
+    yield from (["board", ".", "--port", bad] for bad in ("-1", "x", "65536"))
+    yield ["board", ".", "--host", "no such host"]
     yield from (["list", bad] for bad in ("", "preset", "--bad", "\x1b"))
     yield from (["ablate", *words] for words in ([""], ["ppo"], ["zz"], ["dqn", "--env", ""]))
     for flag in ("--seeds", "--workers", "--episodes"):

@@ -69,7 +69,7 @@ COMMANDS = {
     "resume": ["resume", "RUN"],
     "fork": ["fork", "RUN"],
     "plot": ["plot", "RUN"],
-    "report": ["plot", "RUN", "--report"],
+    "report": ["report", "RUN"],
 }
 
 

@@ -1,0 +1,46 @@
+"""The settings that a run would have had without any flag: those of its preset, or the defaults of its algorithm."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from drl.core.algorithms import find_algorithm
+from drl.core.errors import BadInput
+from drl.core.specs import PlainDict
+from drl.experiment.config import Experiment
+from drl.experiment.presets import load_preset
+
+
+class Base(NamedTuple):
+    """Settings to compare those of a run with."""
+
+    name: str  # in words
+    settings: PlainDict
+
+
+def base_of(settings: PlainDict, command: Sequence[str]) -> Base | None:
+    """None if the algorithm is not one of ours. `command` is what was typed: it may name a preset."""
+    algorithm, env = settings.get("algorithm"), settings.get("env")
+    if not isinstance(algorithm, str) or not isinstance(env, str):
+        return None
+    named = _preset_named(command)
+    try:
+        find_algorithm(algorithm)  # before its name becomes part of a path
+        preset = load_preset(algorithm, env, named)
+        made = Experiment.from_flat((preset or {}) | {"algorithm": algorithm, "env": env}, "preset").to_flat()
+    except BadInput:
+        return None
+    words = f"preset {named} of {algorithm} for {env}" if named else f"preset of {algorithm} for {env}"
+    return Base(words if preset is not None else f"defaults of {algorithm}", made)
+
+
+def _preset_named(command: Sequence[str]) -> str | None:
+    """
+    >>> _preset_named(["drl", "train", "dqn", "--preset", "rainbow"]), _preset_named(["drl", "--preset=x"])
+    ('rainbow', 'x')
+    """
+    for word, following in itertools.pairwise([*command, ""]):
+        flag, equals, value = word.partition("=")
+        if flag == "--preset":
+            return (value if equals else following) or None
+    return None

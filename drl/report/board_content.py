@@ -1,0 +1,128 @@
+"""What a board knows about the runs in a folder: their list, their pages' data, their videos. It only reads."""
+
+import datetime
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+from drl.core.errors import DrlError
+from drl.core.safe_files import is_inside, read_inside
+from drl.core.specs import PlainDict
+from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
+from drl.experiment.run_folder import read_record
+from drl.report.found_runs import found_runs
+from drl.report.one_file import points_for
+from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
+
+FRESH_SECONDS = 1.0  # for which a list of the folders is used again
+TAIL = 1 << 18  # bytes at the end of metrics.jsonl in which its last row is looked for
+Stamp = tuple[tuple[int, int] | None, ...]
+
+
+class BoardContent:
+    """The runs below `root`, named by their path from there. Names are looked up among the runs that were found, and
+    never become a path."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._found: tuple[float, dict[str, Path]] = (-FRESH_SECONDS, {})
+        self._pages: dict[tuple[str, int], tuple[Stamp, PlainDict]] = {}
+        self._entries: dict[str, tuple[Stamp, PlainDict]] = {}
+        self._lock = threading.Lock()  # two requests for a long run do not read it twice
+
+    def runs(self) -> dict[str, Path]:
+        when, found = self._found
+        if time.monotonic() - when >= FRESH_SECONDS:
+            folders = found_runs(self.root) if self.root.is_dir() else []
+            found = {_name(self.root, folder): folder for folder in folders}
+            self._found = (time.monotonic(), found)
+        return found
+
+    def listing(self) -> PlainDict:
+        """All runs, the ones that changed last first."""
+        with self._lock:
+            entries = [self._entry(name, folder) for name, folder in self.runs().items()]
+        return {"runs": sorted(entries, key=lambda entry: str(entry["changed"]), reverse=True)}
+
+    def page_data(self, runs: dict[str, Path]) -> PlainDict:
+        """What the page about these runs draws."""
+        points = points_for(len(runs))
+        with self._lock:
+            return {"runs": [self._page(name, folder, points) for name, folder in runs.items()]}
+
+    def _page(self, name: str, folder: Path, points: int) -> PlainDict:
+        video = find_video(folder)
+        stamp = _stamp(folder, "metrics.jsonl", "run.json", "config.yaml")
+        known = self._pages.get((name, points))
+        if known is None or known[0] != stamp:
+            known = self._pages[name, points] = (stamp, read_run(folder, name, points))
+        page = known[1]
+        if "problem" not in page:
+            status: PlainDict = {"status": page["facts"].get("status")}
+            page = page | {"training": in_training(folder, status)}  # its process may have been killed since
+        if video is not None:
+            seen = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
+            page = page | {"video": f"/video.mp4?{seen}"}
+        return page
+
+    def _entry(self, name: str, folder: Path) -> PlainDict:
+        stamp = _stamp(folder, "metrics.jsonl", "run.json")
+        known = self._entries.get(name)
+        if known is None or known[0] != stamp:
+            known = self._entries[name] = (stamp, {"name": name} | _read_entry(folder))
+        return known[1] | {"training": in_training(folder, known[1])}
+
+
+def _read_entry(folder: Path) -> PlainDict:
+    changed = max((stamp[0] for stamp in _stamp(folder, "metrics.jsonl", "run.json") if stamp), default=0)
+    when = datetime.datetime.fromtimestamp(changed // 10**9).isoformat(sep=" ")
+    try:
+        record, row = read_record(folder), last_row(folder)
+        settings = parse_yaml(read_inside(folder, folder / "config.yaml", MOST_SETTINGS))
+        settings = settings if isinstance(settings, dict) else {}
+        found = {
+            "status": record.get("status"),
+            "seed": record.get("seed"),
+            "algorithm": settings.get("algorithm"),
+            "environment": settings.get("env"),
+            "steps": row.get("env_steps"),
+            "return": row.get("recent/mean_ep_return"),
+        }
+    except (DrlError, ValueError, OSError) as error:
+        return {"problem": short_text(str(error)), "changed": when}
+    return {key: plain_value(value) for key, value in found.items()} | {"changed": when}
+
+
+def last_row(folder: Path) -> PlainDict:
+    """The last whole row of `metrics.jsonl`; empty if there is none."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file() or not is_inside(folder, path):
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - TAIL, 0))
+        lines = file.read(TAIL).split(b"\n")[:-1]
+    try:
+        row = json.loads(lines[-1]) if lines else {}
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _name(root: Path, run: Path) -> str:
+    name = run.relative_to(root).as_posix() if run != root else root.resolve().name
+    return name.encode(errors="replace").decode()  # a name that is no text could not be part of an address
+
+
+def _stamp(folder: Path, *files: str) -> Stamp:
+    """Changes when one of the files does."""
+    found: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            status = os.stat(folder / file)
+            found.append((status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)

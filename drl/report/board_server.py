@@ -1,0 +1,173 @@
+"""The pages of the runs in a folder over HTTP, for the browser on this machine. It answers GET and HEAD, and writes
+nothing."""
+
+import hashlib
+import ipaddress
+import json
+import re
+import socket
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from drl.core.errors import BadInput
+from drl.core.specs import PlainValue
+from drl.report.board_content import BoardContent
+from drl.report.page_html import render_page
+from drl.report.run_content import find_video, read_video
+
+HTML, JSON, TEXT, VIDEO = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8", "video/mp4"
+MOST_RUNS = 100  # on one page
+SAFE = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the page has the rest of its policy in itself
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Answer(NamedTuple):
+    """What a browser gets."""
+
+    content: bytes
+    kind: str = TEXT
+    status: HTTPStatus = HTTPStatus.OK
+
+
+def board_server(root: Path, host: str, port: int) -> ThreadingHTTPServer:
+    """A server that listens already; `serve_forever` runs it."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True  # Ctrl-C does not wait for a browser
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    class Handler(BoardHandler):
+        board, own_name = BoardContent(root), host.lower()
+
+    try:
+        return Server((host, port), Handler)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot listen on {host} port {port}: {why}; choose another --port (0: a free one)") from None
+
+
+class BoardHandler(BaseHTTPRequestHandler):
+    """One request."""
+
+    board: BoardContent
+    own_name: str  # of the host that was asked for
+    protocol_version = "HTTP/1.1"
+    timeout = 30  # seconds that a connection may say nothing
+
+    def do_GET(self) -> None:
+        if not is_own_host(self.headers.get("Host", ""), self.own_name):
+            text = "this board answers only to the name of its own address; open it as http://127.0.0.1:PORT/"
+            self._send(Answer(text.encode(), status=HTTPStatus.FORBIDDEN))
+            return
+        try:
+            answer = self._answer()
+        except Exception as error:  # a run's files may contain anything, and may be deleted at any time
+            answer = Answer(f"{type(error).__name__}: {error}".encode(errors="replace"), status=HTTPStatus.NOT_FOUND)
+        self._send(answer)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _refuse(self) -> None:
+        self.close_connection = True  # what it wants to send is not read
+        self._send(Answer(b"a board is only for reading: GET and HEAD", status=HTTPStatus.METHOD_NOT_ALLOWED))
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
+
+    def _answer(self) -> Answer:
+        parts = urlsplit(self.path)
+        names = list(dict.fromkeys(parse_qs(parts.query, max_num_fields=4 * MOST_RUNS).get("run", [])))
+        if parts.path == "/":
+            return _page("board", f"Runs in {self.board.root}", "/runs.json")
+        if parts.path == "/runs.json":
+            return _json(self.board.listing())
+        if parts.path not in ("/report", "/data.json", "/video.mp4"):
+            return Answer(b"there is no such page", status=HTTPStatus.NOT_FOUND)
+        runs = {name: folder for name, folder in self.board.runs().items() if name in names}
+        if not 0 < len(names) == len(runs) <= MOST_RUNS:
+            text = f"expected run=NAME, at most {MOST_RUNS} times, with names of the list at /"
+            return Answer(text.encode(), status=HTTPStatus.NOT_FOUND)
+        if parts.path == "/data.json":
+            return _json(self.board.page_data({name: runs[name] for name in names}))
+        if parts.path == "/video.mp4":
+            folder = runs[names[0]]
+            video = find_video(folder)
+            missing = Answer(b"the run has no video", status=HTTPStatus.NOT_FOUND)
+            return missing if video is None else Answer(read_video(folder, video), VIDEO)
+        title = names[0] if len(names) == 1 else f"{len(names)} runs"
+        return _page("report", title, "/data.json?" + urlencode([("run", name) for name in names]))
+
+    def _send(self, answer: Answer) -> None:
+        content, status, extra = answer.content, answer.status, {}
+        if status is HTTPStatus.OK:
+            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            extra = {"ETag": tag}
+            if answer.kind == VIDEO:
+                extra["Accept-Ranges"] = "bytes"
+                if span := asked_span(self.headers.get("Range", ""), len(content)):
+                    status = HTTPStatus.PARTIAL_CONTENT
+                    extra["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{len(content)}"
+                    content = content[span.start : span.stop]
+            elif self.headers.get("If-None-Match") == tag:
+                content, status = b"", HTTPStatus.NOT_MODIFIED
+        elif status is HTTPStatus.METHOD_NOT_ALLOWED:
+            extra = {"Allow": "GET, HEAD"}
+        self.send_response(status)
+        for name, value in (SAFE | extra | {"Content-Type": answer.kind, "Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        try:
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+        except (ConnectionError, TimeoutError):  # the browser has gone
+            self.close_connection = True
+
+    def version_string(self) -> str:
+        return "drl-board"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal stays as it is."""
+
+
+def is_own_host(header: str, own_name: str) -> bool:
+    """Whether a Host header names this machine: by its address, as localhost, or by the name that was asked for. A page
+    of another site that points its own name here (DNS rebinding) is thereby refused.
+
+    >>> [is_own_host(host, "127.0.0.1") for host in ("127.0.0.1:80", "localhost", "[::1]:80", "evil.example", "")]
+    [True, True, True, False, False]
+    """
+    name = re.sub(r":\d*$", "", header.strip().lower())
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name in ("localhost", own_name)
+    return True
+
+
+def asked_span(header: str, size: int) -> range | None:
+    """The bytes that a Range header asks for; None: all of them.
+
+    >>> asked_span("bytes=2-", 10), asked_span("bytes=0-3", 10), asked_span("bytes=-4", 10), asked_span("bytes=12-", 10)
+    (range(2, 10), range(0, 4), range(6, 10), None)
+    """
+    match = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header.strip())
+    if match is None or match[1] == match[2] == "":
+        return None
+    first = int(match[1]) if match[1] else max(size - int(match[2]), 0)
+    last = min(int(match[2]), size - 1) if match[1] and match[2] else size - 1
+    return range(first, last + 1) if first <= last else None
+
+
+def _page(skeleton: str, title: str, source: str) -> Answer:
+    return Answer(render_page(skeleton, title, {"source": source}, live=True).encode(), HTML)
+
+
+def _json(data: PlainValue) -> Answer:
+    return Answer(json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), JSON)

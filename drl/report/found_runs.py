@@ -1,0 +1,30 @@
+"""Finds the runs in a folder, however deep an experiment, an ablation or a search has put them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from drl.core.errors import BadInput
+
+DEPTH = 4  # folders below the given one
+
+
+def found_runs(given: str | Path) -> list[Path]:
+    """The run itself, or every run below. Links are not followed: they may lead anywhere."""
+    folder = Path(given)
+    if not str(given) or not folder.is_dir():
+        raise BadInput(f"{str(given)!r} is not a folder; expected a run, or a folder of runs such as results/")
+    return list(_below(folder, DEPTH))
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    if os.path.lexists(folder / "run.json"):
+        yield folder
+    elif depth:
+        try:
+            with os.scandir(folder) as entries:
+                inside = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
+        except OSError:  # it was deleted, or is not ours to read
+            return
+        for name in inside:
+            yield from _below(folder / name, depth - 1)

@@ -1,0 +1,95 @@
+"""`write_report`: one HTML file about one run or many, to keep, to mail, to open without a network."""
+
+import base64
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from drl.core.errors import BadInput
+from drl.core.safe_files import write_atomically
+from drl.core.specs import PlainDict
+from drl.report.page_html import is_our_page, render_page
+from drl.report.run_content import find_video, read_run, read_video, unreadable
+from drl.tracking.run_groups import distinct_names
+
+POINTS, FEWEST_POINTS = 1000, 10  # of a curve
+POINTS_OF_ALL = 3000  # of a metric over all runs, so that ten times as many runs do not make ten times the page
+MOST_BYTES = 5_000_000  # without videos
+MOST_VIDEOS = 64 << 20  # bytes of all videos together
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = True) -> Path:
+    """Write the page of some runs and return its path: `out`, or `report.html` in the run, or in the folder that holds
+    all of them. A file that is no report is never replaced."""
+    runs = list({run.resolve(): run for run in runs}.values())
+    if not runs:
+        raise BadInput("there is no run to report on; give a run, or a folder of runs such as results/")
+    path = out or _common_folder(runs) / "report.html"
+    if os.path.lexists(path) and not is_our_page(path):
+        raise BadInput(f"{path} exists and is not a report that drl wrote; choose another file with --out")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is not a folder; create it, or choose another --out")
+    names = _names([run.resolve() for run in runs])
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
+    content = _fitting(runs, names, title)
+    if video:
+        _add_videos(content, runs)
+    write_atomically(path, render_page("report", title, {"runs": content}).encode(errors="replace"))
+    return path
+
+
+def points_for(runs: int) -> int:
+    """Of each curve, if this many runs are on a page.
+
+    >>> points_for(1), points_for(10), points_for(1000)
+    (1000, 300, 10)
+    """
+    return max(min(POINTS, POINTS_OF_ALL // runs), FEWEST_POINTS)
+
+
+def _names(runs: list[Path]) -> list[str]:
+    """Experiment and run, or as many folders more as tell them apart."""
+    names = [f"{run.parent.name}/{run.name}" for run in runs]
+    return names if len(set(names)) == len(runs) else list(distinct_names(runs).values())
+
+
+def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[PlainDict]:
+    """The runs, with as many points as fit into a page."""
+    points = points_for(len(runs))
+    while True:
+        content = [read_run(run, name, points) for run, name in zip(runs, names, strict=True)]
+        errors = [error for error in map(unreadable, content) if error is not None]
+        if len(errors) == len(content):
+            raise errors[0]
+        size = len(render_page("report", title, {"runs": content}).encode(errors="replace"))
+        if size <= MOST_BYTES:
+            break
+        if points <= FEWEST_POINTS:
+            raise BadInput(f"a report on so many runs ({len(runs)}) is too large ({size:,} bytes); give fewer")
+        points = max(points // 2, FEWEST_POINTS)
+    for error in errors:
+        warnings.warn(f"left out: {error}", stacklevel=2)
+    return content
+
+
+def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
+    room = MOST_VIDEOS
+    for run, folder in zip(shown, runs, strict=True):
+        video = None if "problem" in run else find_video(folder)
+        if video is None:
+            continue
+        content = read_video(folder, video)
+        room -= len(content)
+        if room < 0:
+            run["notes"] = [*run["notes"], f"its video is not in this page, which would become too large: {video}"]
+        else:
+            run["video"] = "data:video/mp4;base64," + base64.b64encode(content).decode()
+
+
+def _common_folder(runs: Sequence[Path]) -> Path:
+    """The run, or the folder that holds all runs, spelled as it was given where that is possible."""
+    if len(runs) == 1:
+        return runs[0]
+    common = Path(os.path.commonpath([run.resolve() for run in runs]))
+    return next((parent for parent in runs[0].parents if parent.resolve() == common), common)

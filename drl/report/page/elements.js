@@ -1,0 +1,90 @@
+// What both pages use: elements, numbers, the theme, asking the server. Texts of a run only ever become text nodes.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const pageData = JSON.parse(byId("data").textContent);
+
+// An element with attributes (a function listens to an event) and children (elements or texts).
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// A number in few letters; other values as they are.
+function shown(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
+  if (value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e15)) return value.toExponential(2);
+  if (Math.abs(value) >= 1000) return value.toLocaleString("en", { maximumFractionDigits: 0 });
+  return String(Number(value.toPrecision(4)));
+}
+
+// For the ticks of an axis.
+function tick(value) {
+  if (value === null || value === undefined) return "";
+  if (Math.abs(value) >= 1000 && Math.abs(value) < 1e15)
+    return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 4 });
+  return shown(value);
+}
+
+// A table that scrolls inside itself on a narrow screen. A cell may be an element.
+function table(caption, columns, rows, kind = "") {
+  const head = element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)));
+  const line = (cells) =>
+    element("tr", {}, ...cells.map((cell, i) => element(i ? "td" : "th", i ? {} : { scope: "row" }, cell)));
+  const inner = element(
+    "table",
+    { class: kind },
+    element("caption", { class: "unseen" }, caption),
+    element("thead", {}, head),
+    element("tbody", {}, ...rows.map(line)),
+  );
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
+}
+
+// The theme of the system, until the button is used.
+function themeButton(changed) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const button = byId("theme");
+  const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+  const show = () => {
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Use ${isDark() ? "light" : "dark"} colors`);
+    changed();
+  };
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+}
+
+// The line below the title, which screen readers read out when it changes.
+function sayState(text) {
+  if (byId("state").textContent !== text) byId("state").textContent = text;
+}
+
+// Asks the server again and again and hands over every new answer. A slow answer makes the pauses longer.
+async function follow(address, seconds, take) {
+  let pause = 0;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, pause));
+    const began = performance.now();
+    try {
+      const answer = await fetch(address, { cache: "no-cache" });
+      if (!answer.ok) throw new Error(await answer.text());
+      take(await answer.json());
+    } catch (error) {
+      sayState(`The board does not answer (${error.message}); trying again.`);
+    }
+    pause = seconds * 1000 + 5 * (performance.now() - began);
+  }
+}

@@ -1,0 +1,160 @@
+"""What a page shows of a run, as plain data for JSON. A run may come from anyone and its files may contain anything."""
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+from drl.core.errors import DrlError, UnusableFile
+from drl.core.safe_files import read_inside
+from drl.core.specs import PlainDict, PlainValue
+from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
+from drl.report.base_settings import base_of
+from drl.report.thinned_curves import curves_of_rows
+from drl.tracking.files import Row, read_metrics
+
+MOST_EVALUATIONS = 100  # rows shown, the latest
+MOST_LETTERS = 2000  # of one text
+MOST_VIDEO = 64 << 20  # bytes
+
+
+def read_run(folder: Path, name: str, points: int) -> PlainDict:
+    """Everything about a run except for its video; `problem` alone if it cannot be read."""
+    try:
+        return {"name": name} | _content(folder, points)
+    except DrlError as error:
+        said = str(error)
+    except Exception as error:
+        said = f"{folder} does not hold the records of a run ({type(error).__name__}: {error})"
+    return {"name": name, "problem": short_text(said)}
+
+
+def _content(folder: Path, points: int) -> PlainDict:
+    record, settings = read_record(folder), _settings(folder)
+    metrics = folder / "metrics.jsonl"
+    rows = read_metrics(metrics) if os.path.lexists(metrics) else []
+    typed = record.get("command")
+    command = [str(word) for word in typed] if isinstance(typed, list) else []
+    base = base_of(settings, command)
+    versions = record.get("versions")
+    return {
+        "training": in_training(folder, record),
+        "facts": _facts(record, settings, rows),
+        "curves": curves_of_rows(rows, points),
+        "evaluations": _evaluations(rows, record),
+        "settings": _texts(settings),
+        "base": base and {"name": base.name, "settings": _texts(base.settings)},
+        "versions": _texts(versions) if isinstance(versions, dict) else {},
+        "command": short_text(shlex.join(command)),
+        "algorithm": short_text(settings.get("algorithm", "")),
+        "config": _config_text(folder),
+        "notes": _notes(record),
+    }
+
+
+def in_training(folder: Path, record: PlainDict) -> bool:
+    """Whether another process trains this run."""
+    return record.get("status") == UNFINISHED and is_in_use(folder)
+
+
+def _settings(folder: Path) -> PlainDict:
+    return settings_at_start(folder) if os.path.lexists(folder / "config.yaml") else {}
+
+
+def _config_text(folder: Path) -> str:
+    path = folder / "config.yaml"
+    return read_inside(folder, path).decode(errors="replace") if os.path.lexists(path) else ""
+
+
+def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict:
+    """The headline numbers, by their names."""
+    last = rows[-1] if rows else {}
+    final = record.get("final_evaluation")
+    window = last.get("recent/window")
+    seconds = [row.get("time/time_elapsed") for row in rows]  # of one learning step each
+    facts = {
+        "status": record.get("status"),
+        "algorithm": settings.get("algorithm"),
+        "environment": settings.get("env"),
+        "seed": record.get("seed"),
+        "final evaluation, mean return": final.get("mean_return") if isinstance(final, dict) else None,
+        f"mean return, last {window:,.0f} episodes" if window else "mean return": last.get("recent/mean_ep_return"),
+        "success rate": last.get("recent/success_rate"),
+        "environment steps": last.get("env_steps"),
+        "episodes": last.get("episodes"),
+        "minutes of training": sum(value for value in seconds if value) / 60 if rows else None,
+        "steps per second": last.get("time/steps_per_second"),
+        "started": str(record.get("started", "")).replace("T", " ") or None,
+    }
+    return {key: plain_value(value) for key, value in facts.items() if value is not None}
+
+
+def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
+    """A table of the evaluations during training, and of that of the final agent."""
+    made = [(row.get("env_steps"), _named(row)) for row in rows]
+    made = [(steps, numbers) for steps, numbers in made if numbers]
+    left_out = max(len(made) - MOST_EVALUATIONS, 0)
+    final = record.get("final_evaluation")
+    if isinstance(final, dict):
+        made.append(("final agent", {str(key): value for key, value in final.items()}))
+    columns = list(dict.fromkeys(name for _, numbers in made for name in numbers))
+    lines = [[steps, *(numbers.get(name) for name in columns)] for steps, numbers in made[left_out:]]
+    return {
+        "columns": [short_text(name) for name in columns],
+        "rows": [[plain_value(cell) for cell in line] for line in lines],
+        "left_out": left_out,
+    }
+
+
+def _named(row: Row) -> PlainDict:
+    return {name.partition("/")[2]: value for name, value in row.items() if name.startswith("evaluation/")}
+
+
+def _notes(record: PlainDict) -> list[str]:
+    """What a reader of the curves should know about the run."""
+    notes, origin, resumed = [], record.get("forked_from"), record.get("resumed", [])
+    if isinstance(origin, dict):
+        notes.append(f"forked from {origin.get('run')} at step {origin.get('env_steps')}; its curves begin there")
+    for entry in resumed if isinstance(resumed, list) else []:
+        if isinstance(entry, dict):
+            notes.append(f"resumed at step {entry.get('env_steps')} ({entry.get('resumed')})")
+    return [short_text(note) for note in notes]
+
+
+def find_video(folder: Path) -> Path | None:
+    """The video of the final agent, or else the newest one."""
+    final = folder / "videos" / "final_agent.mp4"
+    if os.path.lexists(final):
+        return final
+    return max((folder / "videos").glob("*.mp4"), key=lambda path: path.lstat().st_mtime, default=None)
+
+
+def read_video(folder: Path, video: Path) -> bytes:
+    return read_inside(folder, video, MOST_VIDEO)
+
+
+def plain_value(value: PlainValue) -> PlainValue:
+    """A number that JSON can hold, or a text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    return short_text(value)
+
+
+def short_text(value: PlainValue) -> str:
+    """A value in words, cut if it is long."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = "a value that cannot be shown"
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+
+
+def _texts(values: PlainDict) -> dict[str, str]:
+    return {short_text(name): short_text(value) for name, value in values.items()}
+
+
+def unreadable(run: PlainDict) -> UnusableFile | None:
+    """The error of a run that `read_run` could not read."""
+    return UnusableFile(run["problem"]) if "problem" in run else None
