@@ -12,6 +12,7 @@ from fault_cases import LONG, some
 from drl.cli import flat
 from drl.cli.entry import main
 from drl.core.algorithms import ALGORITHMS
+from drl.search import run_search
 
 KIND = "malformed input"
 ROOT = Path(__file__).parents[2]
@@ -210,7 +211,7 @@ def nothing_runs(monkeypatch):
         raise AssertionError("the command was accepted")
 
     monkeypatch.setattr("drl.experiment.launch.drive", accepted)
-    monkeypatch.setattr("drl.search.run_search._Work.run_trials", accepted)
+    monkeypatch.setattr(run_search._Work, "run_trials", accepted)
 
 
 @pytest.mark.parametrize(
