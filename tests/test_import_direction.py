@@ -22,9 +22,10 @@ ALLOWED = SIBLINGS | {
     "engines.jax": {*SIBLINGS, "trainer"},  # the trainer of fused programs lives with them
     "cluster": {*SIBLINGS, "trainer"},
     "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
+    "deploy": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "experiment"},
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "deploy"},
 }
 
 

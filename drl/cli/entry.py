@@ -36,6 +36,8 @@ COMMANDS = {
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "export": ("drl.cli.export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
+    "serve": ("drl.cli.serve", "answer observations with actions over HTTP: drl serve RUN"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
     "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
 }

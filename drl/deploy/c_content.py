@@ -38,7 +38,10 @@ def c_content(stored: StoredAgent, graph: PolicyGraph, about: dict[str, str]) ->
     raw_size = _encode(net, stored.obs_spec)
     if stored.normalizer is not None:
         shift, scale = stored.normalizer.scales[""]
-        names, clip = (net.constant("drl_mean", shift), net.constant("drl_factor", scale)), literal(stored.normalizer.clip)
+        names, clip = (
+            (net.constant("drl_mean", shift), net.constant("drl_factor", scale)),
+            literal(stored.normalizer.clip),
+        )
         net.lines.append(f"for (int i = 0; i < {size}; i++) {{")
         net.lines.append(f"    float v = (a[i] - {names[0]}[i]) * {names[1]}[i];")
         net.lines.append(f"    a[i] = v > {clip} ? {clip} : v < -{clip} ? -{clip} : v;")
@@ -114,7 +117,9 @@ def _action_values(net: CNetwork, q: QNet, actions: int) -> None:
     if q.kind == "c51":
         net.functions["c51"] = C51
         support = net.constant("drl_support", q.support)
-        net.lines.append(f"for (int i = 0; i < {actions}; i++) {x}[i] = drl_expected({x} + i * {atoms}, {support}, {atoms});")
+        net.lines.append(
+            f"for (int i = 0; i < {actions}; i++) {x}[i] = drl_expected({x} + i * {atoms}, {support}, {atoms});"
+        )
     elif q.kind == "qr":
         net.lines.append(f"for (int i = 0; i < {actions}; i++) {{")
         net.lines.append("    float sum = 0.0f;")

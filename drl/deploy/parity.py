@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl.core.errors import BadInput
-from drl.core.specs import MASK_KEY, Array
+from drl.core.specs import MASK_KEY, ActionSpec, Array
 from drl.deploy.policy_graph import PolicyGraph
 from drl.deploy.sampled_inputs import affordable, raw_observations, sample_inputs
 
 CHECKED = 1000  # observations
-TOLERANCE = 1e-5  # of outputs, relative to those above 1
+TOLERANCE = 1e-5  # of outputs; see `_difference`
 CHUNKS = (1, 3, 60)  # sizes of the first batches: one file serves all; the later ones have `LARGE` rows
 LARGE = 234
 EPISODES = 25  # at once, of a recurrent agent
@@ -23,7 +23,7 @@ class Parity(NamedTuple):
     """How close an exported agent is to the agent."""
 
     rows: int  # observations
-    largest: float  # difference of an output, relative to those above 1
+    largest: float  # difference of an output
     ties: int  # actions that differ because the agent's own values of both are equal up to rounding
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def check_parity(agent: Any, graph: PolicyGraph, run: Run, rows: int = CHECKED) 
         rnn_state = given.get("new_rnn_state")
         for name, array in expected.items():
             if name in given and (name != "action" or graph.action_spec.kind == "box"):
-                largest = max(largest, _difference(name, given[name], array))
+                largest = max(largest, _difference(name, given[name], array, graph.action_spec))
         if graph.action_spec.kind != "box":
             ties += _count_ties(graph, given["action"], action, values, mask)
         seen += count
@@ -76,12 +76,17 @@ def _episodes(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterat
         yield inputs | {"reset": rng.random(EPISODES) < (0.1 if step else 1.0)}
 
 
-def _difference(name: str, given: Array, expected: Array) -> float:
-    """The largest difference, relative to values above 1; raises beyond `TOLERANCE`."""
+def _difference(name: str, given: Array, expected: Array, spec: ActionSpec) -> float:
+    """The largest difference; raises beyond `TOLERANCE`. It is relative where numbers are above 1: to the width of an
+    action's bounds, and to the largest output of the observation, since both are sums that large numbers cancel in."""
     if given.shape != expected.shape:
-        raise BadInput(f"the export gives {name} of shape {given.shape}, the agent {expected.shape}; nothing is written")
-    off = np.abs(given.astype(np.float64) - expected) / np.maximum(1.0, np.abs(expected))
-    largest = float(off.max(initial=0.0))
+        raise BadInput(f"the export gives {name} {given.shape}, the agent {expected.shape}; nothing is written")
+    off, scale = np.abs(given.astype(np.float64) - expected).reshape(len(given), -1), np.abs(expected)
+    scale = scale.reshape(off.shape) if name == "action" else scale.max(axis=1, keepdims=True)
+    if name == "action":
+        width = np.array(spec.high) - np.array(spec.low)
+        scale = np.maximum(scale, np.where(np.isfinite(width), width, 0.0))
+    largest = float((off / np.maximum(1.0, scale)).max(initial=0.0))
     if not largest <= TOLERANCE:  # also where it is NaN
         raise BadInput(f"the export differs from the agent by {largest:.2g} in {name}; nothing is written")
     return largest
@@ -102,7 +107,7 @@ def _count_ties(graph: PolicyGraph, given: Array, expected: Array, values: Array
         for entry, end in enumerate(np.cumsum(sizes)):
             part = values[row, end - sizes[entry] : end]
             best, own = part.max(), part[chosen[row, entry]]
-            if not best - own <= TOLERANCE * max(1.0, abs(best)):
+            if not best - own <= TOLERANCE * max(1.0, np.abs(values[row][np.isfinite(values[row])]).max()):
                 raise BadInput(
                     f"the export acts {shown_action(given[row])} where the agent acts {shown_action(expected[row])}; "
                     "nothing is written"

@@ -76,7 +76,10 @@ class PolicyGraph:
 
     @property
     def outputs(self) -> list[Port]:
-        spec, params = self.action_spec, self.distribution.num_params if self.distribution else self.action_spec.sizes[0]
+        spec, params = (
+            self.action_spec,
+            self.distribution.num_params if self.distribution else self.action_spec.sizes[0],
+        )
         ports = [Port("action", "int64" if spec.kind == "discrete" else spec.dtype, spec.shape)]
         ports.append(Port(self.answer_name, "float32", (params,)))
         return ports + ([Port("new_rnn_state", "float32", (self.rnn_state_size,))] if self.rnn_state_size else [])

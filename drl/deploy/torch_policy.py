@@ -79,7 +79,9 @@ def exported_program(policy: TorchPolicy) -> torch.export.ExportedProgram:
     }
     batch = torch.export.Dim("batch")
     with quiet_export(), torch.no_grad():
-        return torch.export.export(policy, (example,), dynamic_shapes={"inputs": {name: {0: batch} for name in example}})
+        return torch.export.export(
+            policy, (example,), dynamic_shapes={"inputs": {name: {0: batch} for name in example}}
+        )
 
 
 @contextlib.contextmanager
