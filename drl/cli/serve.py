@@ -1,6 +1,7 @@
 """`drl serve RUN|AGENT`: an HTTP endpoint that takes observations and gives actions."""
 
 import importlib.util
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None)
+        why = os.strerror(number) if number and not isinstance(error, socket.gaierror) else "no such address"
         raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
 
 
@@ -76,7 +78,7 @@ def _serve(agent: object, flags: Flags, listening: socket.socket) -> None:
     app = make_app(agent, limits, flags.batch_window / 1000.0, flags.sampled, flags.host)  # type: ignore[arg-type]
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
         access_log=False,
         server_header=False,
         ws="none",

@@ -40,7 +40,7 @@ class ServeLimits:
 
 
 def make_app(
-    agent: Actor, limits: ServeLimits, window: float = 0.001, explore: bool = False, host: str = ""
+    agent: Actor, limits: ServeLimits, window: float = 0.001, explore: bool = False, host: str = "127.0.0.1"
 ) -> ASGIApp:
     """The application. On a loopback `host` only requests to that machine's own names are answered: a web page whose
     name was pointed to 127.0.0.1 (DNS rebinding) is not."""
