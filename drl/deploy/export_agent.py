@@ -15,6 +15,7 @@ from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.deploy.parity import Parity, Run, check_parity
 from drl.deploy.policy_graph import PolicyGraph, Port
+from drl.deploy.sampled_inputs import golden_inputs
 from drl.experiment.agent_env import env_for
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
@@ -56,12 +57,13 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     path = out or folder.with_name(folder.name + target.suffix)
     if path.exists() or path.is_symlink():
         raise BadInput(f"{path} exists and is not overwritten; choose another --out")
-    card, _ = read_agent(folder)
+    card, arrays = read_agent(folder)
     agent = load_agent(folder)
     if masked is None:
         masked = gives_masks(agent) or False
     made = target.make(folder, open_agent(folder), masked, describe(card))
-    parity = None if made.run is None else check_parity(agent, made.graph, made.run)
+    golden = golden_inputs(made.graph, arrays)
+    parity = None if made.run is None else check_parity(agent, made.graph, made.run, golden)
     write_atomically(path, made.content)
     return Exported(path, made.interface, parity)
 

@@ -1,6 +1,7 @@
 """Does an exported agent act as the agent does? Compared on random observations before a file is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,64 +17,92 @@ CHUNKS = (1, 3, 60)  # sizes of the first batches: one file serves all; the late
 LARGE = 234
 EPISODES = 25  # at once, of a recurrent agent
 
-Run = Callable[[dict[str, Array]], dict[str, Array]]  # an exported agent: inputs → outputs, by name
+Inputs = dict[str, Array]  # by name
+Run = Callable[[Inputs], Inputs]  # an exported agent: inputs → outputs
 
 
 class Parity(NamedTuple):
     """How close an exported agent is to the agent."""
 
-    rows: int  # observations
+    rows: int  # random observations
+    golden: int  # observations of the agent's golden pairs
     largest: float  # difference of an output
     ties: int  # actions that differ because the agent's own values of both are equal up to rounding
 
     def __str__(self) -> str:
+        seen = f"{self.rows:,} observations" + (f" and {self.golden} golden pairs" if self.golden else "")
         equal = "actions equal" if not self.ties else f"actions equal but for {self.ties} ties"
-        return f"{self.rows:,} observations: {equal}, outputs within {self.largest:.1g}"
+        return f"{seen}: {equal}, outputs within {self.largest:.1g}"
 
 
-def check_parity(agent: Any, graph: PolicyGraph, run: Run, rows: int = CHECKED) -> Parity:
-    """Compare on `rows` observations; raises where they differ. `agent` is any of ours, by a policy or values."""
-    rng = np.random.default_rng(0)
-    steps = _episodes(graph, rows, rng) if graph.rnn_state_size else _batches(graph, rows, rng)
-    seen, largest, ties, rnn_state = 0, 0.0, 0, None
-    agent.begin()
-    for inputs in steps:
-        count = len(next(iter(inputs.values())))
-        if graph.rnn_state_size:
-            rnn_state = np.zeros((count, graph.rnn_state_size), np.float32) if rnn_state is None else rnn_state
-            inputs["rnn_state"] = rnn_state
-            agent.begin(inputs["reset"])
-        raw, mask = raw_observations(graph.obs_spec, inputs), inputs.get(MASK_KEY)
-        encoded = graph.obs_spec.encode(raw)
-        values = agent.dist_params(encoded) if graph.distribution else agent.q_values(encoded)
-        action = agent.act(raw, action_mask=mask)
-        expected = {"action": action, graph.answer_name: values}
-        if graph.rnn_state_size:
-            expected["new_rnn_state"] = agent.rnn_state[:, : graph.rnn_state_size]
-        given = run(inputs)
-        rnn_state = given.get("new_rnn_state")
-        for name, array in expected.items():
-            if name in given and (name != "action" or graph.action_spec.kind == "box"):
-                largest = max(largest, _difference(name, given[name], array, graph.action_spec))
-        if graph.action_spec.kind != "box":
-            ties += _count_ties(graph, given["action"], action, values, mask)
-        seen += count
-    return Parity(seen, largest, ties)
+def check_parity(agent: Any, graph: PolicyGraph, run: Run, golden: Inputs | None = None) -> Parity:
+    """Compare on `CHECKED` random observations and on those of golden pairs; raises where they differ. `agent` is any
+    of ours, by a policy or by action values."""
+    rng, rows = np.random.default_rng(0), affordable(graph.obs_spec, CHECKED)
+    sequences: Iterable[list[Inputs]] = (
+        _episodes(graph, rows, rng) if graph.rnn_state_size else _batches(graph, rows, rng)
+    )
+    golden_rows = 0 if golden is None else _rows(golden)
+    if golden is not None:
+        sequences = chain([_one_by_one(golden) if graph.rnn_state_size else [golden]], sequences)
+    seen, largest, ties = 0, 0.0, 0
+    for sequence in sequences:
+        agent.begin()
+        rnn_state = None
+        for inputs in sequence:
+            if graph.rnn_state_size:
+                agent.begin(inputs["reset"])
+                empty = np.zeros((_rows(inputs), graph.rnn_state_size), np.float32)
+                inputs = inputs | {"rnn_state": empty if rnn_state is None else rnn_state}
+            given = run(inputs)
+            rnn_state = given.get("new_rnn_state")
+            off, tied = _compare(agent, graph, inputs, given)
+            seen, largest, ties = seen + _rows(inputs), max(largest, off), ties + tied
+    return Parity(seen - golden_rows, golden_rows, largest, ties)
 
 
-def _batches(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
-    left, sizes = affordable(graph.obs_spec, rows), iter(CHUNKS)
-    while left:
-        size = min(left, next(sizes, LARGE))
-        yield sample_inputs(graph, size, rng)
-        left -= size
+def _compare(agent: Any, graph: PolicyGraph, inputs: Inputs, given: Inputs) -> tuple[float, int]:
+    """The largest difference of an output, and how many actions differ by a tie."""
+    raw, mask = raw_observations(graph.obs_spec, inputs), inputs.get(MASK_KEY)
+    encoded = graph.obs_spec.encode(raw)
+    values = agent.dist_params(encoded) if graph.distribution else agent.q_values(encoded)
+    expected = {"action": agent.act(raw, action_mask=mask), graph.answer_name: values}
+    if graph.rnn_state_size:
+        expected["new_rnn_state"] = agent.rnn_state[:, : graph.rnn_state_size]
+    ties = 0
+    if graph.action_spec.kind != "box":
+        ties = _count_ties(graph, given["action"], expected.pop("action"), values, mask)
+    names = expected.keys() & given.keys()  # a C file gives actions only
+    return max(
+        _difference(name, given[name], expected[name], graph.action_spec) for name in names
+    ) if names else 0.0, ties
 
 
-def _episodes(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
+def _batches(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterator[list[Inputs]]:
+    sizes = iter(CHUNKS)
+    while rows:
+        size = min(rows, next(sizes, LARGE))
+        yield [sample_inputs(graph, size, rng)]
+        rows -= size
+
+
+def _episodes(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterator[list[Inputs]]:
     """Steps of several episodes, which begin anew at times."""
-    for step in range(max(1, affordable(graph.obs_spec, rows) // EPISODES)):
-        inputs = sample_inputs(graph, EPISODES, rng)
-        yield inputs | {"reset": rng.random(EPISODES) < (0.1 if step else 1.0)}
+    count = min(rows, EPISODES)
+    yield [
+        sample_inputs(graph, count, rng) | {"reset": rng.random(count) < (0.1 if step else 1.0)}
+        for step in range(rows // count)
+    ]
+
+
+def _one_by_one(inputs: Inputs) -> list[Inputs]:
+    """The steps of one episode."""
+    steps = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(_rows(inputs))]
+    return [step | {"reset": np.array([i == 0])} for i, step in enumerate(steps)]
+
+
+def _rows(inputs: Inputs) -> int:
+    return len(next(iter(inputs.values())))
 
 
 def _difference(name: str, given: Array, expected: Array, spec: ActionSpec) -> float:

@@ -1,4 +1,4 @@
-"""Random inputs of an exported agent, to compare it with the agent itself."""
+"""Inputs of an exported agent, to compare it with the agent itself: random ones, and those of its golden pairs."""
 
 import math
 
@@ -8,6 +8,7 @@ from drl.core.normalize import ObsNormalizer
 from drl.core.specs import MASK_KEY, Array, ObsSpec, RawObs
 from drl.deploy.policy_graph import PolicyGraph, port_name, raw_dtype
 
+GOLDEN = "golden."  # prefix of the arrays of golden pairs in an agent's file
 MOST_NUMBERS = 30_000_000  # of all observations together, so fewer of them if they are large
 
 
@@ -36,6 +37,37 @@ def raw_observations(spec: ObsSpec, inputs: dict[str, Array], path: str = "") ->
     pairs = zip(names, spec.parts, strict=True)
     children = {name: raw_observations(part, inputs, f"{path}.{name}".lstrip(".")) for name, part in pairs}
     return children if spec.kind == "dict" else tuple(children.values())
+
+
+def golden_inputs(graph: PolicyGraph, arrays: dict[str, Array]) -> dict[str, Array] | None:
+    """The observations of the golden pairs among an agent's arrays, raw again; None: it has none."""
+    leaves, spec = graph.obs_spec.leaves, graph.obs_spec
+    if spec.is_structured:
+        encoded = {path: arrays.get(f"{GOLDEN}obs.{path}") for path in leaves}
+    else:
+        whole = arrays.get(f"{GOLDEN}obs")
+        encoded = {path: whole if whole is None or not path else whole[:, spec.columns(path)] for path in leaves}
+    if any(part is None for part in encoded.values()):
+        return None
+    inputs = {port_name(path): _decode_leaf(leaves[path], np.asarray(part)) for path, part in encoded.items()}
+    if graph.masked:
+        legal = np.ones((len(next(iter(inputs.values()))), graph.action_spec.num_choices), bool)
+        inputs[MASK_KEY] = arrays.get(f"{GOLDEN}{MASK_KEY}", legal).astype(bool)
+    return inputs
+
+
+def _decode_leaf(leaf: ObsSpec, encoded: Array) -> Array:
+    """The inverse of the encoding of a part without parts."""
+    shape = (len(encoded), *leaf.box_shape)
+    if leaf.kind in ("discrete", "multi_discrete"):
+        ends, starts = np.cumsum(leaf.sizes)[:-1], np.array(leaf.starts or (0,) * len(leaf.sizes))
+        values = [part.argmax(axis=1) for part in np.split(encoded, ends, axis=1)]
+        return (np.stack(values, axis=1) + starts).reshape(shape)
+    pixels = encoded * 255.0 if leaf.dtype == "uint8" and encoded.dtype != np.uint8 else encoded  # part of a vector
+    array = pixels.reshape(len(encoded), *leaf.shape)
+    array = np.moveaxis(array, 1, 3) if leaf.channels_last else array.reshape(shape)
+    dtype = np.dtype(raw_dtype(leaf))
+    return np.ascontiguousarray(array if dtype.kind == "f" else np.rint(array)).astype(dtype)
 
 
 def _sample_leaf(path: str, leaf: ObsSpec, graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Array:
