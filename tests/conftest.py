@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 DEV = [
     "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "jax", "mlflow", "mpe2", "numba", "optuna", "ray",
     "wandb", "xdist",
+    "httpx", "onnx", "onnxruntime", "onnxscript", "starlette", "uvicorn",
 ]  # fmt: skip
 
 

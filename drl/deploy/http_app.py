@@ -75,6 +75,7 @@ class _Server:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+        print(f"stopped after {self.metrics.total:,} requests to act", flush=True)
 
     async def act(self, http: Request) -> Response:
         started, self.metrics.in_flight = time.perf_counter(), self.metrics.in_flight + 1

@@ -26,8 +26,12 @@ class ServeMetrics:
         for index, bound in enumerate(BUCKETS):
             self._at_most[index] += seconds <= bound
 
+    @property
+    def total(self) -> int:
+        """Requests that were answered, refusals among them."""
+        return self._codes.total()
+
     def text(self, batches: int, rows: int) -> str:
-        count = sum(self._codes.values())
         families = {
             "requests_total counter": [f'{{code="{code}"}} {self._codes[code]}' for code in sorted(self._codes)],
             "in_flight gauge": [f" {self.in_flight}"],
@@ -35,9 +39,9 @@ class ServeMetrics:
             "observations_total counter": [f" {rows}"],
             "latency_seconds histogram": [
                 *(f'_bucket{{le="{bound}"}} {n}' for bound, n in zip(BUCKETS, self._at_most, strict=True)),
-                f'_bucket{{le="+Inf"}} {count}',
+                f'_bucket{{le="+Inf"}} {self.total}',
                 f"_sum {self._seconds:.6f}",
-                f"_count {count}",
+                f"_count {self.total}",
             ],
         }
         lines = []

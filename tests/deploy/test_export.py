@@ -1,6 +1,9 @@
 """An exported agent acts as the agent: every kind of model, every target, any number of rows."""
 
 import json
+import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,6 +251,28 @@ def test_the_command(tmp_path, capsys):
     box = save_tiny("td3", tmp_path / "box")
     assert main(["export", str(box), "--to", "c", "--action-mask", "on"]) == 2
     assert "actions are a Box" in capsys.readouterr().err
+
+
+def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2].joinpath("docs", "deploy.md").read_text()
+    blocks = re.findall(r"```(python|c)\n(.*?)```", page, flags=re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "python", "python", "c"]
+    folder = save_tiny("q_vector", tmp_path, env="CartPole-v1")
+    for to in TARGETS:
+        export_agent(folder, to)
+    monkeypatch.chdir(tmp_path)
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, "docs/deploy.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.count("[") == 3
+    assert "CartPole-v1" in said
+    if compiler := find_compiler():
+        Path("main.c").write_text(blocks[3][1])
+        subprocess.run([compiler, "-O2", "main.c", "agent.c", "-lm", "-o", "main"], check=True)
+        seen = np.array([0.0, 0.1, 0.0, -0.1], np.float32)
+        answer = subprocess.run(["./main"], check=True, capture_output=True, text=True).stdout
+        assert int(answer) == load_agent(folder).act(seen)
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, capsys):

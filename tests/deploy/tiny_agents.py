@@ -54,6 +54,7 @@ class Kind:
 MLP = {"hidden_sizes": (16, 12)}
 KINDS = {
     "q": Kind("q_value", ObsSpec("discrete", sizes=(6,)), CHOICE, QModelConfig(**MLP)),
+    "q_vector": Kind("q_value", VECTOR, CHOICE, QModelConfig(**MLP)),
     "q_rainbow": Kind(
         "q_value", VECTOR, SHIFTED,
         QModelConfig(**MLP, dueling=True, noisy=True, distributional="c51", num_atoms=11), normalized=True,
