@@ -45,11 +45,11 @@ def main(arguments: list[str]) -> int:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra("drl serve", "serve", module)
     import_plugins(flags.plugins)
-    folder = find_agent_folder(flags.agent)
+    find_agent_folder(flags.agent)  # before an engine is loaded
 
     from drl.experiment.load_agent import load_agent
 
-    agent = load_agent(folder, engine=flags.engine)
+    agent = load_agent(flags.agent, engine=flags.engine)
     if flags.sampled and flags.temperature != 1.0:
         if not hasattr(agent, "temperature"):
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
