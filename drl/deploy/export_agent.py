@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from drl.deploy.sampled_inputs import golden_inputs
 from drl.experiment.agent_env import env_for
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
+
+MASKS_UNKNOWN = "the agent's environment cannot be made here, so it is unknown whether it masks actions"
 
 
 class Made(NamedTuple):
@@ -59,8 +62,9 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
         raise BadInput(f"{path} exists and is not overwritten; choose another --out")
     card, arrays = read_agent(folder)
     agent = load_agent(folder)
-    if masked is None:
-        masked = gives_masks(agent) or False
+    if masked is None and (masked := gives_masks(agent)) is None:
+        warnings.warn(f"{MASKS_UNKNOWN}; add --action-mask on if it does", stacklevel=2)
+        masked = False
     made = target.make(folder, open_agent(folder), masked, describe(card))
     golden = golden_inputs(made.graph, arrays)
     parity = None if made.run is None else check_parity(agent, made.graph, made.run, golden)

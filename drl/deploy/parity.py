@@ -26,13 +26,13 @@ class Parity(NamedTuple):
 
     rows: int  # random observations
     golden: int  # observations of the agent's golden pairs
-    largest: float  # difference of an output
+    largest: float  # difference of an output; 0 also where a file gives discrete actions only
     ties: int  # actions that differ because the agent's own values of both are equal up to rounding
 
     def __str__(self) -> str:
         seen = f"{self.rows:,} observations" + (f" and {self.golden} golden pairs" if self.golden else "")
         equal = "actions equal" if not self.ties else f"actions equal but for {self.ties} ties"
-        return f"{seen}: {equal}, outputs within {self.largest:.1g}"
+        return f"{seen}: {equal}" + (f", outputs within {self.largest:.1g}" if self.largest else "")
 
 
 def check_parity(agent: Any, graph: PolicyGraph, run: Run, golden: Inputs | None = None) -> Parity:

@@ -224,7 +224,11 @@ def test_masks_are_found_in_the_environment(tmp_path):
     assert gives_masks(load_agent(masked)) is True
     plain = save_tiny("q", tmp_path / "b", env="CartPole-v1")
     assert gives_masks(load_agent(plain)) is False
-    assert gives_masks(load_agent(save_tiny("q", tmp_path / "c", env="Nowhere-v0"))) is None
+    unknown = save_tiny("q", tmp_path / "c", env="Nowhere-v0")
+    assert gives_masks(load_agent(unknown)) is None
+    with pytest.warns(UserWarning, match="unknown whether it masks actions; add --action-mask on if it does"):
+        assert "action_mask" not in export_agent(unknown, "c", masked=None).interface[0]
+    assert "action_mask" in export_agent(masked, "c", masked=None).interface[0]
 
 
 def test_the_command(tmp_path, capsys):
