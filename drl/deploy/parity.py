@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, shown
 from drl.core.specs import MASK_KEY, ActionSpec, Array
 from drl.deploy.policy_graph import PolicyGraph
 from drl.deploy.sampled_inputs import affordable, raw_observations, sample_inputs
@@ -39,9 +39,8 @@ def check_parity(agent: Any, graph: PolicyGraph, run: Run, golden: Inputs | None
     """Compare on `CHECKED` random observations and on those of golden pairs; raises where they differ. `agent` is any
     of ours, by a policy or by action values."""
     rng, rows = np.random.default_rng(0), affordable(graph.obs_spec, CHECKED)
-    sequences: Iterable[list[Inputs]] = (
-        _episodes(graph, rows, rng) if graph.rnn_state_size else _batches(graph, rows, rng)
-    )
+    sample = _episodes if graph.rnn_state_size else _batches
+    sequences: Iterable[list[Inputs]] = sample(graph, rows, rng)
     golden_rows = 0 if golden is None else _rows(golden)
     if golden is not None:
         sequences = chain([_one_by_one(golden) if graph.rnn_state_size else [golden]], sequences)
@@ -73,9 +72,8 @@ def _compare(agent: Any, graph: PolicyGraph, inputs: Inputs, given: Inputs) -> t
     if graph.action_spec.kind != "box":
         ties = _count_ties(graph, given["action"], expected.pop("action"), values, mask)
     names = expected.keys() & given.keys()  # a C file gives actions only
-    return max(
-        _difference(name, given[name], expected[name], graph.action_spec) for name in names
-    ) if names else 0.0, ties
+    off = [_difference(name, given[name], expected[name], graph.action_spec) for name in names]
+    return max(off, default=0.0), ties
 
 
 def _batches(graph: PolicyGraph, rows: int, rng: np.random.Generator) -> Iterator[list[Inputs]]:
@@ -133,16 +131,10 @@ def _count_ties(graph: PolicyGraph, given: Array, expected: Array, values: Array
     values = values if mask is None else np.where(mask, values, -np.inf)
     chosen = given.reshape(len(given), -1).astype(np.int64) - np.array(spec.starts or 0)
     for row in other:
+        scale = np.abs(values[row], where=np.isfinite(values[row]), out=np.ones(values.shape[1])).max()
         for entry, end in enumerate(np.cumsum(sizes)):
-            part = values[row, end - sizes[entry] : end]
-            best, own = part.max(), part[chosen[row, entry]]
-            if not best - own <= TOLERANCE * max(1.0, np.abs(values[row][np.isfinite(values[row])]).max()):
-                raise BadInput(
-                    f"the export acts {shown_action(given[row])} where the agent acts {shown_action(expected[row])}; "
-                    "nothing is written"
-                )
+            part, choice = values[row, end - sizes[entry] : end], chosen[row, entry]
+            if not 0 <= choice < len(part) or not part.max() - part[choice] <= TOLERANCE * max(1.0, scale):
+                own, others = (shown(np.asarray(action).tolist()) for action in (expected[row], given[row]))
+                raise BadInput(f"the export acts {others} where the agent acts {own}; nothing is written")
     return len(other)
-
-
-def shown_action(action: Array) -> str:
-    return str(np.asarray(action).tolist())[:80]
