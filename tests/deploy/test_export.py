@@ -73,6 +73,15 @@ def test_the_module_acts_as_the_agent(name):
     }
 
 
+def test_noisy_layers_are_their_means_also_after_exploring():
+    agent = make_agent("q_rainbow")
+    obs = np.ones((4, 4), np.float32)
+    agent.act(obs, explore=True)
+    with torch.no_grad():
+        given = TorchPolicy(agent)({"obs": torch.from_numpy(obs)})["q_values"].numpy()
+    np.testing.assert_allclose(given, agent.q_values(obs), atol=1e-5)
+
+
 @pytest.mark.parametrize("spec", [PARTS, SEEING, IMAGE])
 def test_encoding_is_that_of_the_spec(spec):
     graph = PolicyGraph(spec, KINDS["q"].action, None, None)
