@@ -15,7 +15,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import import_plugins
 from drl.experiment.run_folder import find_agent_folder
 
-MOST_CONNECTIONS = 1024  # open at once; further ones are answered with 503
+MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
 PATIENCE = 30  # seconds for requests in flight when it is stopped
 
 

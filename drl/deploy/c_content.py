@@ -1,6 +1,7 @@
 """An MLP agent as one C99 file without dependencies but math.h: `drl_act` takes a raw observation."""
 
 import math
+import re
 
 import numpy as np
 
@@ -38,13 +39,10 @@ def c_content(stored: StoredAgent, graph: PolicyGraph, about: dict[str, str]) ->
     raw_size = _encode(net, stored.obs_spec)
     if stored.normalizer is not None:
         shift, scale = stored.normalizer.scales[""]
-        names, clip = (
-            (net.constant("drl_mean", shift), net.constant("drl_factor", scale)),
-            literal(stored.normalizer.clip),
-        )
+        mean, factor, clip = net.constant("drl_mean", shift), net.constant("drl_factor", scale), stored.normalizer.clip
         net.lines.append(f"for (int i = 0; i < {size}; i++) {{")
-        net.lines.append(f"    float v = (a[i] - {names[0]}[i]) * {names[1]}[i];")
-        net.lines.append(f"    a[i] = v > {clip} ? {clip} : v < -{clip} ? -{clip} : v;")
+        net.lines.append(f"    float v = (a[i] - {mean}[i]) * {factor}[i], most = {literal(clip)};")
+        net.lines.append("    a[i] = v > most ? most : v < -most ? -most : v;")
         net.lines.append("}")
     if isinstance(stored.config, QModelConfig):
         _action_values(net, q_net(stored.params, stored.config), stored.action_spec.sizes[0])
@@ -175,19 +173,25 @@ def signature(graph: PolicyGraph) -> str:
 
 def _file(net: CNetwork, graph: PolicyGraph, raw_size: int, about: dict[str, str]) -> str:
     spec, leaves = graph.action_spec, graph.obs_spec.leaves.items()
-    parts = ", ".join(f"{path or 'obs'} {leaf.kind} {list(leaf.box_shape) or 'of 1'}" for path, leaf in leaves)
+    parts = [f"{_harmless(path or 'obs')} {leaf.kind} {list(leaf.box_shape) or 'of 1'}" for path, leaf in leaves]
     lines = [
         "An agent of drl, exported by `drl export --to c`. C99; compile with -lm.",
-        *(f"{name}: {about[name]}" for name in ("env", "drl_version", "agent_checksum")),
+        *(f"{name}: {_harmless(about[name])}" for name in ("env", "drl_version", "agent_checksum")),
         f"Declare it where you use it: {signature(graph)};",
-        f"obs: {raw_size} numbers, one raw observation: {parts}; discrete values as numbers, pixels 0 to 255",
+        f"obs: {raw_size} numbers, one raw observation ({', '.join(parts)})",
+        "Discrete values are given as numbers, pixels from 0 to 255.",
     ]
     if graph.masked:
         lines.append(f"action_mask: {spec.num_choices} bytes, 1 for a legal choice, 0 for an illegal one")
     result = "the result is the action" if spec.kind == "discrete" else f"action: room for {spec.entries} numbers"
     lines.append(f"{result}, in the environment's units")
-    comment = "\n".join(f" * {line}" for line in (part.replace("*/", "* /") for part in lines))
+    comment = "\n".join(f" * {line}" for line in lines)
     body = "\n".join(f"    {line}" for line in net.lines)
     head = f"/*\n{comment}\n */\n#include <math.h>\n"
     own = f"{signature(graph)};\n\n{signature(graph)}\n{{\n    {net.buffers}\n{body}\n}}\n"
     return "\n\n".join((head, *net.constants, *net.functions.values(), own))
+
+
+def _harmless(text: str) -> str:
+    """A card's words for a comment that they must not end, also not with a backslash or a trigraph."""
+    return re.sub(r"[^\w./:, -]", "_", text, flags=re.ASCII)[:100]

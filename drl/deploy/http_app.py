@@ -145,7 +145,8 @@ class _Server:
 
 def _example(agent: Actor) -> object:
     """One observation of the space."""
-    inputs = sample_inputs(PolicyGraph.of(agent), 1, np.random.default_rng(0))
+    graph = PolicyGraph(agent.obs_spec, agent.action_spec, agent.normalizer, None)
+    inputs = sample_inputs(graph, 1, np.random.default_rng(0))
 
     def plain(raw: object) -> object:
         if isinstance(raw, dict):

@@ -214,13 +214,21 @@ def test_a_c_file_refuses_what_is_not_an_mlp_by_name(name, tmp_path):
 
 def test_a_c_file_says_how_to_use_it_and_when_it_was_not_checked(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("drl.deploy.c_library.find_compiler", lambda: None)
-    folder = save_tiny("sac", tmp_path, env="Bad*/Name")
+    folder = save_tiny("sac", tmp_path, env="CartPole-v1")
     assert main(["export", str(folder), "--to", "c", "--out", str(tmp_path / "policy.c")]) == 0
     assert "not compared with the agent: there is no C compiler" in capsys.readouterr().out
     source = (tmp_path / "policy.c").read_text()
     comment = source[: source.index("*/")]
     assert "void drl_act(const float *obs, float *action);" in comment
-    assert "env: Bad* /Name" in comment
+    assert "env: CartPole-v1\n" in comment
+
+
+@pytest.mark.parametrize("name", ["*/ int bad; /*", "*\\\n/ int bad; /*", "*??/\n/ int bad; /*", "a\r*/\x00é"])
+def test_a_card_cannot_write_code_into_a_c_file(name, tmp_path):
+    source = export_agent(save_tiny("sac", tmp_path, env=name), "c").path.read_text()
+    assert source.count("*/") == source.count("/*") == 1
+    (line,) = re.findall(r" \* env: (.*)\n", source)
+    assert set(line) <= set("_/ aintbd-")
 
 
 def test_jax_export_refuses_recurrent_agents(tmp_path):
