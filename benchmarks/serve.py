@@ -100,9 +100,8 @@ def main(settings: Settings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = settings.agent or str(untrained(Path(folder) / "agent"))
         agent = load_agent(path)
-        obs = raw_observations(
-            agent.obs_spec, sample_inputs(PolicyGraph.of(agent), OBSERVATIONS, np.random.default_rng(0))
-        )
+        inputs = sample_inputs(PolicyGraph.of(agent), OBSERVATIONS, np.random.default_rng(0))
+        obs = raw_observations(agent.obs_spec, inputs)
         texts = [json.dumps({"obs": row.tolist()}) for row in obs]
         bodies = [(HEAD.format(length=len(text)) + text).encode() for text in texts]
         command = [sys.executable, "-m", "drl.cli.entry", "serve", path, "--port", "0"]

@@ -39,6 +39,7 @@ VALUES = {
     "--compile": ("auto", "on", "off"),
     "--device": ("auto", "cpu", "cuda", "mps"),
     "--backbone": ("auto", *BACKBONES),
+    "--to": ("onnx", "torch-export", "jax-export", "c"),
 }
 Words = dict[str, tuple[str, ...]]
 

@@ -33,9 +33,8 @@ def main(arguments: list[str]) -> int:
     import_plugins(flags.plugins)
     folder = find_agent_folder(flags.agent)
 
-    from drl.deploy.export_agent import export_agent, find_target
+    from drl.deploy.export_agent import export_agent
 
-    find_target(flags.to)
     out = Path(flags.out) if flags.out else None
     exported = export_agent(folder, flags.to, out, MASKS[flags.action_mask])
     print(exported.path)
