@@ -39,7 +39,6 @@ VALUES = {
     "--compile": ("auto", "on", "off"),
     "--device": ("auto", "cpu", "cuda", "mps"),
     "--backbone": ("auto", *BACKBONES),
-    "--to": ("onnx", "torch-export", "jax-export", "c"),
 }
 Words = dict[str, tuple[str, ...]]
 
