@@ -22,10 +22,11 @@ ALLOWED = SIBLINGS | {
     "engines.jax": {*SIBLINGS, "trainer"},  # the trainer of fused programs lives with them
     "cluster": {*SIBLINGS, "trainer"},
     "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
+    "deploy": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "experiment"},
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "report": {"core", "tracking", "experiment"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "report"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "deploy", "report"},
 }
 
 

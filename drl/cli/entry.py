@@ -38,6 +38,8 @@ COMMANDS = {
     "report": ("drl.cli.report", "write one page about runs, to open in a browser: drl report RUN…"),
     "board": ("drl.cli.live_board", "show the runs in a folder in a browser, as they go: drl board results/"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "export": ("drl.cli.export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
+    "serve": ("drl.cli.serve", "answer observations with actions over HTTP: drl serve RUN"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
     "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
 }

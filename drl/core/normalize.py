@@ -67,17 +67,17 @@ class ObsNormalizer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self._scales = {
+        self.scales = {  # what it subtracts and multiplies with, by field
             name: (stats.mean.astype(np.float32), (1.0 / np.sqrt(stats.variance + 1e-8)).astype(np.float32))
             for name, stats in self.running_stats.items()
         }
 
     def __call__(self, obs: Array) -> Array:
-        if "" in self._scales:
-            shift, scale = self._scales[""]
+        if "" in self.scales:
+            shift, scale = self.scales[""]
             return np.clip((obs - shift) * scale, -self.clip, self.clip)
         scaled = obs.copy()
-        for name, (shift, scale) in self._scales.items():
+        for name, (shift, scale) in self.scales.items():
             scaled[name] = np.clip((obs[name] - shift) * scale, -self.clip, self.clip)
         return scaled
 

@@ -61,6 +61,8 @@ TARGETS = [
     ("weights", "evaluate"),
     ("card", "convert"),
     ("weights", "convert"),
+    ("card", "export"),
+    ("weights", "export"),
     ("state", "resume"),
     ("arrays", "resume"),
     ("rows", "resume"),

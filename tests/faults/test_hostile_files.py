@@ -93,6 +93,8 @@ PLACED += [pipe, unix_socket, directory, sparse]
 READ = {
     "evaluate": ["card", "weights"],
     "convert": ["card", "weights"],
+    "export": ["card", "weights"],
+    "serve": ["card", "weights"],
     "resume": ["record", "config", "state", "arrays", "rows", "metrics", "table", "lock"],
     "fork": ["record", "config", "state", "arrays", "rows"],
     "plot": ["metrics"],
@@ -127,6 +129,8 @@ ROOMS = {
     "fork": ["checkpoints", "checkpoints/rows", "checkpoints/STEP"],
     "evaluate": ["agent"],
     "convert": ["agent"],
+    "export": ["agent"],
+    "serve": ["agent"],
     "film": ["videos"],
     "plot": ["plots"],
     "report": ["videos"],

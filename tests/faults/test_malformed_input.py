@@ -88,6 +88,7 @@ def lines_of_other_commands():
         yield [command, "nowhere", "--bad"]
     yield from (["evaluate", "nowhere", "--trust", "--trust"], ["resume", "nowhere", "--trust", "--trust"])
     yield from (["resume"], ["fork"], ["evaluate"], ["plot"], ["convert"], ["convert", "nowhere"])
+    yield from (["export"], ["serve"], ["serve", "nowhere"], ["export", "nowhere", "--to", "onnx"])
     yield from (["fork", "nowhere", "--at", bad] for bad in ("x", "1.5", "", "9" * 5000))
     yield from (["fork", "nowhere", "--set", bad] for bad in ("x", "=1", "x=[", ""))
     yield ["fork", "nowhere", "--set", "a=1", "--set", "b=2"]

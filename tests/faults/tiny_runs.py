@@ -66,6 +66,8 @@ COMMANDS = {
     "evaluate": ["evaluate", "RUN", "--episodes", "1"],
     "film": ["evaluate", "RUN", "--episodes", "1", "--video"],
     "convert": ["convert", "RUN", "--engine", "jax"],
+    "export": ["export", "RUN", "--to", "c"],
+    "serve": ["serve", "RUN", "--port", "0"],
     "resume": ["resume", "RUN"],
     "fork": ["fork", "RUN"],
     "plot": ["plot", "RUN"],

@@ -89,7 +89,7 @@ class MLP:
         return drawn
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        x = jnp.reshape(obs, (len(obs), -1))
+        x = jnp.reshape(obs, (obs.shape[0], -1))
         for name, layer in self.layers.items():
             x = layer.apply(part(params, name), x)
             if self.layer_norm:
@@ -136,7 +136,7 @@ class Simba:
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         layers, norm = self.layers, LayerNorm(self.features)
-        x = layers["embed"].apply(part(params, "embed"), jnp.reshape(obs, (len(obs), -1)))
+        x = layers["embed"].apply(part(params, "embed"), jnp.reshape(obs, (obs.shape[0], -1)))
         for block in range(len(self.hidden_sizes)):
             names = [f"blocks.{block}.{name}" for name in ("norm", "up", "down")]
             inside = norm.apply(part(params, names[0]), x)
@@ -235,7 +235,7 @@ class Pixels:
 def _convolve(layers: Layers, params: Params, x: AnyArray) -> jax.Array:
     """Convolutions, then fully connected layers, all with relu."""
     for name, layer in layers.items():
-        x = x.reshape(len(x), -1) if isinstance(layer, Linear) else x
+        x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
         x = jax.nn.relu(layer.apply(part(params, name), x))
     return jnp.asarray(x)
 
@@ -288,7 +288,7 @@ class KeyedBackbone:
             seen = obs[name]
             if encoder is not None:
                 seen = encoder.apply(part(params, f"encoders.{_module_name(name)}"), seen)
-            parts.append(jnp.reshape(seen, (len(seen), -1)))
+            parts.append(jnp.reshape(seen, (seen.shape[0], -1)))
         return self.mlp.apply(part(params, "mlp"), jnp.concatenate(parts, axis=1))
 
 

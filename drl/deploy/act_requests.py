@@ -1,0 +1,176 @@
+"""What a client may ask: `{"obs": …}` or `{"batch": [obs, …]}` as JSON, checked against the agent's spaces.
+
+Optional keys are `action_mask` and, for recurrent agents, `rnn_state`: that of the last answer, or none where an
+episode begins. With a batch both are lists with one for each observation.
+"""
+
+import json
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from drl.core.errors import BadInput, shown
+from drl.core.specs import MASK_KEY, NUMBERS, Array, ObsSpec, PlainDict, PlainValue, RawObs
+from drl.deploy.policy_graph import raw_dtype
+from drl.engines.numpy.acting import Actor
+
+
+class Refused(Exception):
+    """A request that is not answered with an action; one line says why."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+class ActRequest(NamedTuple):
+    """Rows to act on."""
+
+    obs: Array  # [N, …] encoded
+    action_mask: Array | None  # [N, choices] bool
+    rnn_state: Array | None  # [N, S] of a recurrent agent
+    single: bool  # one observation, not a batch of one
+
+
+def read_request(agent: Actor, body: bytes, most_rows: int) -> ActRequest:
+    """The request in `body`; raises `Refused` with 422 or, for too many rows, 413."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _read(agent, _parse(body), most_rows)
+    except BadInput as error:
+        raise Refused(422, str(error)) from None
+
+
+def _parse(body: bytes) -> PlainDict:
+    try:
+        data = json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise BadInput("the body is nested too deeply") from None
+    except ValueError as error:
+        raise BadInput(f"the body is not JSON: {shown(str(error))}") from None
+    if not isinstance(data, dict) or ("obs" in data) == ("batch" in data):
+        raise BadInput('expected a JSON object with "obs" (one observation) or "batch" (a list of them)')
+    if unknown := sorted(data.keys() - {"obs", "batch", MASK_KEY, "rnn_state"}):
+        raise BadInput(f"unknown key {shown(unknown[0])}; expected obs or batch, {MASK_KEY}, rnn_state")
+    return data
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadInput(f"the body has a {name}; expected finite numbers")
+
+
+def _read(agent: Actor, data: PlainDict, most_rows: int) -> ActRequest:
+    single = "obs" in data
+    rows = [data["obs"]] if single else data["batch"]
+    if not isinstance(rows, list) or not rows:
+        raise BadInput(f"batch is {shown(rows)}; expected a list of observations")
+    if len(rows) > most_rows:
+        raise Refused(413, f"the batch has {len(rows):,} observations; at most {most_rows:,} are taken at once")
+    masks = _per_row(data, MASK_KEY, single, len(rows))
+    if masks is None and agent.obs_spec.kind == "dict":
+        masks = _masks_inside(rows)
+    encoded = agent.obs_spec.encode(_columns(agent.obs_spec, rows, "obs"))
+    states = _per_row(data, "rnn_state", single, len(rows))
+    return ActRequest(encoded, _masks(agent, masks), _states(agent, states, len(rows)), single)
+
+
+def _masks_inside(rows: list[PlainValue]) -> list[PlainValue] | None:
+    """Masks that are a key of Dict observations, as some environments give them."""
+    masks = [row[MASK_KEY] for row in rows if isinstance(row, dict) and MASK_KEY in row]
+    if masks and len(masks) < len(rows):
+        raise BadInput(f"{MASK_KEY} is in some observations but not in all")
+    return masks or None
+
+
+def _per_row(data: PlainDict, key: str, single: bool, rows: int) -> list[PlainValue] | None:
+    value = data.get(key)
+    if value is None:
+        return None
+    values = [value] if single else value
+    if not isinstance(values, list) or len(values) != rows:
+        raise BadInput(f"{key} is {shown(value)}; expected a list with one for each of the {rows} observations")
+    return values
+
+
+def _columns(spec: ObsSpec, rows: list[PlainValue], name: str) -> RawObs:
+    """Single observations as one batch: arrays, in a dict or tuple where the space is one."""
+    if not spec.parts:
+        return _numbers(spec, rows, name)
+    keys: list[Any] = list(spec.keys) or list(range(len(spec.parts)))
+    for row in rows:
+        if spec.kind == "tuple" and not (isinstance(row, list) and len(row) == len(keys)):
+            raise BadInput(f"{name} is {shown(row)}; expected a list of {len(keys)} parts")
+        if spec.kind == "dict" and not (isinstance(row, dict) and row.keys() - {MASK_KEY} == set(keys)):
+            expected = ", ".join(map(str, keys))
+            got = f"has the keys {', '.join(map(shown, row))[:200]}" if isinstance(row, dict) else f"is {shown(row)}"
+            raise BadInput(f"{name} {got}; expected an object with the keys {expected}")
+    pairs = zip(keys, spec.parts, strict=True)
+    parts = {key: _columns(part, [row[key] for row in rows], f"{name}.{key}") for key, part in pairs}
+    return parts if spec.kind == "dict" else tuple(parts.values())
+
+
+def _numbers(spec: ObsSpec, rows: list[PlainValue], name: str) -> Array:
+    """A part without parts. Its numbers must fit the type that the environment gives; a card has no bounds of a box."""
+    array = _array(rows, name, spec.box_shape)
+    dtype = np.dtype("bool" if spec.kind == "multi_binary" else raw_dtype(spec))
+    if array.dtype.kind == "b" and dtype.kind != "b":
+        raise BadInput(f"{name} is {shown(rows[0])}; expected numbers")
+    if dtype.kind == "f":
+        return _finite(array.astype(dtype), name)
+    if array.dtype.kind == "f" and not (array == np.round(array)).all():
+        raise BadInput(f"{name} has a fraction; expected whole numbers")
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if (array < low).any() or (array > high).any():
+        raise BadInput(f"{name} has a number outside of {low} to {high}")
+    return array.astype(dtype)
+
+
+def _array(rows: list[PlainValue], name: str, shape: tuple[int, ...]) -> Array:
+    try:
+        array = np.array(rows)
+    except (ValueError, OverflowError):
+        raise BadInput(f"{name} is not an array of numbers of the shape {list(shape)}") from None
+    if array.shape[1:] != shape:
+        raise BadInput(f"{name} has the shape {list(array.shape[1:])}; expected {list(shape)}")
+    if array.dtype.kind not in NUMBERS:
+        raise BadInput(f"{name} is {shown(rows[0])}; expected numbers")
+    _finite(array.astype(np.float32), name)  # which a network sees
+    return array
+
+
+def _finite(array: Array, name: str) -> Array:
+    if not np.isfinite(array).all():
+        raise BadInput(f"{name} has a number that is not finite as {array.dtype}")
+    return array
+
+
+def _masks(agent: Actor, masks: list[PlainValue] | None) -> Array | None:
+    if masks is None:
+        return None
+    spec = agent.action_spec
+    if not spec.num_choices:
+        raise BadInput(f"there is an {MASK_KEY}, but the actions are a Box, which has no choices to mask")
+    array = _array(masks, MASK_KEY, (spec.num_choices,))
+    if not np.isin(array, (0, 1)).all():
+        raise BadInput(f"{MASK_KEY} is {shown(masks[0])}; expected true or false for each choice")
+    legal = array.astype(bool)
+    sizes = spec.sizes or (2,) * spec.entries
+    if not np.logical_or.reduceat(legal, np.cumsum([0, *sizes[:-1]]), axis=1).all():
+        raise BadInput(f"{MASK_KEY} leaves no legal action")
+    return legal
+
+
+def _states(agent: Actor, states: list[PlainValue] | None, rows: int) -> Array | None:
+    size = rnn_state_size(agent)
+    if not size:
+        if states is not None:
+            raise BadInput("there is an rnn_state, but this agent is not recurrent")
+        return None
+    fresh = [0.0] * size
+    given = [fresh if state is None else state for state in states or [None] * rows]
+    return _array(given, "rnn_state", (size,)).astype(np.float32)
+
+
+def rnn_state_size(agent: Actor) -> int:
+    """How many numbers a recurrent agent carries from step to step; 0: it is not recurrent."""
+    return int(getattr(agent, "rnn_state_size", 0))

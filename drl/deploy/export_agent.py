@@ -1,0 +1,158 @@
+"""Write an agent as a file for another runtime, after comparing both on random observations."""
+
+import importlib.util
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from drl import __version__
+from drl.core.agent_files import StoredAgent, open_agent, read_agent
+from drl.core.configs import ModelConfig
+from drl.core.contracts import Agent
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.safe_files import write_atomically
+from drl.core.specs import PlainDict
+from drl.deploy.parity import Parity, Run, check_parity
+from drl.deploy.policy_graph import PolicyGraph, Port
+from drl.deploy.sampled_inputs import golden_inputs
+from drl.experiment.agent_env import env_for
+from drl.experiment.load_agent import load_agent
+from drl.experiment.open_envs import open_vec_env
+
+MASKS_UNKNOWN = "the agent's environment cannot be made here, so it is unknown whether it masks actions"
+
+
+class Made(NamedTuple):
+    """The content of a file, before it is checked and written."""
+
+    graph: PolicyGraph
+    content: bytes
+    run: Run | None  # calls it; None: there is no C compiler
+    interface: list[str]  # what it takes and gives, for people
+
+
+class Exported(NamedTuple):
+    """A file that was written."""
+
+    path: Path
+    interface: list[str]  # what it takes and gives, for people
+    parity: Parity | None  # how it was checked; None: it was not, since there is no C compiler
+
+
+class Target(NamedTuple):
+    """One kind of file."""
+
+    suffix: str
+    modules: tuple[str, ...]  # what must be installed
+    extra: str
+    make: Callable[[Path, StoredAgent, bool, dict[str, str]], Made]  # of the agent's folder, its content, masked, about
+
+
+def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | None = False) -> Exported:
+    """Write the agent in `folder` as a file of the kind `to`. `masked`: with an input for the legal actions; None: if
+    its environment gives masks.
+
+    Nothing is written if an action or an output differs from the agent's.
+    """
+    target = find_target(to)
+    path = out or folder.with_name(folder.name + target.suffix)
+    if path.exists() or path.is_symlink():
+        raise BadInput(f"{path} exists and is not overwritten; choose another --out")
+    card, arrays = read_agent(folder)
+    agent = load_agent(folder)
+    if masked is None and (masked := gives_masks(agent)) is None:
+        warnings.warn(f"{MASKS_UNKNOWN}; add --action-mask on if it does", stacklevel=2)
+        masked = False
+    made = target.make(folder, open_agent(folder), masked, describe(card))
+    golden = golden_inputs(made.graph, arrays)
+    parity = None if made.run is None else check_parity(agent, made.graph, made.run, golden)
+    write_atomically(path, made.content)
+    return Exported(path, made.interface, parity)
+
+
+def find_target(to: str) -> Target:
+    """The target of this name, if what it needs is installed."""
+    if to not in TARGETS:
+        raise BadInput(f"cannot export to {to!r}; {did_you_mean(to, TARGETS)}")
+    target = TARGETS[to]
+    for module in target.modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(f"export to {to}", target.extra, module)
+    return target
+
+
+def describe(card: PlainDict) -> dict[str, str]:
+    """What a file says about the agent in it."""
+    return {
+        "env": str(card["notes"].get("env", "unknown")),
+        "drl_version": __version__,
+        "agent_checksum": card["checksum"],
+        "agent_variant": card["variant"],
+        "obs_space": json.dumps(card["obs_spec"]),
+        "action_space": json.dumps(card["action_spec"]),
+    }
+
+
+def gives_masks(agent: Agent) -> bool | None:
+    """Whether the environment of the training says which actions are legal; None: it cannot be made here."""
+    if not agent.action_spec.num_choices:
+        return False
+    try:
+        with open_vec_env(env_for(agent), 1, 0, vectorization="sync") as envs:
+            envs.reset()
+            return envs.action_mask is not None
+    except Exception:  # an environment may raise anything
+        return None
+
+
+def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
+    from drl.deploy.onnx_content import onnx_content, run_onnx
+    from drl.deploy.torch_policy import TorchPolicy
+
+    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    content = onnx_content(policy, about)
+    return Made(policy.graph, content, run_onnx(content), _shown(policy.graph.inputs, policy.graph.outputs))
+
+
+def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
+    from drl.deploy.torch_policy import TorchPolicy, pt2_content, run_pt2
+
+    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    content = pt2_content(policy, about)
+    return Made(policy.graph, content, run_pt2(content), _shown(policy.graph.inputs, policy.graph.outputs))
+
+
+def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
+    from drl.deploy.jax_policy import jax_export_content, narrow, run_jax_export
+
+    config = stored.config
+    if isinstance(config, ModelConfig) and config.recurrent != "none":
+        raise BadInput(f"{folder} is recurrent ({config.recurrent}), which the JAX engine does not have; use --to onnx")
+    graph, content = jax_export_content(load_agent(folder, engine="jax"), masked)
+    ports = [[port._replace(dtype=narrow(port.dtype)) for port in side] for side in (graph.inputs, graph.outputs)]
+    return Made(graph, content, run_jax_export(content), _shown(*ports))
+
+
+def _c(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
+    from drl.deploy.c_content import c_content, check_mlp, signature
+    from drl.deploy.c_library import find_compiler, run_c
+
+    check_mlp(stored, folder)
+    graph = PolicyGraph.of(load_agent(folder, engine="numpy"), masked)
+    source, compiler = c_content(stored, graph, about), find_compiler()
+    run = None if compiler is None else run_c(source, graph, compiler)
+    return Made(graph, source.encode(), run, [signature(graph)])
+
+
+def _shown(inputs: list[Port], outputs: list[Port]) -> list[str]:
+    return [f"{side:6} {', '.join(map(str, ports))}" for side, ports in (("in", inputs), ("out", outputs))]
+
+
+TARGETS = {
+    "onnx": Target(".onnx", ("onnx", "onnxscript", "onnxruntime"), "export", _onnx),
+    "torch-export": Target(".pt2", ("torch",), "torch", _pt2),
+    "jax-export": Target(".jax_export", ("jax",), "jax", _jax),
+    "c": Target(".c", (), "", _c),
+}

@@ -1,0 +1,118 @@
+"""An agent of the PyTorch engine as a module without Python around it, for `torch.export` and ONNX."""
+
+import contextlib
+import copy
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from drl.core.errors import BadInput
+from drl.core.specs import AnyArray, Array
+from drl.deploy.parity import Run
+from drl.deploy.policy_graph import Arrays, PolicyGraph
+from drl.engines.torch.actor_critics import ActorCritic
+from drl.engines.torch.agents import TorchAgent
+from drl.engines.torch.layers import noisy_layers
+from drl.engines.torch.models import Model, PolicyValueModel, QHead
+from drl.engines.torch.recurrent import Recurrent, recurrent_parts
+
+TORCH = Arrays(
+    torch, lambda array, dtype: array.to(getattr(torch, dtype)), lambda array: torch.from_numpy(array.copy())
+)
+TRACED = 3  # rows of the example from which the graph is made; the number stays open
+
+
+class TorchPolicy(nn.Module):
+    """The acting part of an agent: `{"obs": …}` → `{"action": …, …}`. Critics are left out; noisy layers are still."""
+
+    def __init__(self, agent: TorchAgent, masked: bool = False):
+        super().__init__()
+        model = agent.model
+        actor = model.actor if type(model) in (PolicyValueModel, ActorCritic) else model
+        assert isinstance(actor, nn.Module)
+        self.actor = copy.deepcopy(actor).cpu().eval()
+        for layer in noisy_layers(self.actor):
+            layer.quiet = True
+        self.graph = PolicyGraph.of(agent, masked, _rnn_state_size(self.actor))
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.graph.act(TORCH, inputs, self._answer)
+
+    def _answer(self, obs: AnyArray, rnn_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if rnn_state is not None:
+            features, after = _step(self.actor.backbone, obs, rnn_state)  # type: ignore[arg-type]
+            return self.actor.head(features), after  # type: ignore[operator]
+        answer = self.actor(obs)
+        answer = answer[0] if isinstance(answer, tuple) else answer
+        head = getattr(self.actor, "head", None)
+        return (head.q_values(answer) if isinstance(head, QHead) else answer), None
+
+
+def _rnn_state_size(actor: nn.Module) -> int:
+    parts = recurrent_parts(actor)
+    if not parts:
+        return 0
+    if type(actor) is not Model or parts != [actor.backbone]:
+        raise BadInput(f"the recurrent layers of {type(actor).__name__} are not between its backbone and its head")
+    return parts[0].rnn_state_size
+
+
+def _step(recurrent: Recurrent, obs: AnyArray, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of a recurrent backbone: features, and what it then remembers."""
+    features = recurrent.backbone(obs)
+    if recurrent.kind == "gru":
+        out: Tensor = recurrent.cell(features, rnn_state)
+        return out, out
+    out, content = recurrent.cell(features, rnn_state.chunk(2, dim=1))
+    return out, torch.cat([out, content], dim=1)
+
+
+def exported_program(policy: TorchPolicy) -> torch.export.ExportedProgram:
+    """The graph, for any number of rows."""
+    example = {
+        port.name: torch.zeros(TRACED, *port.shape, dtype=getattr(torch, port.dtype)) for port in policy.graph.inputs
+    }
+    batch = torch.export.Dim("batch")
+    with quiet_export(), torch.no_grad():
+        return torch.export.export(
+            policy, (example,), dynamic_shapes={"inputs": {name: {0: batch} for name in example}}
+        )
+
+
+@contextlib.contextmanager
+def quiet_export() -> Iterator[None]:
+    """The exporters warn about their own parts and about packages that nobody needs."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def pt2_content(policy: TorchPolicy, about: dict[str, str]) -> bytes:
+    """The file of `torch.export.save`; `about` is in its extra file `drl.json`."""
+    content = io.BytesIO()
+    with quiet_export():
+        torch.export.save(exported_program(policy), content, extra_files={"drl.json": json.dumps(about)})
+    return content.getvalue()
+
+
+def run_pt2(content: bytes) -> Run:
+    with quiet_export():
+        module = torch.export.load(io.BytesIO(content)).module()
+
+    def run(inputs: dict[str, Array]) -> dict[str, Array]:
+        with torch.no_grad():
+            outputs = module({name: torch.from_numpy(array) for name, array in inputs.items()})
+        return {name: tensor.numpy() for name, tensor in outputs.items()}
+
+    return run
