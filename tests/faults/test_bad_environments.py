@@ -140,7 +140,7 @@ def test_an_exception_in_render_costs_nothing(run, tally, how):
     code, err, (record,) = run("ppo", "sync", how, "--video")
     assert code == 0, err
     assert record["status"] == "finished"
-    assert any("the run has no video: environment" in line for line in err)
+    assert any("the run has no video: " in line for line in err)
     tally(KIND)
 
 

@@ -20,12 +20,20 @@ HUGE = "100000000000"
 ENVS = {"ddpg", "td3", "sac", "tqc", "crossq", "normalized_sac"}  # with continuous actions only
 
 # The flags of every algorithm's run, by the kind of value they take.
-COUNTS = ["num-envs", "frame-stack", "window", "evaluation-episodes", "threads", "num-seeds"]
+COUNTS = ["num-envs", "window", "evaluation-episodes", "threads", "num-seeds"]
 COUNTS += ["total-timesteps", "num-episodes"]
-NOT_NEGATIVE = ["seed", "best-after", "keep-checkpoints", "num-checkpoints", "evaluate-every", "checkpoint-every"]
+NOT_NEGATIVE = [
+    "frame-stack",
+    "seed",
+    "best-after",
+    "keep-checkpoints",
+    "num-checkpoints",
+    "evaluate-every",
+    "checkpoint-every",
+]
 RATES = ["gamma", "learning-rate", "max-minutes", "stop-at-return", "checkpoint-minutes"]
 WORDS = ["engine", "vectorization", "compile", "device", "backbone", "activation", "env", "name", "results-dir"]
-SIZES = [*COUNTS[:6], "keep-checkpoints", "num-checkpoints"]
+SIZES = [*COUNTS[:5], "frame-stack", "keep-checkpoints", "num-checkpoints"]
 CONTROL = ["a\nb", "\x1b[2J", "\x00", "\udc80", "x" * 5000]
 
 
