@@ -1,0 +1,94 @@
+"""Hooks of the documentation site: files of the repository that a page links to become pages below `source/`.
+
+So every link works without a network, and documents that lie elsewhere, such as benchmarks/RESULTS.md, are read at each
+build.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+# Code stays as it is; in a link: text with "](", path, anchor.
+PIECES = re.compile(
+    r"(?P<code>```.*?^```|`[^`\n]*`)|(?P<text>\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)", re.DOTALL | re.MULTILINE
+)
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".txt": "text"}
+HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
+
+
+def file_behind(link: str, page: Path) -> Path | None:
+    """The file of the repository that a link means; of a folder its README. None: the web, or no such file."""
+    target = (page.parent / link).resolve()
+    if ":" in link or not target.is_relative_to(ROOT) or not target.exists():
+        return None
+    return target / "README.md" if target.is_dir() else target
+
+
+def place_of(target: Path) -> str:
+    """Where the site has a file of the repository."""
+    if target == DOCS / "README.md":
+        return "index.md"
+    if target.is_relative_to(DOCS) and target.suffix != ".py":
+        return target.relative_to(DOCS).as_posix()
+    place = f"source/{target.relative_to(ROOT).as_posix()}"
+    return f"{place}.md" if target.suffix in LANGUAGES else place
+
+
+def links_of(page: Path) -> set[Path]:
+    """Files of the repository that a page links to."""
+    found = (file_behind(piece["path"], page) for piece in PIECES.finditer(page.read_text()) if piece["path"])
+    return {target for target in found if target is not None}
+
+
+def with_links(markdown: str, page: Path) -> str:
+    """The text of a page with its links as the site has them."""
+    folder = posixpath.dirname(place_of(page))
+
+    def moved(piece: re.Match[str]) -> str:
+        target = None if piece["code"] else file_behind(piece["path"], page)
+        if target is None:
+            return piece[0]
+        return f"{piece['text']}{posixpath.relpath(place_of(target), folder or '.')}{piece['anchor'] or ''})"
+
+    return PIECES.sub(moved, markdown)
+
+
+def page_of(target: Path) -> str:
+    """A file of the repository as a page: a document with its links moved, code as it is."""
+    if target.suffix == ".md":
+        return with_links(target.read_text(), target)
+    name, fence = target.relative_to(ROOT).as_posix(), "`" * 6
+    language = LANGUAGES[target.suffix]
+    return f'{HIDDEN}# {name}\n\n{fence} {{ .{language} linenums="1" }}\n{target.read_text()}\n{fence}\n'
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds every file of the repository that the pages link to, directly or through each other."""
+    waiting = [DOCS / file.src_uri for file in files.documentation_pages()]
+    added: set[Path] = set()
+    while waiting:
+        for target in sorted(links_of(waiting.pop()) - added):
+            place = place_of(target)
+            if not place.startswith("source/"):
+                continue
+            added.add(target)
+            if target.suffix == ".md":
+                waiting.append(target)
+            if place.endswith(".md"):
+                files.append(File.generated(config, place, content=page_of(target)))
+            else:
+                files.append(File.generated(config, place, abs_src_path=str(target)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Pages of docs/ link as they do in the repository; the site has these links moved."""
+    if page.file.src_uri.startswith(("source/", "api/")):
+        return markdown
+    return with_links(markdown, DOCS / page.file.src_uri)

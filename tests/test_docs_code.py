@@ -1,0 +1,142 @@
+"""The code of the documentation runs: python blocks and `drl` commands of a page, in order, at a tiny size.
+
+Each page is one process in one folder. Pages that are not here: extending.md and flat_command_line.md have tests of
+their own; of the others every command is parsed (test_docs.py).
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drl.core.algorithms import ALGORITHMS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BESIDE = re.compile(r"^\*\*(.+)\*\*\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+# What makes a command small; given ones are replaced.
+PICTURES = {"--no-plots": (), "--no-video": (), "--no-tensorboard": (), "--quiet": ()}
+SMALL = {
+    "train": {"--total-timesteps": ("600",), "--evaluation-episodes": ("1",), **PICTURES},
+    "search": {"--n-trials": ("2",), "--num-timesteps-per-trial": ("300",), "--evaluation-episodes": ("1",)}
+    | {"--n-jobs": ("0",), "--rerun-seeds": ("0",), "--no-plots": (), "--quiet": ()},
+    "ablate": {"--total-timesteps": ("200",), "--seeds": ("1",), "--episodes": ("1",), **PICTURES},
+    "evaluate": {"--episodes": ("1",)},
+    "replay": {},
+    "plot": {},
+    "resume": {},
+    "fork": {},
+    "list": {},
+}
+BEGINNING = """
+import os, sys
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, "")
+
+def command(*words):
+    from drl.cli.entry import main
+    if code := main(list(words)):
+        sys.exit(f"drl {' '.join(words)}: exit code {code}")
+
+"""
+
+
+def small_command(line: str) -> list[str]:
+    """The words of a command after `drl`, with small budgets.
+
+    >>> small_command("drl evaluate results/a --episodes 100   # many")
+    ['evaluate', 'results/a', '--episodes', '1']
+    """
+    _, name, *words = shlex.split(line, comments=True)
+    for flag, values in SMALL[name].items():
+        if flag in words:
+            del words[(place := words.index(flag)) : place + 1 + len(values)]
+        words += [flag, *values]
+    if name == "fork":  # where the run began, and a few steps more
+        words = [re.sub(r"total_timesteps=\d+", "total_timesteps=1300", word) for word in words]
+    return [name, *words]
+
+
+def small_code(code: str) -> str:
+    """Python with small budgets."""
+    code = re.sub(r"\b(100|20)_000\b", "600", code)
+    return code.replace("2_000", "600").replace("4_000", "900").replace("n_trials=20", "n_trials=2, plots=False")
+
+
+def program(text: str, without: str = "$.") -> str:
+    """A page as one program. A block that begins with the name of a file is that file. Commands in which the pattern
+    `without` is found are left out."""
+    lines = [BEGINNING]
+    for kind, code in BLOCK.findall(text):
+        if kind == "python" and (named := re.match(r'"""(\w+\.py): ', code)):
+            lines.append(f"open({named[1]!r}, 'w').write({code!r})")
+        elif kind == "python":
+            lines.append(small_code(code))
+        else:
+            commands = [line for line in code.replace("\\\n", " ").splitlines() if line.startswith("drl ")]
+            lines += [f"command(*{small_command(line)!r})" for line in commands if not re.search(without, line)]
+    return "\n".join(lines)
+
+
+def run(code: str, folder: Path) -> str:
+    """Runs a program as a file, as a reader would."""
+    (folder / "page.py").write_text(code)
+    done = subprocess.run([sys.executable, "page.py"], cwd=folder, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["index", "tour", "concepts", "own_network", "own_tracker", "tuning", "faq"])
+def test_the_page_runs(name, tmp_path):
+    """`--engine jax` needs to compile: its commands are parsed, as those of the other pages are."""
+    run(program((DOCS / f"{name}.md").read_text(), without="--engine jax"), tmp_path)
+
+
+def test_the_page_on_environments_runs(tmp_path):
+    """Its own example; the environments of other packages have tests/real_worlds."""
+    run(program((DOCS / "environments.md").read_text(), without="^(?!.*my_dilemma)"), tmp_path)
+
+
+def test_a_page_that_is_wrong_does_not_run(tmp_path):
+    with pytest.raises(AssertionError, match="exit code 2"):
+        run(program("```bash\ndrl evaluate results/nothing --episodes 3\n```"), tmp_path)
+    with pytest.raises(AssertionError, match="NameError"):
+        run(program("```python\nnothing\n```"), tmp_path)
+
+
+COLUMNS = {"from_stable_baselines3": "Stable-Baselines3", "from_cleanrl": "CleanRL"}
+
+
+@pytest.mark.parametrize("side", ["theirs", "ours"])
+@pytest.mark.parametrize("page", COLUMNS)
+def test_both_columns_of_a_migration_page_run(page, side, tmp_path):
+    """Every piece of their code has one of ours beside it; each column is one program."""
+    pieces = BESIDE.findall((DOCS / f"{page}.md").read_text())
+    assert [name for name, _ in pieces] == [COLUMNS[page], "drl"] * (len(pieces) // 2)
+    name = COLUMNS[page] if side == "theirs" else "drl"
+    run(small_code("\n\n".join(code for owner, code in pieces if owner == name)), tmp_path)
+
+
+# ── what the site must have ───────────────────────────────────────────────────────────────────────────────────────
+
+ON_ANOTHER_PAGE = {"ddpg": "td3"}  # algorithm → the page that explains it, if not its own
+
+
+def test_every_algorithm_has_a_page_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for name in ALGORITHMS:
+        page = DOCS / "algorithms" / f"{ON_ANOTHER_PAGE.get(name, name)}.md"
+        assert f"drl train {name} " in page.read_text()
+        assert f"algorithms/{page.name}" in navigation
+
+
+def test_every_page_is_in_the_navigation():
+    """mkdocs warns as well; this is faster."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.name != "README.md"]
+    assert [page for page in pages if not re.search(rf"[ :]{re.escape(page)}$", navigation, re.MULTILINE)] == []
