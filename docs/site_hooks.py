@@ -23,11 +23,12 @@ HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
 
 
 def file_behind(link: str, page: Path) -> Path | None:
-    """The file of the repository that a link means; of a folder its README. None: the web, or no such file."""
+    """What a link means in the repository; of a folder its README, if it has one. None: the web, or nothing."""
     target = (page.parent / link).resolve()
     if ":" in link or not target.is_relative_to(ROOT) or not target.exists():
         return None
-    return target / "README.md" if target.is_dir() else target
+    readme = target / "README.md"
+    return readme if readme.is_file() else target
 
 
 def place_of(target: Path) -> str:
@@ -37,6 +38,8 @@ def place_of(target: Path) -> str:
     if target.is_relative_to(DOCS) and target.suffix != ".py":
         return target.relative_to(DOCS).as_posix()
     place = f"source/{target.relative_to(ROOT).as_posix()}"
+    if target.is_dir():
+        return f"{place}/index.md"
     return f"{place}.md" if target.suffix in LANGUAGES else place
 
 
@@ -60,10 +63,13 @@ def with_links(markdown: str, page: Path) -> str:
 
 
 def page_of(target: Path) -> str:
-    """A file of the repository as a page: a document with its links moved, code as it is."""
+    """A file of the repository as a page: a document with its links moved, code as it is, a folder as a list."""
     if target.suffix == ".md":
         return with_links(target.read_text(), target)
     name, fence = target.relative_to(ROOT).as_posix(), "`" * 6
+    if target.is_dir():
+        files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*.*") if path.is_file())
+        return f"{HIDDEN}# {name}\n\n" + "\n".join(f"- `{file}`" for file in files if "__pycache__" not in file)
     language = LANGUAGES[target.suffix]
     return f'{HIDDEN}# {name}\n\n{fence} {{ .{language} linenums="1" }}\n{target.read_text()}\n{fence}\n'
 
