@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 PIECES = re.compile(
     r"(?P<code>```.*?^```|`[^`\n]*`)|(?P<text>\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)", re.DOTALL | re.MULTILINE
 )
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".txt": "text"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml", ".toml": "toml", ".txt": "text"}
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
 
 

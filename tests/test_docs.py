@@ -172,10 +172,15 @@ def test_a_wrong_flag_is_found():
 
 
 def train_commands(text: str) -> list[list[str]]:
-    """The words after `drl train` of every command in a bash block, except those that begin from a file of a run."""
+    """The words after `drl train` or `drl ablate`, which takes the same flags, of every command in a bash block, except
+    those that begin from a file of a run."""
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("drl train ")]
+    ablations = [
+        re.sub(r" --(seeds|episodes|workers) \d+", "", line) for line in lines if line.startswith("drl ablate ")
+    ]
+    lines = [line for line in lines if line.startswith("drl train ")] + ablations
+    commands = [shlex.split(line, comments=True) for line in lines]
     return [words[2:] for words in commands if "--config" not in words]
 
 

@@ -1,6 +1,6 @@
 """The code of the documentation runs: python blocks and `drl` commands of a page, in order, at a tiny size.
 
-Each page is one process in one folder. Pages that are not here: extending.md and flat_command_line.md have tests of
+Pages that are not here: extending.md and flat_command_line.md have tests of
 their own; of the others every command is parsed (test_docs.py).
 """
 
@@ -17,7 +17,7 @@ from drl.core.algorithms import ALGORITHMS
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-BESIDE = re.compile(r"^\*\*(.+)\*\*\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BESIDE = re.compile(r"^\*\*([^*\n]+)\*\*\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 # What makes a command small; given ones are replaced.
 PICTURES = {"--no-plots": (), "--no-video": (), "--no-tensorboard": (), "--quiet": ()}
@@ -25,7 +25,6 @@ SMALL = {
     "train": {"--total-timesteps": ("600",), "--evaluation-episodes": ("1",), **PICTURES},
     "search": {"--n-trials": ("2",), "--num-timesteps-per-trial": ("300",), "--evaluation-episodes": ("1",)}
     | {"--n-jobs": ("0",), "--rerun-seeds": ("0",), "--no-plots": (), "--quiet": ()},
-    "ablate": {"--total-timesteps": ("200",), "--seeds": ("1",), "--episodes": ("1",), **PICTURES},
     "evaluate": {"--episodes": ("1",)},
     "replay": {},
     "plot": {},
@@ -34,9 +33,10 @@ SMALL = {
     "list": {},
 }
 BEGINNING = """
-import os, sys
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, "")
+import sys
+from drl.experiment.config import RunConfig
+
+RunConfig.__init__.__kwdefaults__.update(plots=False, video=False, tensorboard=False, evaluation_episodes=1)
 
 def command(*words):
     from drl.cli.entry import main
@@ -57,6 +57,8 @@ def small_command(line: str) -> list[str]:
         if flag in words:
             del words[(place := words.index(flag)) : place + 1 + len(values)]
         words += [flag, *values]
+    if "--num-seeds" in words:  # several are processes
+        words[words.index("--num-seeds") + 1] = "1"
     if name == "fork":  # where the run began, and a few steps more
         words = [re.sub(r"total_timesteps=\d+", "total_timesteps=1300", word) for word in words]
     return [name, *words]
@@ -64,7 +66,9 @@ def small_command(line: str) -> list[str]:
 
 def small_code(code: str) -> str:
     """Python with small budgets."""
-    code = re.sub(r"\b(100|20)_000\b", "600", code)
+    code = re.sub(r"\b(100|50|20)_000\b", "600", code)
+    theirs = re.compile(r'PPO\("MlpPolicy", (?!.*n_steps)[^,\n]*?(, n_envs=\d\))?(?=[,)])')  # of 2,048 steps otherwise
+    code = theirs.sub(r"\g<0>, n_steps=64", code)
     return code.replace("2_000", "600").replace("4_000", "900").replace("n_trials=20", "n_trials=2, plots=False")
 
 
@@ -84,17 +88,18 @@ def program(text: str, without: str = "$.") -> str:
 
 
 def run(code: str, folder: Path) -> str:
-    """Runs a program as a file, as a reader would."""
-    (folder / "page.py").write_text(code)
-    done = subprocess.run([sys.executable, "page.py"], cwd=folder, capture_output=True, text=True, timeout=280)
+    """Runs a program as `python -c`, so that processes that it starts do not run it again."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["index", "tour", "concepts", "own_network", "own_tracker", "tuning", "faq"])
-def test_the_page_runs(name, tmp_path):
-    """`--engine jax` needs to compile: its commands are parsed, as those of the other pages are."""
-    run(program((DOCS / f"{name}.md").read_text(), without="--engine jax"), tmp_path)
+@pytest.mark.parametrize("names", ["index concepts own_network own_tracker", "tour", "tuning", "faq"])
+def test_the_pages_run(names, tmp_path):
+    """Short pages share a process. JAX needs to compile, and an ablation is many runs: these commands are parsed, as
+    those of the other pages are."""
+    text = "\n".join((DOCS / f"{name}.md").read_text() for name in names.split())
+    run(program(text, without="--engine jax|drl ablate"), tmp_path)
 
 
 def test_the_page_on_environments_runs(tmp_path):
@@ -119,7 +124,8 @@ def test_both_columns_of_a_migration_page_run(page, side, tmp_path):
     pieces = BESIDE.findall((DOCS / f"{page}.md").read_text())
     assert [name for name, _ in pieces] == [COLUMNS[page], "drl"] * (len(pieces) // 2)
     name = COLUMNS[page] if side == "theirs" else "drl"
-    run(small_code("\n\n".join(code for owner, code in pieces if owner == name)), tmp_path)
+    code = small_code("\n\n".join(code for owner, code in pieces if owner == name))
+    run(code if side == "theirs" else BEGINNING + code, tmp_path)
 
 
 # ── what the site must have ───────────────────────────────────────────────────────────────────────────────────────
