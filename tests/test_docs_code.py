@@ -69,7 +69,7 @@ def small_code(code: str) -> str:
     code = re.sub(r"\b(100|50|20)_000\b", "600", code)
     theirs = re.compile(r'PPO\("MlpPolicy", (?!.*n_steps)[^,\n]*?(, n_envs=\d\))?(?=[,)])')  # of 2,048 steps otherwise
     code = theirs.sub(r"\g<0>, n_steps=64", code)
-    return code.replace("2_000", "600").replace("4_000", "900").replace("n_trials=20", "n_trials=2, plots=False")
+    return code.replace("2_000", "300").replace("4_000", "400").replace("n_trials=20", "n_trials=2, plots=False")
 
 
 def program(text: str, without: str = "$.") -> str:
