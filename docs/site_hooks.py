@@ -4,6 +4,7 @@ So every link works without a network, and documents that lie elsewhere, such as
 build.
 """
 
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+log = logging.getLogger("mkdocs.hooks")
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # Code stays as it is; in a link: text with "](", path, anchor.
@@ -19,6 +21,7 @@ PIECES = re.compile(
     r"(?P<code>```.*?^```|`[^`\n]*`)|(?P<text>\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)", re.DOTALL | re.MULTILINE
 )
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml", ".toml": "toml", ".txt": "text"}
+LOADED = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?\s(?:src|href)=[\"']?(https?:[^\s\"'>]+)")
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
 
 
@@ -98,3 +101,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri.startswith(("source/", "api/")):
         return markdown
     return with_links(markdown, DOCS / page.file.src_uri)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Warns of what a browser would load from the network; a strict build then fails."""
+    for found in LOADED.finditer(output):
+        log.warning("%s loads %s; put it into docs/assets", page.file.src_uri, found[1])
+    return output
