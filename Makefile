@@ -50,7 +50,7 @@ zoo: $(VENV)/.dev  ## docs/zoo.md from the records of the presets
 	$(BIN)/python benchmarks/zoo.py
 
 docs: $(VENV)/.dev  ## the documentation site into site/; fails at any warning
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 release: $(VENV)/.dev  ## wheel and source distribution into dist/, checked; the demo from the wheel in an empty environment
 	.ci/release

@@ -94,7 +94,10 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("names", ["index concepts own_network own_tracker", "tour", "tuning", "faq"])
+TOGETHER = ["index concepts own_network own_tracker", "tour", "tuning", "faq"]  # each text is one process
+
+
+@pytest.mark.parametrize("names", TOGETHER)
 def test_the_pages_run(names, tmp_path):
     """Short pages share a process. JAX needs to compile, and an ablation is many runs: these commands are parsed, as
     those of the other pages are."""
@@ -146,3 +149,16 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.name != "README.md"]
     assert [page for page in pages if not re.search(rf"[ :]{re.escape(page)}$", navigation, re.MULTILINE)] == []
+
+
+def test_every_page_with_code_runs():
+    run = {*" ".join(TOGETHER).split(), "environments", *COLUMNS, "extending"}  # the last one has a test of its own
+    assert {page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text()} - run == set()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "algorithms").glob("*.md")), ids=lambda page: page.stem)
+def test_code_on_an_algorithms_page_is_that_of_the_algorithm(page):
+    """Line by line, in PyTorch's file of the same name."""
+    lines = [line for kind, code in BLOCK.findall(page.read_text()) if kind == "python" for line in code.splitlines()]
+    source = ROOT / "drl" / "engines" / "torch" / "algorithms" / page.with_suffix(".py").name
+    assert set(lines) <= ({line.strip() for line in source.read_text().splitlines()} if lines else set())
