@@ -49,8 +49,8 @@ bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
 zoo: $(VENV)/.dev  ## docs/zoo.md from the records of the presets
 	$(BIN)/python benchmarks/zoo.py
 
-docs: $(VENV)/.dev  ## the documentation site into site/; fails at any warning
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+docs: $(VENV)/.dev  ## the documentation site into site/; fails at any warning (--quiet would not)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 release: $(VENV)/.dev  ## wheel and source distribution into dist/, checked; the demo from the wheel in an empty environment
 	.ci/release
