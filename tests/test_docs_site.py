@@ -62,3 +62,8 @@ def test_our_own_assets_load_nothing_from_the_network():
     assert [
         path.name for path in files if re.search(r"url\(['\"]?https?:|import\s*['\"]https?:", path.read_text())
     ] == []
+
+
+def test_the_site_is_built_strictly():
+    """Without --quiet, with which mkdocs does not count warnings."""
+    assert "-m mkdocs build --strict\n" in (DOCS.parent / "Makefile").read_text()
