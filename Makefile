@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow real-worlds faults mutants check format bench zoo clean
+.PHONY: setup demo test slow real-worlds faults mutants check format bench zoo docs release clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -50,6 +50,12 @@ bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
 zoo: $(VENV)/.dev  ## docs/zoo.md from the records of the presets
 	$(BIN)/python benchmarks/zoo.py
 
+docs: $(VENV)/.dev  ## the documentation site into site/; fails at any warning (--quiet would not)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+release: $(VENV)/.dev  ## wheel and source distribution into dist/, checked; the demo from the wheel in an empty environment
+	.ci/release
+
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drl needs Python 3.11 or newer; run make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
@@ -68,4 +74,4 @@ $(VENV)/.worlds: $(VENV)/.dev
 	@touch $@
 
 clean:  ## remove .venv and caches; results stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build site *.egg-info

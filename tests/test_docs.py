@@ -4,6 +4,7 @@ Every check is a function from text to a list of complaints, so that it can be s
 """
 
 import ast
+import contextlib
 import re
 import shlex
 from dataclasses import fields
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from drl.cli.entry import main
 from drl.cli.train import read_experiment
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
@@ -170,10 +172,15 @@ def test_a_wrong_flag_is_found():
 
 
 def train_commands(text: str) -> list[list[str]]:
-    """The words after `drl train` of every command in a bash block, except those that begin from a file of a run."""
+    """The words after `drl train` or `drl ablate`, which takes the same flags, of every command in a bash block, except
+    those that begin from a file of a run."""
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("drl train ")]
+    ablations = [
+        re.sub(r" --(seeds|episodes|workers) \d+", "", line) for line in lines if line.startswith("drl ablate ")
+    ]
+    lines = [line for line in lines if line.startswith("drl train ")] + ablations
+    commands = [shlex.split(line, comments=True) for line in lines]
     return [words[2:] for words in commands if "--config" not in words]
 
 
@@ -217,6 +224,39 @@ def test_a_wrong_command_is_found(command, right):
     text = f"```bash\n{command}\n```"
     assert len(train_commands(text)) == 1
     assert (wrong_commands(text) == []) is right
+
+
+OTHER_COMMANDS = re.compile(r"^drl (?:evaluate|plot|resume|fork|replay|convert|list|completion) .*$", re.MULTILINE)
+
+
+def other_commands(text: str) -> list[list[str]]:
+    """The words of every command in a bash block that reads what is there, without `drl`."""
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in OTHER_COMMANDS.findall(block.replace("\\\n", " "))]
+    return [shlex.split(line.split(">")[0], comments=True)[1:] for line in lines]
+
+
+def refused_flags(text: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Complaints of commands about themselves, and not about runs, which do not exist here."""
+    complaints = []
+    for words in other_commands(text):
+        with contextlib.suppress(SystemExit):
+            main(words)
+        complaints += [line for line in capsys.readouterr().err.splitlines() if "--help`" in line]
+    return complaints
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if other_commands(page.read_text())], ids=title)
+def test_every_other_command_is_understood(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused_flags(page.read_text(), capsys) == []
+
+
+def test_a_wrong_flag_of_another_command_is_found(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused_flags("```bash\ndrl evaluate results/a --episodes 3  # right\n```", capsys) == []
+    assert len(refused_flags("```bash\ndrl evaluate results/a --episods 3\n```", capsys)) == 1
+    assert len(refused_flags("```bash\ndrl fork results/a --sett x=1\n```", capsys)) == 1
 
 
 # ── links and formulas ────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,15 +23,18 @@ class CompiledSumTree:
 
     @property
     def total(self) -> float:
+        """Sum of all weights."""
         return float(self.nodes[1])
 
     def __getitem__(self, index: Array) -> Array:
         return self.nodes[self.leaves + index]
 
     def set(self, index: Array, weight: Array) -> None:
+        """Write weights of leaves and the sums above them."""
         _set(self.nodes, self.leaves, index, weight)
 
     def find(self, mass: Array) -> Array:
+        """The leaf in which each mass falls."""
         return _find(self.nodes, self.leaves, mass)
 
 

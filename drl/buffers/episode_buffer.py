@@ -85,7 +85,8 @@ class EpisodesConfig(Protocol):
     """What the buffer reads from an algorithm's config."""
 
     @property
-    def episodes_per_step(self) -> int: ...
+    def episodes_per_step(self) -> int:
+        """Complete episodes per learning step."""
 
 
 def make_episode_buffer(

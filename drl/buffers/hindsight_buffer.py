@@ -21,8 +21,11 @@ STATE = ("first", "last", "rows_written", "running", "lost")  # arrays of a Hind
 class Goals(Protocol):
     """What the buffer asks the environment, for encoded goals `[B, …]`; see `drl.envs.goals`."""
 
-    def reward(self, achieved: Array, desired: Array) -> Array: ...
-    def terminated(self, achieved: Array, desired: Array) -> Array | None: ...  # None: keep what was stored
+    def reward(self, achieved: Array, desired: Array) -> Array:
+        """What reaching `achieved` is worth when `desired` was the goal."""
+
+    def terminated(self, achieved: Array, desired: Array) -> Array | None:
+        """Whether that ends an episode; None: keep what was stored."""
 
 
 class HindsightBuffer(ReplayBuffer):

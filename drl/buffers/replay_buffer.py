@@ -26,7 +26,8 @@ class DiscountConfig(Protocol):
     """What the buffer reads from an algorithm's config."""
 
     @property
-    def gamma(self) -> float: ...
+    def gamma(self) -> float:
+        """Discount per step."""
 
 
 class ReplayBuffer:

@@ -110,7 +110,8 @@ class RolloutConfig(Protocol):
     """What the buffer reads from an algorithm's config."""
 
     @property
-    def rollout_length(self) -> int: ...
+    def rollout_length(self) -> int:
+        """Steps of every environment per learning step."""
 
 
 def make_rollout_buffer(

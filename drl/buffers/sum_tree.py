@@ -47,6 +47,7 @@ class SumTree:
 
     @property
     def total(self) -> float:
+        """Sum of all weights."""
         return float(self.levels[-1].sum())
 
     def __getitem__(self, index: Array) -> Array:

@@ -94,11 +94,20 @@ class Store(Protocol):
 
     ROWS: tuple[str, ...]
 
-    def write(self, slots: Array, rows: NStepRows) -> None: ...
-    def alive(self, slots: Array) -> Array | None: ...  # slots that can still be read; None: all written ones
-    def read(self, slots: Array) -> tuple[Array, ...]: ...  # obs, action, reward, terminated, discount, next_obs
-    def state_dict(self, kept: Array | None) -> StateDict: ...  # beside `ROWS`; for the slots `kept`, None: all
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def write(self, slots: Array, rows: NStepRows) -> None:
+        """Put rows into slots."""
+
+    def alive(self, slots: Array) -> Array | None:
+        """Which slots can still be read; None: all that were written."""
+
+    def read(self, slots: Array) -> tuple[Array, ...]:
+        """Columns of these slots: obs, action, reward, terminated, discount, next_obs."""
+
+    def state_dict(self, kept: Array | None) -> StateDict:
+        """What is needed beside `ROWS`, for the slots `kept`; None: for all."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go back to such a state."""
 
 
 class PackedStore:

@@ -6,6 +6,7 @@ from drl.core.size_limits import check_size
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl ablate`."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: drl ablate dqn --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train dqn]")
         return 0 if arguments else 2

@@ -44,6 +44,7 @@ Words = dict[str, tuple[str, ...]]
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl completion`."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2

@@ -23,6 +23,8 @@ MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they ar
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl convert`."""
+
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     engine: str  # torch or jax
     plugins: tuple[str, ...] = ()  # your own modules to import first
@@ -30,6 +32,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl convert`."""
     flags = parse_flags(Flags, arguments, prog="drl convert", description="Write an agent for the other engine.")
     if flags.engine not in ("torch", "jax"):
         raise BadInput(f"unknown engine {flags.engine!r}; {did_you_mean(flags.engine, ['torch', 'jax'])}")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl evaluate`."""
+
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     # Of a run: final (the newest), best (by the window of training), best-evaluated, or the step of a kept checkpoint.
     which: str | None = None
@@ -40,6 +42,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl evaluate`."""
     flags = parse_flags(
         Flags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
     )

@@ -17,6 +17,7 @@ class Parser(argparse.ArgumentParser):
     """For commands that are not made of dataclasses. Raises `BadInput`, so that all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise in place of printing the usage and exiting."""
         raise BadInput(f"{message}; see `{self.prog} --help`")
 
 

@@ -23,6 +23,7 @@ ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 
 
 def make_parser() -> Parser:
+    """The flags of `main.py`."""
     parser = Parser(
         prog="python main.py",
         description=__doc__,
@@ -104,6 +105,7 @@ def make_parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `python main.py`."""
     return report_errors(_run, arguments, name="main.py")
 
 

@@ -6,6 +6,7 @@ from drl.core.configs import plain_pairs
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl fork`."""
     parser = Parser(prog="drl fork", description="Begin a new run where another one was.")
     parser.add_argument("run", metavar="RUN", help="a run folder, or an experiment folder for its newest run")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of a kept checkpoint; default: the newest")

@@ -23,6 +23,7 @@ FAMILIES = {"ALE/": ("ale_py", "atari")} | {prefix: (prefix[:-1], prefix[:-1]) f
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl list`."""
     if arguments and arguments[0] in ("-h", "--help"):
         print("usage: drl list [algorithms] [presets] [envs] [--all]\n\n--all: also what cannot be made here, and why")
         return 0

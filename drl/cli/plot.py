@@ -15,6 +15,8 @@ from drl.experiment.run_folder import find_run, runs_in
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl plot`."""
+
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # run folders, or experiment folders with all their runs
     labels: tuple[str, ...] = ()  # a name for each of RUNS, or for each line of the plot
     metric: tuple[str, ...] = ()  # columns of metrics.jsonl, a panel each; default: return, of each episode
@@ -26,6 +28,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl plot`."""
     flags = parse_flags(Flags, arguments, prog="drl plot", description="Draw one run, or several together.")
     from drl.report.one_file import write_report
     from drl.tracking.figures import picture_format

@@ -12,6 +12,8 @@ from drl.core.safe_files import stay_inside
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl replay`."""
+
     run: Annotated[str, tyro.conf.Positional]  # a run, or an experiment for its newest run
     episode: str = "best"  # best · worst · last · crash · a number, counted from 1 in the order in which they ended
     video: bool = False  # film it into the run's videos folder
@@ -21,6 +23,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl replay`."""
     flags = parse_flags(Flags, arguments, prog="drl replay", description="Play an episode of training again, exactly.")
     if flags.video and (flags.render or flags.step_by_step):
         raise BadInput("--video films the episode; leave out --render and --step-by-step")

@@ -13,6 +13,7 @@ stopped. An experiment folder stands for every unfinished run in it."""
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl resume`."""
     parser = Parser(prog="drl resume", description=USAGE)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder or an experiment folder")
     parser.add_argument(

@@ -18,6 +18,7 @@ The search starts from the preset of the pair, if there is one; --config overrid
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl search`."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2

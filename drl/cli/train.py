@@ -32,6 +32,7 @@ OTHER_WORDS = {"--network": "--backbone", "--from": "--from-agent"}
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl train`."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2

@@ -29,6 +29,7 @@ class CollectorActor:
         return Specs(block.obs_spec, block.action_spec, platform.node(), os.getpid()), self.inexact
 
     def collect(self, order: Order, weights: Weights) -> list[Chunk]:
+        """Take the steps of an order, with these weights."""
         if order.version != self.version:
             self.factory.load(weights)
             self.version = order.version
@@ -38,6 +39,7 @@ class CollectorActor:
         self.taken += 1
 
     def steps_taken(self) -> int:
+        """Environment steps since it was started."""
         return self.taken
 
     def close(self) -> None:

@@ -20,8 +20,11 @@ Weights = dict[str, Any]  # what the agents of all blocks share: the model and t
 class Blocks(Protocol):
     """Makes the blocks of a run in any process. Their agents share one model."""
 
-    def make(self, number: int) -> Collector: ...
-    def load(self, weights: Weights) -> None: ...
+    def make(self, number: int) -> Collector:
+        """Open the environments of one block."""
+
+    def load(self, weights: Weights) -> None:
+        """Give the agent of all blocks new weights."""
 
 
 MakeBlocks = Callable[[], Blocks]  # sent to the processes
@@ -67,11 +70,13 @@ class BlockState(NamedTuple):
     obs: Array | None = None  # [n, …] what it shows now
 
     def after(self, chunk: Chunk) -> "BlockState":
+        """The state after one more chunk."""
         envs, since = (self.envs, (*self.since, chunk.action)) if chunk.envs is None else (chunk.envs, ())
         return BlockState(envs, since, chunk.agent, chunk.obs[-1])
 
     @property
     def steps_to_follow(self) -> int:
+        """Steps to play again from the stored environments."""
         return sum(len(actions) for actions in self.since)
 
     def plain(self) -> StateDict:
@@ -81,6 +86,7 @@ class BlockState(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: StateDict) -> "BlockState":
+        """From a state dict."""
         since = () if state["since"] is None else (np.array(state["since"]),)
         return cls(state["envs"], since, state["agent"], None if state["obs"] is None else np.array(state["obs"]))
 
@@ -96,6 +102,7 @@ def agent_state(agent: Agent) -> StateDict:
 
 
 def restore_agent(agent: Agent, state: StateDict) -> None:
+    """Give an agent its random stream and recurrent state back."""
     restore_generator(agent.rng, state["rng"])
     agent.rnn_state = None if state["rnn_state"] is None else np.array(state["rnn_state"])
     if agent.exploration is not None:

@@ -42,6 +42,7 @@ class Waiting(NamedTuple):
     old: int
 
     def read(self) -> Piece:
+        """The bytes that are still to be sent."""
         with self.source.open("rb") as file:
             file.seek(self.begin)
             return Piece(self.path, file.read(self.end - self.begin), self.old)

@@ -51,10 +51,12 @@ class LearnerProcess:
         return socket.gethostname(), os.getpid()
 
     def join(self, meeting: Any, rank: int, size: int) -> None:
+        """Meet the other learners."""
         self.group = resolve(f"{GROUP}:LearnerGroup")(meeting, rank, size)
         self.algorithm.share(self.group)
 
     def load(self, algorithm: StateDict, model: dict[str, Array]) -> None:
+        """Take the first learner's optimizer and weights."""
         self.algorithm.load_state_dict(algorithm)
         resolve("drl.engines.torch.models:load_parameters")(self.agent.model, model, "the state of the first learner")
 

@@ -122,6 +122,7 @@ class Host:
             self.pipe.send(None)
 
     def send(self, message: object) -> None:
+        """Pass a message on to the process."""
         with contextlib.suppress(OSError):  # `poll` finds the closed pipe
             self.pipe.send(message)
 
@@ -136,6 +137,7 @@ class Host:
             self.outgoing.changes()  # the driver has all that is there
 
     def signal(self, number: int) -> None:
+        """Send the process a signal."""
         self.process.send_signal(number)
 
     def close(self) -> None:

@@ -48,19 +48,23 @@ class NodeProcess:
 
     @property
     def ended(self) -> bool:
+        """Whether it is over or lost."""
         return self.over is not None or bool(self.lost)
 
     def send(self, message: object) -> None:
+        """Send it a message."""
         if self._poll is None:  # it goes along with the next one, or else it would have to wait until that has ended
             self._answers.append(message)
         else:
             self._host.send.remote(message)
 
     def send_folder(self, target: str, parts: Iterator[Piece | Complete]) -> None:
+        """Send it the files of a folder, piece by piece."""
         for part in parts:
             self._host.receive.remote(target, part)
 
     def signal(self, number: int) -> None:
+        """Send it a signal."""
         self._host.signal.remote(number)
 
     def poll(self, timeout: float = 0.0) -> bool:
@@ -85,6 +89,7 @@ class NodeProcess:
         close([self])
 
     def kill(self) -> None:
+        """End it at once."""
         with contextlib.suppress(Exception):  # it is gone
             self.ray.kill(self._host, no_restart=True)
 

@@ -42,6 +42,7 @@ REQUIRED = (
 
 
 def write_agent(folder: Path, card: PlainDict, arrays: dict[str, Array]) -> None:
+    """Write weights and card; an older agent in the folder is replaced at once or not at all."""
     remove_drafts(folder)
     content = arrays_as_bytes(arrays)
     checksum = hashlib.sha256(content).hexdigest()

@@ -41,11 +41,14 @@ def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
 
 
 def not_negative(value: float) -> bool:
+    """Whether a number is at least 0."""
     return value >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
+    """Networks of the policy gradient algorithms."""
+
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
     head: str = "auto"  # auto, or a policy head registered by a plugin
@@ -73,6 +76,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
+    """Networks of action values."""
+
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
     backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
     head: str = "auto"  # auto, or a head of action values registered by a plugin

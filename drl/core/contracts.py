@@ -54,7 +54,8 @@ class VecEnv(ABC):
         """One step of every environment; `action` [N, …] in the environment's units."""
 
     @abstractmethod
-    def state_dict(self) -> StateDict: ...
+    def state_dict(self) -> StateDict:
+        """Where the environments are within their episodes."""
 
     @abstractmethod
     def load_state_dict(self, state: StateDict) -> str | None:
@@ -70,7 +71,8 @@ class VecEnv(ABC):
         return None
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End worker processes and release what the environments hold."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,9 +90,14 @@ class Exploration(Protocol):
         """Set the number of environment steps. Returns what to log, such as epsilon."""
         ...
 
-    def begin(self, envs: Array | None = None) -> None: ...  # new episodes in all environments, or in those of the mask
-    def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def begin(self, envs: Array | None = None) -> None:
+        """New episodes begin in all environments, or in those of the mask."""
+
+    def state_dict(self) -> StateDict:
+        """Its state within episodes, and its random stream."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go back to such a state."""
 
 
 class Agent(Protocol):
@@ -107,19 +114,41 @@ class Agent(Protocol):
     rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
 
     @property
-    def exploration(self) -> Exploration | None: ...  # None: it samples from its policy
+    def exploration(self) -> Exploration | None:
+        """How it explores; None: it samples from its policy."""
 
-    def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array: ...
-    def predict(self, obs: object) -> Array: ...  # act(obs)
-    def sample(self, obs: object) -> Array: ...  # act(obs, explore=True)
-    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array: ...
-    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]: ...
-    def begin(self, envs: Array | None = None) -> None: ...  # new episodes in all environments, or in those of the mask
-    def recall(self, num_envs: int) -> Array: ...  # `rnn_state`, or zeros if it is None
-    def save(self, folder: str | Path, **notes: object) -> None: ...
-    def save_policy_net(self, path: str | Path) -> None: ...
-    def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
+        """Actions for one observation or a batch, in the environment's units; without `explore` the best ones."""
+
+    def predict(self, obs: object) -> Array:
+        """`act(obs)`."""
+
+    def sample(self, obs: object) -> Array:
+        """`act(obs, explore=True)`."""
+
+    def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
+        """Actions in the policy's units for a batch of encoded observations."""
+
+    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+        """What it computes for a batch: values, probabilities or action values by name."""
+
+    def begin(self, envs: Array | None = None) -> None:
+        """New episodes begin in all environments, or in those of the mask."""
+
+    def recall(self, num_envs: int) -> Array:
+        """`rnn_state`, or zeros if it is None."""
+
+    def save(self, folder: str | Path, **notes: object) -> None:
+        """Write a folder that `drl.load_agent` reads; `notes` go on its card."""
+
+    def save_policy_net(self, path: str | Path) -> None:
+        """Write the parameters that act as a plain `.pth` file."""
+
+    def state_dict(self) -> StateDict:
+        """Weights, normalizer, exploration and random stream."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go back to such a state."""
 
 
 class Taken(NamedTuple):
@@ -143,17 +172,36 @@ class AnyCollector(Protocol):
     in_env_step: bool  # whether the environments are taking a step, or an exception has broken that off
     lost: str | None  # why running episodes were given up since the trainer last looked; None: they were not
 
-    def attach(self, agent: Agent) -> None: ...  # the learner's agent, before the first step
-    def step(self, env_steps: int) -> Taken: ...  # `env_steps`: environment steps so far, for exploration
-    def learned(self) -> None: ...  # the agent's weights have changed
+    def attach(self, agent: Agent) -> None:
+        """Act with the learner's agent; called before the first step."""
+
+    def step(self, env_steps: int) -> Taken:
+        """One step of all environments; `env_steps` so far are for exploration."""
+
+    def learned(self) -> None:
+        """The agent's weights have changed."""
+
     @property
-    def may_stop(self) -> bool: ...  # whether `state_dict` describes it all
-    def repeats(self, env_steps: int) -> bool: ...  # whether it can take a step again that was broken off
-    def crashed_episode(self, index: int) -> Episode | None: ...  # with the action that failed
-    def numbers(self) -> dict[str, float]: ...  # to log
-    def begin_anew(self) -> None: ...  # give up the running episodes; new ones begin at the next step
-    def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> str | None: ...  # returns why it is inexact, if it is
+    def may_stop(self) -> bool:
+        """Whether `state_dict` describes it all."""
+
+    def repeats(self, env_steps: int) -> bool:
+        """Whether it can take a step again that was broken off."""
+
+    def crashed_episode(self, index: int) -> Episode | None:
+        """The episode in which an environment failed, with the action that failed."""
+
+    def numbers(self) -> dict[str, float]:
+        """What to log."""
+
+    def begin_anew(self) -> None:
+        """Give up the running episodes; new ones begin at the next step."""
+
+    def state_dict(self) -> StateDict:
+        """Where the environments are within their episodes."""
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        """Go back to such a state. Returns why it is inexact, if it is."""
 
 
 class Learned(NamedTuple):
@@ -172,11 +220,20 @@ class Algorithm(Protocol[BatchT]):
 
     needs: str  # the variant its model must have
 
-    def learn(self, batch: BatchT, progress: float = 0.0) -> Learned: ...
-    def predict(self, obs: Array) -> Array: ...  # distribution parameters or action values
-    def sync_target(self) -> None: ...  # online → target network, if there is one
-    def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> None: ...
+    def learn(self, batch: BatchT, progress: float = 0.0) -> Learned:
+        """One learning step on a batch."""
+
+    def predict(self, obs: Array) -> Array:
+        """Distribution parameters or action values of encoded observations."""
+
+    def sync_target(self) -> None:
+        """Copy the online network into the target network, if there is one."""
+
+    def state_dict(self) -> StateDict:
+        """Optimizers and target networks."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go back to such a state."""
 
 
 class Buffer(Protocol[NewBatchT]):
@@ -190,18 +247,36 @@ class Buffer(Protocol[NewBatchT]):
     takes_sequences: bool  # whether a recurrent agent can learn from it
 
     @property
-    def ready(self) -> bool: ...
-    def take(self) -> NewBatchT: ...
-    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None: ...
-    def remember(self, rnn_state: Array) -> None: ...  # of a recurrent agent, before every `add`
-    def update_priorities(self, index: Array, error: Array) -> None: ...  # of rows from `take`
-    def cut(self) -> None: ...  # the running episodes of all environments are given up
-    def state_dict(self) -> StateDict: ...
-    def load_state_dict(self, state: StateDict) -> str | None: ...  # returns what the state lacks, if it lacks anything
+    def ready(self) -> bool:
+        """Whether `take` has a batch."""
+
+    def take(self) -> NewBatchT:
+        """The batch of one learning step."""
+
+    def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
+        """Store one step of all environments."""
+
+    def remember(self, rnn_state: Array) -> None:
+        """The state of a recurrent agent, before every `add`."""
+
+    def update_priorities(self, index: Array, error: Array) -> None:
+        """New errors of rows from `take`."""
+
+    def cut(self) -> None:
+        """The running episodes of all environments are given up."""
+
+    def state_dict(self) -> StateDict:
+        """What it holds; rows of a replay are referred to, not copied."""
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        """Go back to such a state. Returns what the state lacks, if it lacks anything."""
 
 
 class Tracker(Protocol):
     """Writes logs somewhere. With `drl.tracking.guarded` a failing tracker does not stop training."""
 
-    def write(self, log: Log) -> None: ...
-    def close(self) -> None: ...
+    def write(self, log: Log) -> None:
+        """Take one log."""
+
+    def close(self) -> None:
+        """Write what is held back; nothing comes after it."""

@@ -60,6 +60,7 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: Sequence[Any]) -> "Episode":
+        """From a state dict."""
         result, played = state[:5], state[5:]
         return cls(*result)._replace(played=Played(*played) if played else None)
 
@@ -98,6 +99,7 @@ class Log(Mapping[str, float]):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Log":
+        """From a state dict."""
         return cls(**{**state, "finished": [Episode.from_plain(episode) for episode in state["finished"]]})
 
     def flat(self) -> dict[str, float]:

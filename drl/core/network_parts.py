@@ -172,6 +172,7 @@ def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
 
 
 def register_in(table: dict[str, Part], kind: str, name: str, part: Part) -> None:
+    """Add a part to a table; raise if the name is taken or not valid."""
     if not name.isidentifier() or name == "auto":
         raise BadInput(f"{kind} {name!r} is not a valid name; use letters, digits and underscores")
     if table.get(name, part) != part:

@@ -29,6 +29,7 @@ class RunningStats:
 
     @property
     def variance(self) -> Array:
+        """Of all that was seen; 1 before anything was."""
         return self.squares / self.count if self.count else np.ones_like(self.mean)
 
     def update(self, batch: Array) -> None:

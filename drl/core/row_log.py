@@ -52,6 +52,7 @@ class StoredRows(NamedTuple):
 
     @property
     def end(self) -> int:
+        """Number of the row after the last one."""
         return self.first + len(self.rows)
 
     def into(self, ring: Array) -> None:

@@ -16,6 +16,8 @@ from drl.core.network_parts import name_of, register_in
 
 
 class Schedule(Protocol):
+    """A number that changes with time."""
+
     def __call__(self, time: float) -> float: ...
 
 
@@ -163,6 +165,7 @@ def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
 
 
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
+    """The value of each schedule at a time."""
     return {name: each(time) for name, each in schedules.items()}
 
 

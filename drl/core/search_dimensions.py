@@ -9,8 +9,11 @@ from drl.core.specs import PlainValue
 class Trial(Protocol):
     """The part of `optuna.Trial` that dimensions use."""
 
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
-    def suggest_categorical(self, name: str, choices: tuple[PlainValue, ...]) -> PlainValue: ...
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        """A number from an interval."""
+
+    def suggest_categorical(self, name: str, choices: tuple[PlainValue, ...]) -> PlainValue:
+        """One of several values."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,11 @@ class Real:
     high: float
 
     def suggest(self, trial: Trial, name: str) -> float:
+        """A number for this trial."""
         return float(trial.suggest_float(name, self.low, self.high, log=True))
 
     def nearest(self, value: PlainValue) -> float:
+        """The number of the interval that is closest to a given one."""
         return min(max(float(value), self.low), self.high)
 
 
@@ -34,9 +39,11 @@ class Choice:
     options: tuple[PlainValue, ...]
 
     def suggest(self, trial: Trial, name: str) -> PlainValue:
+        """An option for this trial."""
         return trial.suggest_categorical(name, self.options)
 
     def nearest(self, value: PlainValue) -> PlainValue:
+        """The option that is closest to a given value."""
         if value in self.options or isinstance(value, str):
             return value if value in self.options else self.options[0]
         return min(self.options, key=lambda option: abs(option - value))

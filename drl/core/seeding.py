@@ -20,9 +20,11 @@ class Seeds:
         self.root = root
 
     def sequence(self, name: str, *index: int) -> np.random.SeedSequence:
+        """The seed sequence of a named stream."""
         return np.random.SeedSequence(self.root, spawn_key=(zlib.crc32(name.encode()), *(index or (0,))))
 
     def generator(self, name: str, *index: int) -> np.random.Generator:
+        """The generator of a named stream."""
         return np.random.Generator(np.random.PCG64(self.sequence(name, *index)))
 
     def integer(self, name: str, *index: int) -> int:
@@ -30,6 +32,7 @@ class Seeds:
         return self.integers(1, name, *index)[0]
 
     def integers(self, count: int, name: str, *index: int) -> list[int]:
+        """Whole numbers of a named stream, for libraries that take a seed."""
         return [int(word) >> 1 for word in self.sequence(name, *index).generate_state(count)]
 
 
@@ -39,4 +42,5 @@ def generator_state(rng: np.random.Generator) -> StateDict:
 
 
 def restore_generator(rng: np.random.Generator, state: StateDict) -> None:
+    """Put a generator where `generator_state` found it."""
     rng.bit_generator.state = state

@@ -192,6 +192,7 @@ class ObsSpec:
         return batch_axes == 0
 
     def to_json(self) -> PlainDict:
+        """For the agent's card."""
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
         return plain | {
             "channels_last": self.channels_last,
@@ -274,6 +275,7 @@ class ActionSpec:
 
     @property
     def policy_dtype(self) -> DType:
+        """Of actions in the policy's units."""
         return np.dtype("float32" if self.kind == "box" else "int64")
 
     def to_env(self, action: Array) -> Array:
@@ -291,6 +293,7 @@ class ActionSpec:
         return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
 
     def to_json(self) -> PlainDict:
+        """For the agent's card."""
         names = ("kind", "sizes", "starts", "shape", "dtype")
         plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
         # JSON has no infinity: an open bound is written as null.

@@ -32,10 +32,12 @@ class OtherFormat(UnusableFile):
 
 
 def write_json(path: Path, content: PlainValue) -> None:
+    """Write a JSON file at once or not at all."""
     write_atomically(path, _rendered(content))
 
 
 def read_json(path: Path) -> PlainValue:
+    """The content of a JSON file; raise `UnusableFile` if it is none."""
     return _parsed(read_inside(path.parent, path), path)
 
 

@@ -96,10 +96,12 @@ def find_variant(name: str, source: object) -> ModelVariant:
 
 
 def maker_in(variant: ModelVariant, engine: str) -> Factory:
+    """What makes the model of a variant in an engine."""
     return _in_engine(variant, variant.makers, engine)
 
 
 def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
+    """The agent class of a variant in an engine."""
     return _in_engine(variant, variant.agents, engine)
 
 

@@ -52,6 +52,7 @@ class AtariOptions:
 
 
 def is_atari(spec: EnvSpec) -> bool:
+    """Whether it is a game of ALE."""
     return spec.entry_point == "ale_py.env:AtariEnv"
 
 
@@ -99,6 +100,7 @@ def split_kwargs(spec: EnvSpec, env_kwargs: EnvKwargs) -> tuple[AtariOptions, En
 
 
 def clips_reward(spec: EnvSpec, env_kwargs: EnvKwargs) -> bool:
+    """Whether training sees the sign of rewards only."""
     options, _ = split_kwargs(spec, env_kwargs)
     return options.preprocess and options.clip_reward
 

@@ -19,6 +19,7 @@ class OwnSpec(EnvSpec):
 
     @property
     def maker(self) -> Callable[..., object]:
+        """The user's class or function."""
         assert callable(self.entry_point)
         return self.entry_point
 
@@ -64,6 +65,7 @@ def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
 
 
 def unchecked_spec(env_id: str) -> EnvSpec:
+    """The spec of an id that need not be registered."""
     try:
         return EnvSpec(env_id)
     except gym.error.Error as error:
@@ -71,6 +73,7 @@ def unchecked_spec(env_id: str) -> EnvSpec:
 
 
 def latest_version(name: str) -> EnvSpec | None:
+    """The newest registered version of a name without one."""
     try:
         namespace, plain, version = parse_env_id(name)
     except gym.error.Error:

@@ -26,6 +26,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
+        """An exception as text that another process can read."""
         return cls(reason(error), "".join(traceback.format_exception(error)))
 
 
@@ -67,6 +68,7 @@ class Rows(NamedTuple):
     final_obs: "ctypes.Array[ctypes.c_ubyte]"
 
     def arrays(self, spec: ObsSpec, num_envs: int) -> tuple[Array, Array]:
+        """Views of the shared memory: observations, and those at the end of episodes."""
         shape = (num_envs, *spec.shape)
         obs, final_obs = (np.frombuffer(memoryview(part), spec.dtype).reshape(shape) for part in self)
         return obs, final_obs

@@ -19,11 +19,17 @@ class Pool(Protocol):
     """What we use of an EnvPool pool."""
 
     @property
-    def num_envs(self) -> int: ...
+    def num_envs(self) -> int:
+        """Environments in the pool."""
+
     @property
-    def single_observation_space(self) -> GymSpace: ...
+    def single_observation_space(self) -> GymSpace:
+        """Of one environment."""
+
     @property
-    def single_action_space(self) -> GymSpace: ...
+    def single_action_space(self) -> GymSpace:
+        """Of one environment."""
+
     def reset(self, env_id: Array | None = None) -> tuple[RawObs, Info]: ...
     def step(self, action: Array) -> tuple[RawObs, Array, Array, Array, Info]: ...
     def close(self) -> None: ...

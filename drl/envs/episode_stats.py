@@ -73,6 +73,7 @@ class EpisodeStats:
 
     @property
     def lengths(self) -> Array:
+        """[N] steps of the running episodes."""
         return self.tick - self.began
 
     def begin(self) -> list[int]:
@@ -89,6 +90,7 @@ class EpisodeStats:
         return self.seeds[index](self.numbers[index])
 
     def check_action(self, action: Array) -> None:
+        """Raise unless actions fit the environments, and they have been reset."""
         if not self.begun:
             raise BadInput(f"step() of {self.env_id!r} before its first reset(); call environment.reset() once")
         if len(action) != self.num_envs:

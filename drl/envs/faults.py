@@ -14,6 +14,8 @@ from drl.core.specs import NUMBERS, Array
 
 
 class Closable(Protocol):
+    """Something with `close`."""
+
     def close(self) -> None: ...
 
 
@@ -68,6 +70,7 @@ def checked_rows(name: str, values: ArrayLike, num_envs: int) -> Array:
 
 
 def checked_info(info: object) -> None:
+    """Raise unless an environment's info is a mapping."""
     if not isinstance(info, Mapping):
         raise BadInput(f"it gave {shown(info)} as info; expected a dict")
 
@@ -131,4 +134,5 @@ def close_anyway(close: Callable[[], object], env_id: str) -> None:
 
 
 def warn_of_closing(env_id: str, why: str) -> None:
+    """Say that an environment could not be closed."""
     warnings.warn(f"environment {env_id!r} could not be closed: {why}", stacklevel=3)

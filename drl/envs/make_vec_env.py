@@ -59,6 +59,7 @@ class Order:
 
     @property
     def env_fns(self) -> list[Callable[[], GymEnv]]:
+        """A function for each environment."""
         make = functools.partial(_make_env, self.spec, self.render_mode, self.env_kwargs, self.wrappers)
         return [make] * self.num_envs
 

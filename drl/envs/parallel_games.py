@@ -27,13 +27,19 @@ class Game(Protocol):
     metadata: Info
     render_mode: str | None
 
-    def observation_space(self, agent: str) -> GymSpace: ...
-    def action_space(self, agent: str) -> GymSpace: ...
+    def observation_space(self, agent: str) -> GymSpace:
+        """Of one agent."""
+
+    def action_space(self, agent: str) -> GymSpace:
+        """Of one agent."""
+
     def reset(self, seed: int | None = None) -> tuple[dict[str, RawObs], dict[str, Info]]: ...
     def step(self, actions: dict[str, object]) -> tuple[
         dict[str, RawObs], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]
     ]: ...  # fmt: skip
-    def render(self) -> Any: ...
+    def render(self) -> Any:
+        """A picture of the game."""
+
     def close(self) -> None: ...
 
 

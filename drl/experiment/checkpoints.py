@@ -28,6 +28,8 @@ class DamagedCheckpoint(UserWarning):
 
 
 class Checkpoints:
+    """The checkpoints of a run; damaged ones are set aside."""
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.row_files = RowFiles(folder / "rows")

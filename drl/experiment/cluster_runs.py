@@ -119,6 +119,7 @@ class ClusterRuns:
         self._files.close()
 
     def train(self, jobs: list[RunJob], at_a_time: int) -> Iterator[tuple[RunJob, Answer]]:
+        """Run jobs on the cluster; gives each with its answer when it is over."""
         waiting = list(reversed(jobs))
         for job in jobs:
             self.table.note(job.name)

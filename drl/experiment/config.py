@@ -27,6 +27,8 @@ AUTO = ("auto",)  # the usual wrappers of an environment
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
+    """Settings of a run that do not belong to its algorithm."""
+
     env: str = "CartPole-v1"  # a Gymnasium id, also module:Id; your own module:Class or file.py:Class; pettingzoo:NAME
     env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
     # Around each environment, the first one innermost: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or

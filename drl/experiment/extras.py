@@ -22,6 +22,8 @@ def _nothing(folder: Path) -> None: ...
 
 @dataclass(frozen=True)
 class Extras:
+    """Objects that take part in a run."""
+
     model: object = None  # a module, or a function from specs to one; None: as the settings say
     trackers: MakeTrackers = ()
     stages: tuple[Stage, ...] = field(default=())  # between evaluation and tracking, the first one innermost
@@ -44,6 +46,7 @@ class Extras:
         return cls(None if is_config else model, trackers, chosen)
 
     def trackers_of(self, run: Run) -> list[Tracker]:
+        """The user's trackers for a run."""
         made = self.trackers(run) if callable(self.trackers) else self.trackers
         return list(made)
 

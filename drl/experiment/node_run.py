@@ -37,6 +37,8 @@ class Order(NamedTuple):
 
 
 class Progress(NamedTuple):
+    """How far a run on a node is."""
+
     env_steps: int
     share: float  # of the budget
     score: float | None  # mean return of the last episodes

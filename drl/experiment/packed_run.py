@@ -37,6 +37,8 @@ class Answer(NamedTuple):
 
 
 class PackedRun(NamedTuple):
+    """A run that can be sent to another process."""
+
     plugins: tuple[str, ...]  # imported before the content is read, which may need them
     content: bytes
 
@@ -51,6 +53,7 @@ class PackedRun(NamedTuple):
 
 
 def pack(experiment: Experiment, extras: Extras) -> PackedRun:
+    """A run with the user's functions and classes, as bytes."""
     functions = [_named_in(experiment, functions_in(table)) for table in TABLES]
     objects = _named_in(experiment, given_objects()) | _in_files(experiment)
     content = cloudpickle.dumps((experiment, extras, objects, functions))

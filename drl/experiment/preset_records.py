@@ -42,6 +42,7 @@ class Record:
 
     @property
     def preset(self) -> tuple[str, str]:
+        """The pair that it was measured with."""
         return self.algorithm, self.env
 
 

@@ -40,6 +40,7 @@ class Run:
 
     @classmethod
     def create(cls, name: str, config: PlainDict, results_dir: str | Path = "results", seed: int = 0) -> "Run":
+        """A new folder, named by time and seed, with its settings."""
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         folder = new_folder(Path(results_dir) / name, f"{stamp}-s{seed}")
         for part in ("models", "plots", "videos"):
@@ -91,6 +92,7 @@ class Run:
 
     @property
     def models(self) -> Path:
+        """Where plain `.pth` files go."""
         return self.folder / "models"
 
     def is_there(self) -> bool:

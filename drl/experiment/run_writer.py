@@ -41,6 +41,7 @@ class RunWriter:
 
     @property
     def away(self) -> bool:
+        """Whether the run is being written elsewhere than at home."""
         return self.run.folder != self.home
 
     def __call__(self, write: Callable[[], object], again: Callable[[], object] | None = None) -> bool:
@@ -149,6 +150,7 @@ class KeptTracker:
         self.writer(lambda: self.tracker.write(log), again=self.tracker.flush)
 
     def flush(self) -> None:
+        """Write what the tracker holds back."""
         self.writer(self.tracker.flush)
 
     def close(self) -> None:

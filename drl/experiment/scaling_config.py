@@ -8,6 +8,8 @@ from drl.core.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
+    """Where processes run, and how many."""
+
     # Where the processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
     # ADDRESS of a Ray cluster; None: on this machine without Ray.
     cluster: str | None = None

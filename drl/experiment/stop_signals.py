@@ -77,8 +77,10 @@ class StopSignals:
             raise Interrupted(self.seen)
 
     def stopped(self) -> bool:
+        """Whether a signal has come."""
         return self.seen is not None
 
     @property
     def status(self) -> str:
+        """The status of a run that ends now."""
         return "finished" if self.seen is None else STATUS[signal.Signals(self.seen)]

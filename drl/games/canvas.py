@@ -34,10 +34,12 @@ class Canvas:
         self._surface = pygame.Surface((width * FINER, height * FINER), 0, 32)
 
     def box(self, at: tuple[float, float, float, float], color: Color, radius: int = 0) -> None:
+        """A filled rectangle."""
         rect = self._pygame.Rect(*(round(FINER * x) for x in at))
         self._pygame.draw.rect(self._surface, color, rect, border_radius=FINER * radius)
 
     def curve(self, x: Array, y: Array, color: Color) -> None:
+        """A line through points."""
         points = [(FINER * float(a), FINER * float(b)) for a, b in zip(x, y, strict=True)]
         for one, other in itertools.pairwise(points):
             self._pygame.draw.line(self._surface, color, one, other, 3 * FINER)
@@ -58,6 +60,7 @@ class Canvas:
         self._surface.blit(colors, rect)
 
     def measure(self, words: str, size: int) -> float:
+        """Width of words in pixels."""
         return float(_font(size).size(words)[0]) / FINER
 
     def text(
@@ -69,6 +72,7 @@ class Canvas:
         self._surface.blit(picture, (round(left), round(FINER * at[1])))
 
     def pixels(self) -> Array:
+        """The picture, `[height, width, 3]`."""
         small = self._pygame.transform.smoothscale(self._surface, self._size)
         return np.ascontiguousarray(np.transpose(self._pygame.surfarray.array3d(small), (1, 0, 2)))
 

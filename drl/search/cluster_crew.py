@@ -40,6 +40,8 @@ class NodeWorker:
 
 
 class ClusterCrew(Crew):
+    """Workers of a search on a cluster."""
+
     def __init__(self, ray: "ModuleType", needs: Needs, size: int, silence: float, table: JobBar):
         super().__init__(size, silence)
         assert isinstance(table, JobTable)

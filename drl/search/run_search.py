@@ -47,6 +47,8 @@ NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
+    """Settings of a search."""
+
     env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
     n_trials: int = 100  # finished trials in total; the same command runs only the missing ones
     num_timesteps_per_trial: int | None = None  # environment steps; default: the preset's budget, else 50 000
@@ -131,6 +133,7 @@ class SearchResult:
 
     @property
     def best(self) -> Found:
+        """The first of the ranking."""
         return self.ranking[0]
 
 

@@ -50,6 +50,7 @@ class Display:
         self.bar.begin("searching", config.n_trials, finished)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
+        """A trial is over."""
         if outcome.state == "complete":
             self._note(outcome.score, job.number)
         words = "" if self.best is None else f"best {self.best[0]:.2f}, trial {self.best[1]}"
@@ -62,11 +63,13 @@ class Display:
             self.best = (score, trial)
 
     def again(self, count: int) -> None:
+        """The best trials begin again on fresh seeds."""
         if count:
             self.bar.say(f"re-running the best on fresh seeds: {count} runs")
             self.bar.begin("fresh seeds", count)
 
     def ended_again(self, job: Job, outcome: Outcome) -> None:
+        """Such a run is over."""
         text = f"trial {job.number} with seed {job.settings['seed']}: {_text(outcome)}"
         self.bar.advance(text, show=outcome.state != "complete")
 

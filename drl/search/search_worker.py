@@ -256,22 +256,32 @@ class Crew:
 class Pipe(Protocol):
     """Our end of a pipe to a worker, on this machine or on another."""
 
-    def send(self, message: object, /) -> None: ...
-    def recv(self) -> Any: ...
-    def poll(self, timeout: float, /) -> bool: ...
+    def send(self, message: object, /) -> None:
+        """Send a message."""
+
+    def recv(self) -> Any:
+        """The next message; waits for it."""
+
+    def poll(self, timeout: float, /) -> bool:
+        """Whether a message comes within this time."""
+
     def close(self) -> None: ...
 
 
 class Worker(Protocol):
+    """A process that runs trials."""
+
     heard: float  # when its last message came
 
     @property
-    def pipe(self) -> Pipe: ...
+    def pipe(self) -> Pipe:
+        """What connects it."""
 
     def close(self) -> int | None:
         """End the process and return its exit code."""
 
-    def kill(self) -> int | None: ...
+    def kill(self) -> int | None:
+        """End it at once; returns its exit code."""
 
 
 class LocalWorker:

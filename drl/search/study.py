@@ -211,10 +211,12 @@ class Ledger:
         self._last_sign = 0.0
 
     def trials(self, *states: str) -> "list[FrozenTrial]":
+        """Trials in these states."""
         wanted = tuple(optuna().trial.TrialState[state] for state in states)
         return list(self.study.get_trials(deepcopy=False, states=wanted))
 
     def lost(self) -> set[int]:
+        """Numbers of trials whose process was lost."""
         return {int(key[5:]) for key in self.study.user_attrs if key.startswith("lost:")}
 
     def taken(self) -> int:

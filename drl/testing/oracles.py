@@ -53,6 +53,7 @@ def categorical_log_prob(logits: Array, action: int) -> float:
 
 
 def categorical_entropy(logits: Array) -> float:
+    """−Σ p log p, of one state's logits."""
     weights = np.exp(np.asarray(logits, np.float64) - np.max(logits))
     probabilities = weights / weights.sum()
     return float(-sum(p * np.log(p) for p in probabilities if p > 0))
@@ -95,6 +96,7 @@ def c51_projection(probs: Array, reward: float, continues: float, support: Array
 
 
 def huber(error: float) -> float:
+    """Half the square up to 1, linear beyond."""
     return 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
 
 

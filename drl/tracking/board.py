@@ -30,7 +30,8 @@ class Ending(NamedTuple):
 class Board(Tracker, Protocol):
     """A tracker that also gets the end of a run, after plots and videos are made."""
 
-    def finish(self, ending: Ending) -> None: ...
+    def finish(self, ending: Ending) -> None:
+        """The end of a run: its evaluation, videos and files."""
 
 
 class BoardInThread(ABC):

@@ -58,6 +58,7 @@ STATISTICS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 
 
 def check_statistic(name: str) -> None:
+    """Raise unless there is such a statistic."""
     if name not in STATISTICS:
         raise BadInput(f"there is no statistic {name!r}; {did_you_mean(name, STATISTICS)}")
 
@@ -77,6 +78,7 @@ def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
 
 
 def episodes_of(rows: list[Row]) -> EpisodeTable:
+    """The finished episodes of logged rows, as columns."""
     finished = [episode for row in rows for episode in row.get("finished", ())]
     counts = np.array([len(row.get("finished", ())) for row in rows], int)
     table = np.array(finished, float).reshape(len(finished), 4)  # None becomes NaN

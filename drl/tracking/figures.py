@@ -77,6 +77,7 @@ def make_panels(
 
 
 def make_figure(title: str, subtitle: str) -> "tuple[Figure, Axes]":
+    """A figure with one panel, in our style."""
     figure, (ax,) = make_panels(title, subtitle, 1, 1, (7.0, 3.4))
     return figure, ax
 
@@ -111,6 +112,7 @@ def draw_line(
 
 
 def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, marks: int = 0) -> None:
+    """A line with an interval around it."""
     ax.fill_between(band.x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
     draw_line(ax, band.x, band.center, look, label=label, marks=marks)
 
@@ -146,6 +148,7 @@ def name_ticks(axis: "Axis", names: Sequence[str]) -> None:
 
 
 def panel_title(ax: "Axes", text: str) -> None:
+    """The title of one panel of several."""
     ax.set_title(text, fontsize=10, color=INK, loc="left", parse_math=False)
 
 

@@ -88,6 +88,7 @@ class InThread:
         self._call(lambda: self.tracker.write(copy))
 
     def flush(self) -> None:
+        """Let the tracker write what it holds back."""
         if (flush := getattr(self.tracker, "flush", None)) is not None:
             self._call(flush)
 

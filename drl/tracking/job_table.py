@@ -31,6 +31,7 @@ class JobRow:
     left: float | None = None  # seconds
 
     def cells(self) -> tuple[str, ...]:
+        """Texts of the columns."""
         score = "" if self.score is None else f"{self.score:.2f}"
         left = "" if self.left is None else clock(self.left)
         return (self.name, self.node, self.status, f"{self.steps:,}" if self.steps else "", score, left)
@@ -65,6 +66,7 @@ class JobTable(JobBar):
         return WithTable(*columns, console=self.console, auto_refresh=False, disable=not self.live)
 
     def note(self, name: str, **changes: object) -> None:
+        """Change what a row says."""
         row = replace(self.rows.get(name, JobRow(name)), **changes)  # type: ignore[arg-type]
         if row.status != "running":
             self._paces.pop(name, None)
@@ -75,6 +77,7 @@ class JobTable(JobBar):
         self.rows[name] = row
 
     def remove(self, name: str) -> None:
+        """Leave a row out."""
         self.rows.pop(name, None)
         self._paces.pop(name, None)
 
@@ -89,6 +92,7 @@ class JobTable(JobBar):
             self.say(f"{self._done:4d} of {self._total}  {self.summary()}")
 
     def summary(self) -> str:
+        """All runs in one line."""
         running = [row for row in self.rows.values() if row.status == "running"]
         nodes = len({row.node for row in running})
         parts = [f"{len(running)} running on {nodes} node{'s' * (nodes != 1)}"] if running else []

@@ -20,6 +20,8 @@ SETTINGS = ("learning_rate", "epsilon", "noise_sigma")  # current values of sche
 
 
 class Block(NamedTuple):
+    """One block of the console."""
+
     title: str
     fields: dict[str, str]  # name → displayed text
 

@@ -54,6 +54,7 @@ class MetricCurves(NamedTuple):
 
 
 def rows_of(run_dir: Path) -> list[Row]:
+    """The logged rows of a run; raise if it is not a run."""
     path = run_dir / "metrics.jsonl"
     if not os.path.lexists(path):
         raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
@@ -61,6 +62,7 @@ def rows_of(run_dir: Path) -> list[Row]:
 
 
 def history_of(run_dir: Path) -> History:
+    """The rows of a run and, if it is a fork, of its origin up to there."""
     rows, begins, origin = rows_of(run_dir), 0, origin_of(run_dir)
     seen = {run_dir.resolve()}
     while origin is not None and origin.run_dir not in seen and (origin.run_dir / "metrics.jsonl").is_file():

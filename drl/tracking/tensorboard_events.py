@@ -44,10 +44,12 @@ class TensorBoardTracker:
         )
 
     def flush(self) -> None:
+        """Write what is held back."""
         if self._writer is not None:
             self._writer.flush()
 
     def finish(self, ending: Ending) -> None:
+        """The final evaluation, hyperparameters and videos."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         try:

@@ -32,6 +32,8 @@ MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
+    """The budget, and what statistics cover."""
+
     total_timesteps: int | None = None  # the budget in environment steps: schedules run over it, iterating ends at it
     num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
@@ -274,6 +276,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     @property
     def vectorization(self) -> str:
+        """How the environments are stepped."""
         return self.collector.vectorization
 
     @property

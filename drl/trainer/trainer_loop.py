@@ -61,12 +61,15 @@ class TrainerLoop(ABC):
 
     @property
     def env_steps(self) -> int:
+        """Environment steps so far."""
         return self.stats.env_steps
 
     @property
     def episodes(self) -> int:
+        """Finished episodes so far."""
         return self.stats.episodes
 
     @property
     def learning_steps(self) -> int:
+        """Learning steps so far."""
         return self.stats.learning_steps

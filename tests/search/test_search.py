@@ -321,3 +321,12 @@ def test_a_storage_that_cannot_be_opened_is_bad_input_without_its_password(tmp_p
         with pytest.raises(BadInput, match="storage") as caught:
             run(tmp_path, storage=storage)
         assert "secret" not in str(caught.value)
+
+
+def test_the_function_is_still_there_when_its_package_is_imported():
+    import drl
+
+    assert callable(drl.search)  # imports the package, which Python then puts in its place
+    for _ in range(2):
+        with pytest.raises(BadInput, match="unknown algorithm 'nothing'"):
+            drl.search("nothing")

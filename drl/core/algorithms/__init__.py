@@ -25,6 +25,7 @@ ALGORITHMS: dict[str, AlgorithmRecord] = {
 
 
 def find_algorithm(name: str) -> AlgorithmRecord:
+    """The record of an algorithm; raise with the nearest name if there is none."""
     if name not in ALGORITHMS:
         raise BadInput(f"unknown algorithm {name!r}; {did_you_mean(name, ALGORITHMS)}")
     return ALGORITHMS[name]

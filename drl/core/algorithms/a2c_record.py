@@ -10,6 +10,8 @@ from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LE
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig:
+    """Settings of A2C."""
+
     rollout_length: int = 8  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end

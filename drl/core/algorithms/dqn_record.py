@@ -10,6 +10,8 @@ from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choi
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig:
+    """Settings of DQN."""
+
     gamma: float = 0.99  # discount per step
     learning_rate: float = 1e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule

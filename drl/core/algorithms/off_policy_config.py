@@ -11,6 +11,8 @@ from drl.core.specs import ActionSpec, PlainDict
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
+    """Settings that the actor-critic algorithms with replay share."""
+
     gamma: float = 0.99  # discount per step
     learning_rate: float = 3e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule

@@ -10,6 +10,8 @@ from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LE
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
+    """Settings of PPO."""
+
     rollout_length: int = 128  # steps of every environment per learning step
     gamma: float = 0.99  # discount per step
     gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo

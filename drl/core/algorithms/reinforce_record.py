@@ -10,6 +10,8 @@ from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SW
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforceConfig:
+    """Settings of REINFORCE."""
+
     episodes_per_step: int = 8  # complete episodes per learning step
     gamma: float = 0.99  # discount per step
     baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)

@@ -15,6 +15,8 @@ LIKELY = 0.98  # target entropy of Discrete actions, as a share of the largest
 
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(OffPolicyConfig):
+    """Settings of SAC."""
+
     temperature: float = 1.0  # α, the weight of the entropy; the initial one if it is learned
     learn_temperature: bool = True  # keep the entropy near `target_entropy`
     temperature_learning_rate: float | None = None  # at the start; None: the same as the critics'
@@ -32,6 +34,7 @@ class SACConfig(OffPolicyConfig):
             )
 
     def entropy_goal(self, spec: ActionSpec) -> float:
+        """The entropy that a learned temperature aims at."""
         if self.target_entropy is not None:
             return self.target_entropy
         return LIKELY * math.log(spec.sizes[0]) if spec.kind == "discrete" else -float(spec.entries)
@@ -39,6 +42,8 @@ class SACConfig(OffPolicyConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TQCConfig(SACConfig):
+    """Settings of TQC."""
+
     actor_q: str = "mean"  # min · mean · first: which critics' value the actor climbs
     loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
     quantiles_to_drop: int = 2  # qr: the largest quantiles of the target that are dropped, per critic
@@ -46,6 +51,8 @@ class TQCConfig(SACConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TQCModelConfig(ActorCriticConfig):
+    """Networks of TQC: five critics of quantiles."""
+
     num_critics: int = 5  # in the ensemble
     distributional: str = "qr"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 25  # atoms of the support, or quantiles
@@ -53,6 +60,8 @@ class TQCModelConfig(ActorCriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQConfig(SACConfig):
+    """Settings of CrossQ."""
+
     learning_rate: float = 1e-3  # at the beginning
     target_network: bool = False  # False: the online critics value the next state, in the same batch as this one
     policy_delay: int = 3  # updates of the critics per update of the actor
@@ -61,12 +70,16 @@ class CrossQConfig(SACConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQModelConfig(ActorCriticConfig):
+    """Networks of CrossQ: wide critics with batch renormalization."""
+
     critic_hidden_sizes: tuple[int, ...] | None = (1024, 1024)  # the same for each critic; None: as the actor's
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedSACConfig(CrossQConfig):
+    """Settings of normalized SAC."""
+
     learning_rate: float = 3e-4  # at the beginning
     temperature: float = 0.01  # α, the weight of the entropy; the initial one if it is learned
     weight_norm: bool = True  # scale the critics' hidden weights to norm 1 per feature, after every update
@@ -74,6 +87,8 @@ class NormalizedSACConfig(CrossQConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedSACModelConfig(ActorCriticConfig):
+    """Networks of normalized SAC."""
+
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
     distributional: str = "c51"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 51  # atoms of the support, or quantiles
@@ -81,6 +96,8 @@ class NormalizedSACModelConfig(ActorCriticConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoUpdatesReplayConfig(ReplayConfig):
+    """Replay of normalized SAC: two updates per environment step."""
+
     batch_size: int = 256  # transitions per update
     warmup: int = 5000  # environment steps before the first update, which also needs a whole batch
     gradient_steps: int = 2  # updates per round

@@ -10,6 +10,8 @@ from drl.core.search_dimensions import Real
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(OffPolicyConfig):
+    """Settings of DDPG."""
+
     learning_rate: float = 1e-3  # at the beginning
     actor_q: str = "first"  # min · mean · first: which critics' value the actor climbs
     target_noise: float = 0.0  # standard deviation of the noise on the target policy's actions; 0: none
@@ -22,11 +24,15 @@ class DDPGConfig(OffPolicyConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGModelConfig(ActorCriticConfig):
+    """Networks of DDPG: one critic."""
+
     num_critics: int = 1  # in the ensemble
 
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(DDPGConfig):
+    """Settings of TD3."""
+
     policy_delay: int = 2  # updates of the critics per update of the actor
     target_every: int = 2  # updates between two moves of the target networks
     target_noise: float = 0.2  # standard deviation of the noise on the target policy's actions; 0: none

@@ -25,6 +25,7 @@ sigmoid: Function = jax.nn.sigmoid
 
 @cache
 def activation_of(name: str) -> Function:
+    """The function of an activation by name, checked for its shape."""
     function = part_maker(ACTIVATIONS, name, "jax")
     seen = jax.ShapeDtypeStruct((2, 3), jnp.float32)
     try:

@@ -38,6 +38,7 @@ class RenormMLP:
 
     @property
     def widths(self) -> list[int]:
+        """Of the input and of every layer."""
         return [self.inputs, *self.hidden_sizes]
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -169,6 +170,7 @@ def make_actor_critic(obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorC
 def make_deterministic_actor_critic(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfig
 ) -> ActorCritic:
+    """The networks of DDPG and TD3."""
     return _make("deterministic_actor_critic", "deterministic", obs_spec, action_spec, config)
 
 

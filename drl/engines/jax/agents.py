@@ -68,6 +68,7 @@ class JaxAgent(Actor):
 
     @property
     def model(self) -> AnyModel:
+        """The network without its parameters."""
         return self.model_state.model
 
     def save(self, folder: str | Path, **notes: object) -> None:

@@ -35,10 +35,17 @@ Layers = dict[str, Linear | Convolution]  # by the name of their parameters in a
 
 
 class Backbone(Protocol):
+    """From observations to features: a configuration whose parameters are given to it."""
+
     @property
-    def features(self) -> int: ...
-    def init(self, rng: np.random.Generator) -> Params: ...
-    def apply(self, params: Params, obs: Obs) -> jax.Array: ...
+    def features(self) -> int:
+        """Width of what it answers."""
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """First parameters."""
+
+    def apply(self, params: Params, obs: Obs) -> jax.Array:
+        """Features of a batch."""
 
 
 def init_layers(layers: Layers, rng: np.random.Generator) -> Params:
@@ -75,6 +82,7 @@ class MLP:
 
     @property
     def layers(self) -> Layers:
+        """Its linear layers by name."""
         widths = itertools.pairwise([math.prod(self.obs_shape), *self.hidden_sizes])
         first = 0 if len(self.obs_shape) == 1 else 1  # in an agent file, flattening counts as a layer
         layers = [Linear(*pair, self.gain, self.sigma if i else 0.0) for i, pair in enumerate(widths)]
@@ -121,6 +129,7 @@ class Simba:
 
     @property
     def layers(self) -> Layers:
+        """Its linear layers by name."""
         width, inside = self.features, 4 * self.features
         layers: Layers = {"embed": Linear(math.prod(self.obs_shape), width, self.gain)}
         for block in range(len(self.hidden_sizes)):
@@ -163,6 +172,7 @@ class NatureCNN:
 
     @property
     def layers(self) -> Layers:
+        """Its layers by name."""
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in self.obs_shape[1:])
         return {
             "0": Convolution(self.obs_shape[0], 32, (8, 8), 4, self.gain),
@@ -199,6 +209,7 @@ class Conv1d:
 
     @property
     def layers(self) -> Layers:
+        """Its layers by name."""
         pairs = list(itertools.pairwise([self.obs_shape[1], *self.channels]))
         layers: Layers = {
             f"layers.{2 * i}": Convolution(*pair, (self.kernel,), gain=self.gain) for i, pair in enumerate(pairs)
@@ -250,6 +261,7 @@ class SmallCNN:
 
     @property
     def layers(self) -> Layers:
+        """Its layers by name."""
         seen = 32 * (self.obs_shape[1] - 4) * (self.obs_shape[2] - 4)
         return {
             "0": Convolution(self.obs_shape[0], 16, (3, 3), 1, self.gain),
@@ -323,21 +335,25 @@ def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
 
 
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    """An MLP for observations of one array."""
     layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
     return MLP(obs_spec.shape, tuple(config.hidden_sizes), config.activation, *first_weights(config), layer_norm)
 
 
 def make_simba(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    """SimBa: residual blocks with layer normalization."""
     if isinstance(config, QModelConfig) and config.noisy:
         raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
     return Simba(obs_spec.shape, tuple(config.hidden_sizes), first_weights(config)[1])
 
 
 def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    """The CNN of the DQN paper, for images."""
     return NatureCNN(obs_spec.shape, config.cnn_features, *first_weights(config))
 
 
 def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
+    """A convolution over time, for sequences of vectors."""
     sigma, gain = first_weights(config)
     return Conv1d(obs_spec.shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
 

@@ -170,6 +170,7 @@ class BatchRenorm:
         return (x - params["running_mean"]) / deviation * params["weight"] + params["bias"]
 
     def apply_batch(self, params: Params, x: jax.Array) -> tuple[jax.Array, Params]:
+        """Normalize by the batch, corrected towards the running averages; also the moments of the batch."""
         mean, variance = x.mean(axis=0), x.var(axis=0)
         batch_deviation, deviation = (jnp.sqrt(v + RENORM_EPS) for v in (variance, params["running_var"]))
         warm = params["count"] >= self.warmup

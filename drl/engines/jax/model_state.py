@@ -29,6 +29,7 @@ class ModelState:
 
     @property
     def params(self) -> Tree:
+        """The current parameters."""
         return self._params
 
     @params.setter
@@ -38,6 +39,7 @@ class ModelState:
 
     @property
     def host(self) -> dict[str, Array]:
+        """The parameters as NumPy arrays by name."""
         if self._host is None:
             self._host = {name: np.asarray(value) for name, value in by_name(self._params).items()}
         return self._host

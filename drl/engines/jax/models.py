@@ -27,10 +27,17 @@ from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
 
 
 class Head(Protocol):
+    """From features to outputs: a configuration whose parameters are given to it."""
+
     @property
-    def features(self) -> int: ...
-    def init(self, rng: np.random.Generator) -> Params: ...
-    def apply(self, params: Params, features: jax.Array) -> jax.Array: ...
+    def features(self) -> int:
+        """Width of what it takes."""
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """First parameters."""
+
+    def apply(self, params: Params, features: jax.Array) -> jax.Array:
+        """Outputs of a batch of features."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ class QHead:
 
     @property
     def atoms(self) -> int:
+        """Numbers per action."""
         return 1 if self.kind == "none" else self.num_atoms
 
     @property
@@ -139,10 +147,12 @@ class QHead:
 
     @property
     def support(self) -> Array:
+        """Returns that the atoms of C51 stand for."""
         return np.linspace(self.v_min, self.v_max, self.atoms, dtype=np.float32)
 
     @property
     def layers(self) -> dict[str, Linear]:
+        """Its linear layers by name."""
         layers = {"advantage": Linear(self.features, self.num_actions * self.atoms, self.gain, self.sigma)}
         value = Linear(self.features, self.atoms, self.gain, self.sigma)
         return layers | ({"state_value": value} if self.dueling else {})
@@ -185,6 +195,7 @@ def make_policy_head(distribution: Distribution, features: int, config: ModelCon
 
 
 def make_q_head(features: int, num_actions: int, config: QModelConfig | ActorCriticConfig) -> QHead:
+    """A head of action values, dueling or distributional as the config says."""
     switches = (config.dueling, config.sigma, config.distributional)
     support, gain = (config.num_atoms, config.v_min, config.v_max), gain_of(config.init, None, 1.0)
     return QHead(features, num_actions, *switches, *support, gain)
@@ -199,8 +210,11 @@ Output = Any  # of a model: an array, or (distribution parameters, values)
 class AnyModel(Protocol):
     """A model of ours or a custom one. It must be hashable: it is a static argument of compiled functions."""
 
-    def init(self, rng: np.random.Generator) -> Tree: ...
-    def apply(self, params: Tree, obs: Obs) -> Output: ...
+    def init(self, rng: np.random.Generator) -> Tree:
+        """First parameters."""
+
+    def apply(self, params: Tree, obs: Obs) -> Output:
+        """Outputs of a batch of observations."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +297,11 @@ def critic_params(model: PolicyValueModel, params: Params) -> Params:
 class FlaxModule(Protocol):
     """What we use of `flax.linen.Module`."""
 
-    def init(self, key: jax.Array, obs: Obs, /) -> Tree: ...
-    def apply(self, variables: Tree, obs: Obs, /) -> Output: ...
+    def init(self, key: jax.Array, obs: Obs, /) -> Tree:
+        """Variables for observations of this shape."""
+
+    def apply(self, variables: Tree, obs: Obs, /) -> Output:
+        """Outputs of a batch of observations."""
 
 
 @dataclass(frozen=True)
@@ -322,12 +339,14 @@ def value_of(model: AnyModel, params: Tree, obs: Obs) -> jax.Array:
 
 
 def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyValueModel:
+    """Actor and critic, with one backbone or two."""
     actor = make_policy_model(obs_spec, action_spec, config)
     critic = Model(actor.backbone, ValueHead(actor.backbone.features, gain_of(config.init, 1.0, 1.0)))
     return PolicyValueModel(actor, critic, config.shared, config)
 
 
 def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> Model:
+    """A policy alone."""
     _refuse_recurrence(config)
     backbone = make_backbone(config, obs_spec)
     distribution = Distribution.on(action_spec, config.distribution)
@@ -335,6 +354,7 @@ def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelC
 
 
 def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig) -> Model:
+    """A value for every Discrete action."""
     if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone = make_backbone(config, obs_spec)

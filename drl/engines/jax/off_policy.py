@@ -34,6 +34,8 @@ from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 
 
 class OffPolicyState(NamedTuple):
+    """What the updates of an actor-critic carry along."""
+
     params: Tree  # of actor and critics
     target: Params  # of the target networks; {} without them
     critic_optimizer: OptState
@@ -108,10 +110,12 @@ class PureOffPolicy:
 
     @property
     def distribution(self) -> Distribution:
+        """Of the policy."""
         return distribution_of(self.model, self.action_spec)
 
     @property
     def optimizer(self) -> AnyOptimizer:
+        """Adam, or the user's Optax transformation."""
         config = self.config
         if self.optax is not None:
             return OptaxOptimizer(self.optax, config.max_grad_norm)
@@ -125,6 +129,7 @@ class PureOffPolicy:
 
     @property
     def subset(self) -> int:
+        """Critics that make up a target."""
         return self.config.critic_subset or self.model.num_critics
 
     def begin(self, params: Tree) -> OffPolicyState:
@@ -200,6 +205,7 @@ class PureOffPolicy:
     def actor_loss(
         self, actor: Params, state: OffPolicyState, rows: ReplayRows, noise: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The actor's loss and what it logs."""
         raise NotImplementedError
 
     def improve(

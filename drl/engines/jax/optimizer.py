@@ -24,6 +24,8 @@ OptState = Tree  # `AdamState`, or the state of an Optax transformation
 
 
 class AdamState(NamedTuple):
+    """State of Adam or RMSProp."""
+
     count: AnyArray  # int32: steps taken
     exp_avg: Tree  # running mean of gradients (Adam); () if it is not used
     exp_avg_sq: Tree  # running mean of squared gradients
@@ -33,7 +35,9 @@ class AdamState(NamedTuple):
 class AnyOptimizer(Protocol):
     """`descend` is pure; the learning rate is an input, so that a schedule does not recompile it."""
 
-    def init(self, params: Tree) -> OptState: ...
+    def init(self, params: Tree) -> OptState:
+        """State before the first step."""
+
     def descend(
         self, params: Tree, state: OptState, gradient: Tree, rate: ArrayLike
     ) -> tuple[Tree, OptState, jax.Array]:
@@ -99,8 +103,11 @@ class Optimizer:
 class GradientTransformation(Protocol):
     """What we use of `optax.GradientTransformation`."""
 
-    def init(self, params: Tree, /) -> OptState: ...
-    def update(self, updates: Tree, state: OptState, params: Tree, /) -> tuple[Tree, OptState]: ...
+    def init(self, params: Tree, /) -> OptState:
+        """State before the first step."""
+
+    def update(self, updates: Tree, state: OptState, params: Tree, /) -> tuple[Tree, OptState]:
+        """Changes of the parameters, and the next state."""
 
 
 MakeTransformation = Callable[[ArrayLike], GradientTransformation]  # from a learning rate

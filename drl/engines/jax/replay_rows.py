@@ -24,6 +24,7 @@ class ReplayRows(NamedTuple):
 
 
 def replay_rows(batch: ReplayBatch) -> ReplayRows:
+    """A batch of the replay buffer as rows of a loss."""
     continues = np.asarray(batch.discount * (1.0 - batch.terminated))
     obs, next_obs = fields(batch.obs), fields(batch.next_obs)
     masks = (batch.next_action_mask, batch.action_mask)

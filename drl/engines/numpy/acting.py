@@ -61,6 +61,7 @@ class Actor(ABC):
         return self.act(obs, explore=True)
 
     def normalize(self, obs: Array) -> Array:
+        """Observations as the model takes them."""
         return obs if self.normalizer is None else self.normalizer(obs)
 
     def begin(self, envs: Array | None = None) -> None:

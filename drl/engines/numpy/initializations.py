@@ -24,6 +24,7 @@ class Init(NamedTuple):
     gain: float
 
     def weights(self, rng: np.random.Generator, shape: Shape) -> Array:
+        """First weights of one layer, checked."""
         drawn = np.asarray(resolve(INITIALIZATIONS[self.name])(rng, shape, self.gain), np.float32)
         if drawn.shape != shape or not np.isfinite(drawn).all():
             raise BadInput(f"the initialization {self.name!r} gave {drawn.shape}; expected finite weights of {shape}")

@@ -116,6 +116,7 @@ class PolicyNet(NamedTuple):
         return answer if self.log_std is None else self._with_deviations(answer, features)
 
     def of_features(self, features: Array) -> Array:
+        """Parameters of the distribution from features."""
         answer = mlp_forward([self.head], features)
         return answer if self.log_std is None else self._with_deviations(answer, features)
 
@@ -174,6 +175,7 @@ def value_layers(params: Params, activation: str) -> list[AnyLayer]:
 
 
 def q_net(params: Params, config: QModelConfig) -> QNet:
+    """A network of action values from its parameters by name."""
     atoms = 1 if config.distributional == "none" else config.num_atoms
     return QNet(
         backbone_layers(params, "backbone", config.activation),

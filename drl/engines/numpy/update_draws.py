@@ -16,6 +16,7 @@ class UpdateDraws(NamedTuple):
 
 
 def draw_update(rng: np.random.Generator, rows: int, entries: int, critics: int, subset: int) -> UpdateDraws:
+    """Noise and critics for one update."""
     noise = rng.standard_normal((2, rows, entries), np.float32)
     chosen = np.arange(critics) if subset == critics else np.sort(rng.permutation(critics)[:subset])
     return UpdateDraws(noise[0], noise[1], chosen)

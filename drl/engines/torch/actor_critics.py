@@ -129,6 +129,7 @@ def make_actor_critic(
 def make_deterministic_actor_critic(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfig, generator: torch.Generator | None = None
 ) -> ActorCritic:
+    """The networks of DDPG and TD3."""
     return _make("deterministic_actor_critic", "deterministic", obs_spec, action_spec, config, generator)
 
 

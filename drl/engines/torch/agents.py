@@ -99,6 +99,7 @@ class TorchAgent(Actor):
 
     @property
     def device(self) -> torch.device:
+        """Where its parameters are."""
         return self._first_parameter.device
 
     def save(self, folder: str | Path, **notes: object) -> None:

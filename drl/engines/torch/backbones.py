@@ -234,21 +234,25 @@ def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
 
 
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    """An MLP for observations of one array."""
     layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
     return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *first_weights(config), layer_norm)
 
 
 def make_simba(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    """SimBa: residual blocks with layer normalization."""
     if isinstance(config, QModelConfig) and config.noisy:
         raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
     return Simba(obs_spec.shape, config.hidden_sizes, generator, first_weights(config)[1])
 
 
 def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    """The CNN of the DQN paper, for images."""
     return NatureCNN(obs_spec.shape, config.cnn_features, generator, *first_weights(config))
 
 
 def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
+    """A convolution over time, for sequences of vectors."""
     sigma, gain = first_weights(config)
     features = (config.hidden_sizes or (64,))[-1]
     return Conv1d(obs_spec.shape, features=features, generator=generator, sigma=sigma, gain=gain)

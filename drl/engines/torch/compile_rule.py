@@ -28,11 +28,14 @@ class Work(NamedTuple):
 
 
 class Choice(NamedTuple):
+    """Whether to compile, and why."""
+
     choice: str  # on · off
     reason: str
 
     @property
     def on(self) -> bool:
+        """Whether to compile."""
         return self.choice == "on"
 
 

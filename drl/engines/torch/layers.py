@@ -59,6 +59,7 @@ class NoisyLinear(nn.Module):
         self.quiet = False
 
     def resample(self, generator: torch.Generator) -> None:
+        """Draw new noise."""
         for noise in (self.noise_in, self.noise_out):
             raw = torch.randn(noise.shape, generator=generator)
             noise.copy_(raw.sign() * raw.abs().sqrt())
@@ -71,6 +72,7 @@ class NoisyLinear(nn.Module):
 
 
 def noisy_layers(model: nn.Module) -> list[NoisyLinear]:
+    """All noisy layers of a model."""
     return [module for module in model.modules() if isinstance(module, NoisyLinear)]
 
 
@@ -124,6 +126,7 @@ class BatchRenorm(nn.Module):
 
     @torch.no_grad()
     def update(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running averages towards the moments of a batch."""
         self.running_mean.lerp_(mean, 1 - RENORM_KEEP)
         self.running_var.lerp_(variance, 1 - RENORM_KEEP)
         self.count += 1

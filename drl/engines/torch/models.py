@@ -188,6 +188,7 @@ class PolicyValueModel(nn.Module):
 def make_policy_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> PolicyValueModel:
+    """Actor and critic, with one backbone or two."""
     actor = make_policy_model(obs_spec, action_spec, config, generator)
     backbone = actor.backbone if config.shared else make_backbone(config, obs_spec, generator)
     head = ValueHead(backbone.features, generator, gain_of(config.init, 1.0, 1.0))  # type: ignore[arg-type]
@@ -198,6 +199,7 @@ def make_policy_value_model(
 def make_policy_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
 ) -> Model:
+    """A policy alone."""
     backbone = make_backbone(config, obs_spec, generator)
     distribution = Distribution.on(action_spec, config.distribution)
     head = make_policy_head(distribution, backbone.features, config, generator)  # type: ignore[arg-type]
@@ -207,6 +209,7 @@ def make_policy_model(
 def make_q_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig, generator: torch.Generator | None = None
 ) -> Model:
+    """A value for every Discrete action."""
     if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone, actions = make_backbone(config, obs_spec, generator), action_spec.sizes[0]

@@ -139,6 +139,7 @@ def _simba_views(simba: Simba) -> list[AnyLayer] | None:
 
 
 def norm_view(norm: nn.Module, activation: str = IDENTITY) -> Norm:
+    """A layer normalization in NumPy, in the memory of torch."""
     assert isinstance(norm, nn.LayerNorm)
     return Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), activation)
 

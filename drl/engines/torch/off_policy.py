@@ -144,9 +144,11 @@ class OffPolicyLearner(Learner):
     def critic_loss(
         self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, *state: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """The critics' loss, and what to log with the error of each row."""
         raise NotImplementedError
 
     def actor_loss(self, actor: nn.Module, rows: ReplayRows, noise: Tensor, *state: Tensor) -> tuple[Tensor, Tensor]:
+        """The actor's loss, and what to log."""
         raise NotImplementedError
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
@@ -222,6 +224,7 @@ class OffPolicyLearner(Learner):
         return [] if self.target is None else list(self.target.buffers())
 
     def share(self, group: LearnerGroup) -> None:
+        """Share every update with other learners."""
         if self.critics.norms():
             raise BadInput("batch renormalization needs whole batches in one learner; use --num-learners 1")
         self.critic_optimizer.share(SharedGradient(group, part_of_replay, means=1, columns=2))

@@ -30,12 +30,14 @@ def to_tensors(obs: Array, device: torch.device) -> Obs:
 
 
 def take_rows(obs: Obs, index: Tensor) -> Obs:
+    """Rows of observations, of one array or several."""
     if isinstance(obs, Tensor):
         return obs.index_select(0, index)
     return {name: part.index_select(0, index) for name, part in obs.items()}
 
 
 def join_rows(first: Obs, second: Obs) -> Obs:
+    """Rows of two batches in one."""
     if isinstance(first, Tensor):
         assert isinstance(second, Tensor)
         return torch.cat([first, second])
@@ -57,6 +59,7 @@ class ReplayRows(NamedTuple):
 
 
 def replay_rows(batch: ReplayBatch, device: torch.device, reward_scale: float = 1.0) -> ReplayRows:
+    """A batch of the replay buffer as tensors."""
     continues = batch.discount * (1.0 - batch.terminated)
     scaled = batch.reward if reward_scale == 1.0 else batch.reward * np.float32(reward_scale)
     columns = (batch.action, scaled, continues, batch.weight)

@@ -54,6 +54,7 @@ def arrange(model: nn.Module) -> int:
 
 
 def recurrent_parts(model: nn.Module) -> list[Recurrent]:
+    """All recurrent layers of a model."""
     return [module for module in model.modules() if isinstance(module, Recurrent)]
 
 

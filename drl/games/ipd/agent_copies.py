@@ -13,7 +13,8 @@ class Actor(Protocol):
     """Anything with `act(obs)`; sampling also needs `act(obs, explore=True)`."""
 
     @property
-    def act(self) -> Callable[..., Array]: ...
+    def act(self) -> Callable[..., Array]:
+        """What chooses moves."""
 
 
 ActorT = TypeVar("ActorT", bound=Actor)

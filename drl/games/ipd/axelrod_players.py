@@ -80,9 +80,11 @@ class AxelrodOpponent:
         self._player.set_seed(int(uniform * 2**32))
 
     def move(self) -> int:
+        """Its next move: 1 cooperates."""
         return int(self._player.strategy(self._agent) == self._cooperate)
 
     def see(self, own: int, agents: int) -> None:
+        """What was played in this round."""
         self._player.update_history(self._moves[own], self._moves[agents])
         self._agent.update_history(self._moves[agents], self._moves[own])
 

@@ -22,9 +22,16 @@ Player = Pool | OnePlayer | Actor
 
 
 class Seat(Protocol):
-    def begin(self, games: int, rng: np.random.Generator) -> None: ...
-    def moves(self) -> Array: ...  # [G], 0 or 1
-    def see(self, states: Array) -> None: ...  # [G] states 1 … 4 after the round, own move first
+    """One side of G games."""
+
+    def begin(self, games: int, rng: np.random.Generator) -> None:
+        """New games begin."""
+
+    def moves(self) -> Array:
+        """[G] next moves, 0 or 1."""
+
+    def see(self, states: Array) -> None:
+        """[G] states 1 … 4 after the round, own move first."""
 
 
 class MemoryOneSeat:
@@ -158,6 +165,7 @@ def play_games(
 
 
 def rounds_to_play(rules: Rules) -> int:
+    """Rounds of a game; with a probability of survival, the most that all but a negligible share of them last."""
     if rules.survival is None:
         return rules.rounds or 1
     return 1 if rules.survival == 0 else 1 + int(np.ceil(np.log(NEGLIGIBLE) / np.log(rules.survival)))

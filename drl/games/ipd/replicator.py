@@ -24,6 +24,8 @@ MOST_STRATEGIES = 1100  # all pairs are solved: 1024 strategies (four levels) ta
 
 @dataclass(frozen=True, kw_only=True)
 class Breeding:
+    """Settings of an evolution."""
+
     levels: Sequence[float] = (0.0, 0.5, 1.0)  # cooperation probabilities of the grid; it has levels⁵ strategies
     generations: int = 500
     selection: float = 0.5  # weight of the payoff per round
@@ -46,6 +48,8 @@ class Breeding:
 
 @dataclass(frozen=True, eq=False)
 class Bred:
+    """The result of an evolution."""
+
     pool: Pool  # the survivors, weighted by their shares
     shares: Array  # [generations + 1, strategies] of the whole grid
     payoffs: Array  # [generations + 1] mean payoff per round of the population

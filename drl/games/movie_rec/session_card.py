@@ -26,6 +26,7 @@ class Moment(NamedTuple):
 
     @property
     def churned(self) -> bool:
+        """Whether the user has left."""
         return self.fatigue >= CHURN_TENTHS
 
 

@@ -46,6 +46,7 @@ class BitFlipEnv(gym.Env[GoalObs, np.int64]):
         return goal_reward(achieved_goal, desired_goal)
 
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Info) -> Array:
+        """Whether a goal is reached, for hindsight."""
         return is_reached(achieved_goal, desired_goal)
 
     def _observe(self) -> GoalObs:
@@ -54,6 +55,7 @@ class BitFlipEnv(gym.Env[GoalObs, np.int64]):
 
 
 def check_bits(bits: int) -> None:
+    """Raise unless it is a whole number of at least 1."""
     if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
         raise BadInput(f"bits = {bits!r}; expected a whole number, 1 or more")
 
@@ -75,8 +77,10 @@ def start_and_goal(uniform: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 
 def is_reached(achieved_goal: AnyArray, desired_goal: AnyArray) -> AnyArray:
+    """Where all bits agree."""
     return (achieved_goal == desired_goal).all(axis=-1)
 
 
 def goal_reward(achieved_goal: AnyArray, desired_goal: AnyArray) -> AnyArray:
+    """0 where a goal is reached, −1 elsewhere."""
     return is_reached(achieved_goal, desired_goal).astype(np.float32) - 1.0

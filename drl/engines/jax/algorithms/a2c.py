@@ -56,6 +56,7 @@ class PureA2C:
 
     @property
     def optimizer(self) -> AnyOptimizer:
+        """RMSProp or Adam, or the user's Optax transformation."""
         if self.optax is not None:
             return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         return Optimizer(self.config.optimizer, self.config.optimizer_eps, self.config.max_grad_norm)

@@ -32,6 +32,8 @@ from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
 class DQNState(NamedTuple):
+    """What DQN's updates carry along."""
+
     params: Tree
     target: Tree
     optimizer: OptState
@@ -82,10 +84,12 @@ def q_head(model: AnyModel) -> QHead | None:
 
 
 def q_values_of(head: QHead | None, answer: jax.Array) -> jax.Array:
+    """Action values from what the network answers."""
     return answer if head is None else head.q_values(answer)
 
 
 def with_noise(params: Tree, noise: Params) -> Tree:
+    """Parameters with the noise of noisy layers, if there is any."""
     return params | noise if noise else params
 
 
@@ -99,6 +103,7 @@ class PureDQN:
 
     @property
     def optimizer(self) -> AnyOptimizer:
+        """Adam or AdamW, or the user's Optax transformation."""
         if self.optax is not None:
             return OptaxOptimizer(self.optax, self.config.max_grad_norm, self.config.max_grad_value)
         config = self.config

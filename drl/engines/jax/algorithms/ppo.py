@@ -78,6 +78,7 @@ class PurePPO:
 
     @property
     def optimizer(self) -> AnyOptimizer:
+        """Adam, or the user's Optax transformation."""
         if self.optax is not None:
             return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         config = self.config

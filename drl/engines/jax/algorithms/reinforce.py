@@ -28,6 +28,8 @@ SHORTEST = 256  # smallest number of rows after padding
 
 
 class ReinforceState(NamedTuple):
+    """What REINFORCE's updates carry along."""
+
     params: Tree
     optimizer: OptState
     running_mean: AnyArray  # float32: of the returns, for baseline `mean`; NaN before the first
@@ -70,6 +72,7 @@ class PureReinforce:
 
     @property
     def optimizer(self) -> AnyOptimizer:
+        """Adam, or the user's Optax transformation."""
         if self.optax is not None:
             return OptaxOptimizer(self.optax, self.config.max_grad_norm)
         return Optimizer("adam", self.config.adam_eps, self.config.max_grad_norm)

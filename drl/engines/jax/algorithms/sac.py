@@ -27,14 +27,18 @@ from drl.engines.numpy.update_draws import UpdateDraws
 
 @dataclass(frozen=True)
 class PureSAC(PureOffPolicy):
+    """SAC as pure functions of a state."""
+
     config: SACConfig
 
     @property
     def discrete(self) -> bool:
+        """Whether actions are Discrete."""
         return self.action_spec.kind == "discrete"
 
     @property
     def temperature_optimizer(self) -> Optimizer:
+        """Adam with its usual decay rates."""
         return Optimizer("adam", self.config.adam_eps)
 
     def begin(self, params: Tree) -> OffPolicyState:

@@ -23,6 +23,8 @@ from drl.engines.numpy.update_draws import UpdateDraws
 
 @dataclass(frozen=True)
 class PureTD3(PureOffPolicy):
+    """DDPG and TD3 as pure functions of a state."""
+
     config: DDPGConfig
     TARGET_ACTOR: ClassVar[bool] = True
 

@@ -12,6 +12,8 @@ from drl.games.probes.flipping import check_bits, draws_per_episode, goal_reward
 
 
 class BitFlipState(NamedTuple):
+    """State of N environments."""
+
     bits: jax.Array  # [N, bits] bool
     goal: jax.Array  # [N, bits] bool
     steps: jax.Array  # [N] int32
@@ -60,4 +62,5 @@ class BitFlip:
         return goal_reward(achieved_goal, desired_goal)
 
     def compute_terminated(self, achieved_goal: jax.Array, desired_goal: jax.Array) -> jax.Array:
+        """Whether a goal is reached, for hindsight."""
         return is_reached(achieved_goal, desired_goal)

@@ -24,6 +24,8 @@ Untyped = Any  # an object of Brax
 
 
 class BraxState(NamedTuple):
+    """State of N environments."""
+
     inner: Tree  # Brax's own state of N environments; it holds the observation
     steps: jax.Array  # [N] int32, since the episode began
 

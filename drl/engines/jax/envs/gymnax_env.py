@@ -20,6 +20,8 @@ Untyped = Any  # an object of gymnax
 
 
 class GymnaxState(NamedTuple):
+    """State of N environments."""
+
     inner: Tree  # gymnax's own state of N environments
     obs: jax.Array  # [N, …] stored, since gymnax may need a key to observe
 

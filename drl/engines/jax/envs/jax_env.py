@@ -49,11 +49,16 @@ class JaxEnv(Protocol):
     """
 
     @property
-    def obs_spec(self) -> ObsSpec: ...  # the same as that of `make_vec_env` for the Gymnasium version
+    def obs_spec(self) -> ObsSpec:
+        """The same as that of `make_vec_env` for the Gymnasium version."""
+
     @property
-    def action_spec(self) -> ActionSpec: ...
+    def action_spec(self) -> ActionSpec:
+        """The same for actions."""
+
     @property
-    def max_steps(self) -> int | None: ...  # steps after which an episode is truncated; None: no limit
+    def max_steps(self) -> int | None:
+        """Steps after which an episode is truncated; None: no limit."""
 
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Noise:
         """Noise for `shape` resets and steps: `(N,)` for one call, `(T, N)` for a scan over T of them."""
@@ -83,11 +88,13 @@ def legal_actions(env: JaxEnv, state: State) -> jax.Array | None:
 
 
 def check_max_steps(max_steps: int | None) -> None:
+    """Raise unless it is a whole number of at least 1, or None."""
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1):
         raise BadInput(f"max_episode_steps = {max_steps!r}; expected a whole number, 1 or more, or -1 for no limit")
 
 
 def check_number(name: str, value: float) -> None:
+    """Raise unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise BadInput(f"{name} = {value!r}; expected a finite number")
 
@@ -100,10 +107,12 @@ class Timed(NamedTuple):
 
 
 def begin(body: jax.Array) -> Timed:
+    """N bodies at the beginning of their episodes."""
     return Timed(body, jnp.zeros(len(body), jnp.int32))
 
 
 def out_of_time(steps: jax.Array, max_steps: int | None) -> jax.Array:
+    """[N] bool; where the time limit is reached."""
     return jnp.zeros(steps.shape, bool) if max_steps is None else steps >= max_steps
 
 

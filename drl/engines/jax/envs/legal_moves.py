@@ -12,6 +12,8 @@ from drl.games.probes.masked import ACTIONS, LENGTH
 
 
 class LegalMovesState(NamedTuple):
+    """State of N environments."""
+
     legal: jax.Array  # [N, 4] bool
     steps: jax.Array  # [N] int32
 
@@ -40,6 +42,7 @@ class LegalMoves:
         return jnp.ones((len(state.steps), 1))
 
     def action_mask(self, state: LegalMovesState) -> jax.Array:
+        """[N, 4] bool: legal actions."""
         return state.legal
 
     def step(self, state: LegalMovesState, action: jax.Array, noise: jax.Array) -> Moved:

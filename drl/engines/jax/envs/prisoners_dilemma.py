@@ -16,6 +16,8 @@ from drl.games.ipd.opponents import Pool
 
 
 class Game(NamedTuple):
+    """State of N environments."""
+
     opponent: jax.Array  # [N] int32, hidden
     recent: jax.Array  # [N, history] int8: the last rounds, oldest first; 0 is empty, 1 + o an outcome
     steps: jax.Array  # [N] int32

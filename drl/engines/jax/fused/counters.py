@@ -15,11 +15,14 @@ from drl.engines.jax.envs.jax_env import JaxEnv
 
 
 class Counters(NamedTuple):
+    """How far the program is."""
+
     env_steps: AnyArray  # int32
     episodes: AnyArray  # int32
 
 
 def new_counters() -> Counters:
+    """At the beginning of a run."""
     return Counters(np.int32(0), np.int32(0))
 
 

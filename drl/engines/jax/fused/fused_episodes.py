@@ -74,10 +74,12 @@ class FusedEpisodes:
 
     @property
     def turns(self) -> int:
+        """Episodes of every environment in one learning step."""
         return self.pure.config.episodes_per_step // self.num_envs
 
     @property
     def longest(self) -> int:
+        """Most steps of an episode."""
         return int(self.env.max_steps or 0)
 
     @property

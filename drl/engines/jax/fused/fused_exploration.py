@@ -47,6 +47,8 @@ class Acting(Protocol):
 
 @dataclass(frozen=True)
 class ActEpsilonGreedy:
+    """Random actions with probability ε, otherwise those of the largest value."""
+
     pure: PureDQN
     config: EpsilonGreedyConfig
     spec: ActionSpec
@@ -86,6 +88,7 @@ class ActByPolicy:
 
     @property
     def sigma(self) -> Schedule | None:
+        """Standard deviation of the action noise over time; None: there is none."""
         config = self.config
         if not isinstance(config, ActionNoiseConfig) or config.quiet:
             return None
@@ -130,6 +133,7 @@ def random_action(spec: ActionSpec, uniform: jax.Array, action_mask: jax.Array |
 def make_acting(
     pure: PureDQN | PureOffPolicy, config: ExplorationConfig, spec: ActionSpec, first_update: int
 ) -> Acting:
+    """How a program explores."""
     if isinstance(config, EpsilonGreedyConfig):
         assert isinstance(pure, PureDQN)
         return ActEpsilonGreedy(pure, config, spec, first_update)

@@ -26,15 +26,26 @@ class Program(Protocol):
     """A fused program: hashable configuration and pure functions. `carry` is the state of a run."""
 
     @property
-    def num_envs(self) -> int: ...
+    def num_envs(self) -> int:
+        """Environments in the program."""
+
     @property
-    def rows(self) -> int: ...  # steps of every environment in one learning step, at most
+    def rows(self) -> int:
+        """Steps of every environment in one learning step, at most."""
+
     @property
-    def steps(self) -> int: ...  # environment steps of one learning step, at most
+    def steps(self) -> int:
+        """Environment steps of one learning step, at most."""
+
     @property
-    def passes(self) -> int: ...  # passes of one learning step over its rows
-    def begin(self, params: Tree, key: jax.Array) -> Tree: ...
-    def learn_step(self, carry: Tree) -> tuple[Tree, Report]: ...
+    def passes(self) -> int:
+        """Passes of one learning step over its rows."""
+
+    def begin(self, params: Tree, key: jax.Array) -> Tree:
+        """What the program carries, at the beginning of a run."""
+
+    def learn_step(self, carry: Tree) -> tuple[Tree, Report]:
+        """One learning step: what is carried on, and what to report."""
 
 
 def _chunk(program: Program, room: int, carry: Tree, count: ArrayLike) -> tuple[Tree, Report]:

@@ -97,18 +97,22 @@ class FusedOffPolicy:
 
     @property
     def replay(self) -> FusedReplay:
+        """The replay inside the program."""
         return FusedReplay(self.buffer, self.pure.config.gamma, self.num_envs, self.env)
 
     @property
     def rows_per_round(self) -> int:
+        """Steps of every environment between two rounds of updates."""
         return max(1, self.buffer.train_every // self.num_envs)
 
     @property
     def updates_per_round(self) -> int:
+        """Updates after them."""
         return self.buffer.gradient_steps * max(1, self.num_envs // self.buffer.train_every)
 
     @property
     def rounds(self) -> int:
+        """Rounds in one learning step."""
         return -(-self.buffer.updates_per_log // self.updates_per_round)
 
     @property
@@ -128,6 +132,7 @@ class FusedOffPolicy:
 
     @property
     def acting(self) -> Acting:
+        """How it explores."""
         first_update = max(self.buffer.warmup, self.buffer.batch_size)
         return make_acting(self.pure, self.exploration, self.env.action_spec, first_update)
 

@@ -36,6 +36,8 @@ class Steps(NamedTuple):
 
 
 class ReplayState(NamedTuple):
+    """What the replay holds, as arrays of the program."""
+
     steps: Steps
     written: jax.Array  # int32: rows since the start
     tree: Levels | None  # priorities by slot · N + environment, if sampling is prioritized
@@ -48,6 +50,8 @@ Goal = tuple[jax.Array, jax.Array]  # which rows get another goal [B] bool, and 
 
 @dataclass(frozen=True)
 class FusedReplay:
+    """A replay buffer inside a compiled program."""
+
     config: ReplayConfig
     gamma: float
     num_envs: int
@@ -67,6 +71,7 @@ class FusedReplay:
 
     @property
     def hindsight(self) -> bool:
+        """Whether goals are replaced."""
         return self.config.her != "none"
 
     @property
@@ -76,6 +81,7 @@ class FusedReplay:
 
     @property
     def length(self) -> int:
+        """Steps of every environment that fit."""
         return self.config.capacity // self.num_envs
 
     def begin(self, obs_spec: ObsSpec, action_spec: ActionSpec, masked: bool = False) -> ReplayState:

@@ -16,6 +16,7 @@ def new_levels(size: int) -> Levels:
 
 
 def total(levels: Levels) -> jax.Array:
+    """Sum of all weights."""
     return levels[-1][0]
 
 

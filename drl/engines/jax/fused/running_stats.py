@@ -13,12 +13,15 @@ CLIP = 10.0  # as in ObsNormalizer and RewardScaler
 
 
 class RunningStats(NamedTuple):
+    """Mean and spread of what was seen."""
+
     mean: AnyArray  # [*shape]
     squares: AnyArray  # sum of squared deviations from the mean
     count: AnyArray  # float32
 
 
 def new_running_stats(shape: tuple[int, ...]) -> RunningStats:
+    """Before anything was seen."""
     return RunningStats(np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.float32(0))
 
 
@@ -36,11 +39,13 @@ def merge(running_stats: RunningStats, rows: jax.Array, weight: jax.Array | None
 
 
 def deviation(running_stats: RunningStats) -> jax.Array:
+    """Standard deviation; 1 before anything was seen."""
     variance = jnp.where(running_stats.count > 0, running_stats.squares / jnp.maximum(running_stats.count, 1.0), 1.0)
     return jnp.sqrt(variance + 1e-8)
 
 
 def normalize(running_stats: RunningStats | None, obs: jax.Array) -> jax.Array:
+    """To mean 0 and deviation 1; without statistics as it is."""
     if running_stats is None:
         return obs
     return jnp.clip((obs - running_stats.mean) / deviation(running_stats), -CLIP, CLIP)
@@ -55,6 +60,7 @@ class Scaler(NamedTuple):
 
 
 def new_scaler(num_envs: int) -> Scaler:
+    """Before any reward was seen."""
     return Scaler(new_running_stats(()), np.zeros(num_envs, np.float32), np.float32(0))
 
 

@@ -52,6 +52,7 @@ class RunningEpisodes(NamedTuple):
 
 
 def new_running_episodes(num_envs: int) -> RunningEpisodes:
+    """N episodes at their beginning."""
     return RunningEpisodes(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
 
 

@@ -76,6 +76,7 @@ class A2C(Learner):
         return Learned(numbers | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1})
 
     def share(self, group: LearnerGroup) -> None:
+        """Share every update with other learners."""
         part_of = partial(part_of_rollout, normalize=self.config.normalize_advantage)
         loss = partial(a2c_loss, dist=self.dist, config=replace(self.config, normalize_advantage=False))
         self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1), loss)

@@ -134,6 +134,7 @@ class DQN(Learner):
         return q_values
 
     def share(self, group: LearnerGroup) -> None:
+        """Share every update with other learners."""
         self.optimizer.share(SharedGradient(group, part_of_replay, means=1, columns=2))
 
     def sync_target(self) -> None:

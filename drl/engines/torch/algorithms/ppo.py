@@ -129,6 +129,7 @@ class PPO(Learner):
         return limit is not None and float(logged[LOGGED.index("approx_kl")]) > 1.5 * limit
 
     def share(self, group: LearnerGroup) -> None:
+        """Share every update with other learners."""
         part_of = partial(part_of_rollout, normalize=self.config.normalize_advantage)
         loss = partial(ppo_loss, dist=self.dist, config=replace(self.config, normalize_advantage=False))
         self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1), loss)

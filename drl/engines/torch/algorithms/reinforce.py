@@ -119,6 +119,7 @@ class Reinforce(Learner):
         return returns, np.full_like(returns, self.running_mean)
 
     def share(self, group: LearnerGroup) -> None:
+        """Share every update with other learners."""
         part_of = partial(part_of_columns, columns=5)  # all but the entropy coefficient
         self.optimizer.share(SharedGradient(group, part_of, len(LOGGED) - 1))
 
