@@ -16,6 +16,8 @@ MASKS = {"auto": None, "on": True, "off": False}
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl export`."""
+
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     to: str  # onnx · torch-export · jax-export · c
     out: str | None = None  # new file; default: beside the agent, with the suffix of its kind
@@ -25,6 +27,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl export`."""
     flags = parse_flags(
         Flags, arguments, prog="drl export", description="Write an agent as a file for another runtime."
     )

@@ -14,12 +14,15 @@ from drl.core.errors import BadInput, Interrupted
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl board`."""
+
     folder: Annotated[str, tyro.conf.Positional] = "results"  # a folder of runs; new ones appear by themselves
     port: int = 8321  # of the page; 0: any that is free
     host: str = "127.0.0.1"  # address to listen on; with another one, other machines can read the runs
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl board`."""
     flags = parse_flags(Flags, arguments, prog="drl board", description="Show runs in a browser, as they go.")
     require(flags, "a whole number from 0 to 65535", "port", lambda x: 0 <= x <= 65535)
     folder = Path(flags.folder)

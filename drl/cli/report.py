@@ -12,12 +12,15 @@ from drl.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl report`."""
+
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # runs, or folders of runs
     out: str | None = None  # an .html file; default: report.html in the run, or in the folder that holds all of them
     video: bool = True  # put the video of each run into the page
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl report`."""
     flags = parse_flags(Flags, arguments, prog="drl report", description="Write one page about one run or many.")
     if not flags.runs:
         raise BadInput("give at least one run, or a folder of runs: drl report results/<experiment>")

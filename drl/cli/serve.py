@@ -21,6 +21,8 @@ PATIENCE = 30  # seconds for requests in flight when it is stopped
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl serve`."""
+
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     port: int = 8000  # 0: any free one
     host: str = "127.0.0.1"  # address to listen on; others than this machine can reach only what is not loopback
@@ -34,6 +36,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl serve`."""
     flags = parse_flags(Flags, arguments, prog="drl serve", description="Answer observations with actions over HTTP.")
     require(flags, "a port from 0 to 65535", "port", lambda x: 0 <= x <= 65535)
     require(flags, "a whole number of at least 1", "max_batch max_bytes", lambda x: x >= 1)

@@ -20,6 +20,8 @@ class Acted(NamedTuple):
 
 
 class Waiting(NamedTuple):
+    """A request whose answer is awaited."""
+
     request: ActRequest
     answer: "asyncio.Future[Acted]"
 

@@ -17,6 +17,7 @@ STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-
 
 
 def find_compiler() -> str | None:
+    """The path of a C compiler, if there is one."""
     return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
 
 

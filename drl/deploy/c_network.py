@@ -102,6 +102,7 @@ class CNetwork:
 
     @property
     def buffers(self) -> str:
+        """The declaration of the buffers that the lines use."""
         names = ["a", "b", "kept"] if any("kept" in line for line in self.lines) else ["a", "b"]
         return "float " + ", ".join(f"{name}[{self.widest}]" for name in names) + ";"
 

@@ -18,6 +18,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")  # on which one file runs
 
 
 def narrow(dtype: object) -> str:
+    """The name of a dtype as JAX has it, 32 bits at most."""
     name = np.dtype(dtype).name  # type: ignore[call-overload]
     return NARROW.get(name, name)
 
@@ -53,6 +54,7 @@ def jax_export_content(agent: JaxAgent, masked: bool = False) -> tuple[PolicyGra
 
 
 def run_jax_export(content: bytes) -> Run:
+    """Calls the program in a `.jax_export` file."""
     exported = export.deserialize(bytearray(content))
 
     def run(inputs: dict[str, Array]) -> dict[str, Array]:

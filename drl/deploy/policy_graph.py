@@ -58,15 +58,17 @@ class PolicyGraph:
 
     @classmethod
     def of(cls, agent: Actor, masked: bool = False, rnn_state_size: int = 0) -> "PolicyGraph":
+        """The graph of a loaded agent."""
         if not isinstance(agent, PolicyActor | QActor):
             raise BadInput(f"{type(agent).__name__} acts neither by a policy nor by action values; it has no export")
         if masked and not agent.action_spec.num_choices:
-            raise BadInput("--masked is for actions with choices; this agent's actions are a Box")
+            raise BadInput("--action-mask on is for actions with choices; this agent's actions are a Box")
         distribution = agent.distribution if isinstance(agent, PolicyActor) else None
         return cls(agent.obs_spec, agent.action_spec, agent.normalizer, distribution, masked, rnn_state_size)
 
     @property
     def inputs(self) -> list[Port]:
+        """What the graph takes."""
         ports = [Port(port_name(path), raw_dtype(leaf), leaf.box_shape) for path, leaf in self.obs_spec.leaves.items()]
         if self.masked:
             ports.append(Port(MASK_KEY, "bool", (self.action_spec.num_choices,)))
@@ -76,6 +78,7 @@ class PolicyGraph:
 
     @property
     def outputs(self) -> list[Port]:
+        """What the graph gives."""
         spec, params = (
             self.action_spec,
             self.distribution.num_params if self.distribution else self.action_spec.sizes[0],
@@ -86,6 +89,7 @@ class PolicyGraph:
 
     @property
     def answer_name(self) -> str:
+        """What the network's outputs are called."""
         return "dist_params" if self.distribution else "q_values"
 
     def act(self, arrays: Arrays, inputs: Named, answer: Answer) -> Named:

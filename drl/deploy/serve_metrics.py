@@ -21,6 +21,7 @@ class ServeMetrics:
         self._seconds = 0.0
 
     def answered(self, code: int, seconds: float) -> None:
+        """Count an answer."""
         self._codes[code] += 1
         self._seconds += seconds
         for index, bound in enumerate(BUCKETS):
@@ -32,6 +33,7 @@ class ServeMetrics:
         return self._codes.total()
 
     def text(self, batches: int, rows: int) -> str:
+        """All numbers in the text form of Prometheus."""
         families = {
             "requests_total counter": [f'{{code="{code}"}} {self._codes[code]}' for code in sorted(self._codes)],
             "in_flight gauge": [f" {self.in_flight}"],

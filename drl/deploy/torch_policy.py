@@ -107,6 +107,7 @@ def pt2_content(policy: TorchPolicy, about: dict[str, str]) -> bytes:
 
 
 def run_pt2(content: bytes) -> Run:
+    """Calls the program in a `.pt2` file."""
     with quiet_export():
         module = torch.export.load(io.BytesIO(content)).module()
 

@@ -34,6 +34,7 @@ class BoardContent:
         self._lock = threading.Lock()  # two requests for a long run do not read it twice
 
     def runs(self) -> dict[str, Path]:
+        """The runs below the folder, by name; looked up again after a while."""
         when, found = self._found
         if time.monotonic() - when >= FRESH_SECONDS:
             folders = found_runs(self.root) if self.root.is_dir() else []

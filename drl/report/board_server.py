@@ -63,6 +63,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     timeout = 30  # seconds that a connection may say nothing
 
     def do_GET(self) -> None:
+        """Answer with a page, its data or a video."""
         if not is_own_host(self.headers.get("Host", ""), self.own_name):
             text = "this board answers only to the name of its own address; open it as http://127.0.0.1:PORT/"
             self._send(Answer(text.encode(), status=HTTPStatus.FORBIDDEN))
@@ -130,6 +131,7 @@ class BoardHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def version_string(self) -> str:
+        """The server's name, without its version."""
         return "drl-board"
 
     def log_message(self, format: str, *args: object) -> None:

@@ -130,6 +130,7 @@ def find_video(folder: Path) -> Path | None:
 
 
 def read_video(folder: Path, video: Path) -> bytes:
+    """The bytes of a video in a run."""
     return read_inside(folder, video, MOST_VIDEO)
 
 
