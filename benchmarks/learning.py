@@ -113,7 +113,10 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
     words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env, "--seeds", str(arguments.seeds)]
     words += ["--first-seed", str(arguments.first_seed)] if arguments.first_seed else []
     words += ["--episodes", str(arguments.episodes), *flags, *(["--at-once"] if arguments.at_once else [])]
+    first = arguments.first_seed
     digits = decimals(evaluation.mean())
+    shipped = read_experiment(arguments.algorithm, ["--env", arguments.env])[0].to_flat()
+    chosen = {name: experiment.to_flat()[name] for name in ("total_timesteps", "vectorization")}
     keep_record(
         Record(
             algorithm=arguments.algorithm,
@@ -121,16 +124,19 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
             engine=experiment.run.engine,
             steps=int(results[0]["env_steps"]),
             seeds=len(results),
-            first_seed=arguments.first_seed,
+            first_seed=first,
             mean=round(float(evaluation.mean()), digits),
             worst=round(float(evaluation.min()), digits),
             command=shlex.join(words),
             settings=settings_digest(arguments.algorithm, arguments.env),
+            provenance="benchmarks/learning.py",
+            changes={name: value for name, value in chosen.items() if value != shipped[name]},
             std=round(float(evaluation.std()), digits) if len(results) > 1 else None,
             episodes=arguments.episodes,
             cpu_minutes=round(float(np.median([result["cpu_seconds"] for result in results])) / 60, 2),
             version=drl.__version__,
             date=datetime.date.today().isoformat(),
+            scores={first + number: float(score) for number, score in enumerate(evaluation)},
         ),
         arguments.record,
     )

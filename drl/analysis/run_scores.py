@@ -1,0 +1,210 @@
+"""Reads folders of runs into scores by algorithm, environment and seed. What is left out is named, with the reason."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from drl.core.errors import BadInput, DrlError
+from drl.core.state_files import PlainDict
+from drl.experiment.run_folder import read_record, read_settings, runs_in
+from drl.tracking.files import read_metrics
+from drl.tracking.run_groups import distinct_names, learning_settings
+
+SCORES = ("auto", "evaluation", "training")
+BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")
+
+
+class RunScore(NamedTuple):
+    """One finished run."""
+
+    folder: Path
+    env: str
+    seed: int
+    evaluation: float | None  # mean return of the final evaluation
+    episodes: int | None  # of it
+    budget: str
+    early: str | None  # how it ended before its budget
+    algorithm: str
+    settings: str  # what must be equal for runs to be repetitions, apart from the budget
+
+
+@dataclass
+class ScoreTable:
+    """Scores of algorithms that can be compared."""
+
+    scores: dict[str, dict[str, dict[int, float]]]  # label → environment → seed → score
+    score_is: str  # for people
+    left_out: list[str] = field(default_factory=list)  # runs, and why
+    notes: list[str] = field(default_factory=list)
+
+
+def read_scores(
+    given: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
+) -> ScoreTable:
+    """Each of the folders holds the runs of one algorithm; folders with the same label belong together."""
+    left_out: list[str] = []
+    found = {folder: list(_finished(folder, left_out)) for folder in given}
+    names = _labels(found, labels)
+    runs = [(names[folder], run) for folder, each in found.items() for run in each]
+    wanted = _score_kind(score, [run for _, run in runs])
+    values = {run.folder: run.evaluation if wanted == "evaluation" else _training_score(run) for _, run in runs}
+    for _, run in runs:
+        if values[run.folder] is None:
+            left_out.append(f"{run.folder}: it has no {wanted} score")
+    runs = [(label, run) for label, run in runs if values[run.folder] is not None]
+    notes = list[str]()
+    runs = _of_one_budget(runs, mixed_budgets, left_out, notes)
+    _check_settings(runs)
+    table: dict[str, dict[str, dict[int, float]]] = {names[folder]: {} for folder in given}
+    for label, run in sorted(runs, key=lambda each: each[1].folder.name, reverse=True):  # the newest counts
+        of_env = table[label].setdefault(run.env, {})
+        if run.seed in of_env:
+            left_out.append(f"{run.folder}: {label} has a newer run with seed {run.seed} on {run.env}")
+            continue
+        value = values[run.folder]
+        assert value is not None
+        of_env[run.seed] = value
+    episodes = {run.episodes for _, run in runs}
+    if wanted == "evaluation":
+        numbers = " or ".join(sorted({str(each) for each in episodes}, key=lambda each: (len(each), each)))
+        score_is = f"mean return of the final evaluation ({numbers} episodes)"
+    else:
+        score_is = "mean return of the last training episodes (there is no final evaluation)"
+    for label, by_env in table.items():
+        if not by_env:
+            why = f"; {left_out[0]}" if left_out else ""
+            raise BadInput(f"{label} has no run that can be compared{why}")
+    return ScoreTable(table, score_is, left_out, notes)
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run at `folder`, or those in it or in the experiment folders in it."""
+    if (folder / "run.json").exists():
+        return [folder]
+    runs = runs_in(folder) or [run for each in sorted(folder.glob("*/")) for run in runs_in(each)]
+    if not runs:
+        raise BadInput(f"{folder} holds no runs: expected {folder}/<run>/run.json; see `ls results/`")
+    return runs
+
+
+def _finished(folder: Path, left_out: list[str]) -> Iterator[RunScore]:
+    for run in runs_below(folder):
+        try:
+            record, settings = read_record(run), read_settings(run)
+        except DrlError as error:
+            left_out.append(f"{run}: {error}")
+            continue
+        if record.get("status") != "finished":
+            error = f" ({record['error']!s:.100})" if "error" in record else ""
+            left_out.append(f"{run}: {record.get('status', 'unfinished')}{error}")
+            continue
+        yield _score_of(run, record, settings)
+
+
+def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
+    evaluation = record.get("final_evaluation")
+    evaluation = evaluation if isinstance(evaluation, dict) else {}
+    score, episodes = evaluation.get("mean_return"), evaluation.get("episodes")
+    score = float(score) if isinstance(score, int | float) and math.isfinite(score) else None
+    extras = [*(settings.get("env_kwargs") or []), *(settings.get("wrappers") or [])]
+    env = str(settings.get("env")) + (f" ({', '.join(map(str, extras))})" if extras else "")
+    unit = "episodes" if settings.get("num_episodes") else "env_steps"
+    budget = settings.get("num_episodes") or settings.get("total_timesteps") or 100_000
+    used = record.get(unit)
+    ended = isinstance(used, int) and isinstance(budget, int) and used < budget
+    words = unit.removeprefix("env_")
+    return RunScore(
+        folder=run,
+        env=env,
+        seed=int(record.get("seed", 0)),
+        evaluation=score,
+        episodes=episodes if isinstance(episodes, int) else None,
+        budget=f"{budget:,} {words}",
+        early=f"it ended after {used:,} of {budget:,} {words}" if ended else None,
+        algorithm=str(settings.get("algorithm")),
+        settings=json.dumps(
+            {name: value for name, value in learning_settings(run).items() if name not in BUDGETS},
+            sort_keys=True,
+            default=str,
+        ),
+    )
+
+
+def _labels(found: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Path, str]:
+    """As given; or for folders named ENV_ALGORITHM by default the algorithm, so that those of several environments
+    belong together; or the folders' names."""
+    if labels:
+        if len(labels) != len(found):
+            raise BadInput(f"--labels has {len(labels)} names for {len(found)} folders; expected one for each")
+        return dict(zip(found, labels, strict=True))
+    algorithms = {folder: _default_name(folder, runs) for folder, runs in found.items()}
+    covered = [(name, run.env) for folder, name in algorithms.items() for run in found[folder][:1]]
+    if all(algorithms.values()) and len(set(covered)) == len(covered):
+        return {folder: str(name) for folder, name in algorithms.items()}
+    names = distinct_names([folder.resolve() for folder in found])
+    return {folder: names[folder.resolve()] for folder in found}
+
+
+def _default_name(folder: Path, runs: Sequence[RunScore]) -> str | None:
+    """The algorithm, if the folder has the name that `drl train` gives it."""
+    algorithms = {run.algorithm for run in runs}
+    if len(algorithms) != 1:
+        return None
+    (algorithm,) = algorithms
+    return algorithm if folder.resolve().name.endswith(f"_{algorithm}") else None
+
+
+def _score_kind(score: str, runs: Sequence[RunScore]) -> str:
+    if score not in SCORES:
+        raise BadInput(f"--score is {score!r:.80}; expected one of {', '.join(SCORES)}")
+    if score != "auto":
+        return score
+    return "evaluation" if not runs or any(run.evaluation is not None for run in runs) else "training"
+
+
+def _training_score(run: RunScore) -> float | None:
+    rows = read_metrics(run.folder / "metrics.jsonl")
+    value = rows[-1].get("recent/mean_ep_return") if rows else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+Labeled = list[tuple[str, RunScore]]
+
+
+def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[str]) -> Labeled:
+    """In each environment the runs with the commonest budget; with `mixed`, all, which is noted."""
+    kept: Labeled = []
+    for env in dict.fromkeys(run.env for _, run in runs):
+        here = [(label, run) for label, run in runs if run.env == env]
+        budgets = Counter(run.budget for _, run in here)
+        early = [run for _, run in here if run.early is not None]
+        if mixed:
+            kept += here
+            if len(budgets) > 1 or early:
+                notes.append(f"budgets on {env} are mixed: {', '.join(budgets)}; {len(early)} ended early")
+            continue
+        usual = max(budgets, key=lambda budget: (budgets[budget], budget))
+        for label, run in here:
+            if reason := run.early or (None if run.budget == usual else f"its budget is {run.budget}, not {usual}"):
+                left_out.append(f"{run.folder}: {reason}; --mixed-budgets takes it all the same")
+            else:
+                kept.append((label, run))
+    return kept
+
+
+def _check_settings(runs: Labeled) -> None:
+    """Runs of one label in one environment must be repetitions."""
+    groups: dict[tuple[str, str], RunScore] = {}
+    for label, run in runs:
+        other = groups.setdefault((label, run.env), run)
+        if run.settings != other.settings:
+            own, first = json.loads(run.settings), json.loads(other.settings)
+            names = [name for name in {**own, **first} if own.get(name) != first.get(name)]
+            raise BadInput(
+                f"{label} has runs with different settings on {run.env} ({', '.join(names[:4])}): {other.folder} and "
+                f"{run.folder}; give them as folders of their own"
+            )
