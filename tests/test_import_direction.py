@@ -24,7 +24,8 @@ ALLOWED = SIBLINGS | {
     "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster"},
+    "analysis": {*SIBLINGS, "trainer", "experiment"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "analysis", "cluster"},
 }
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ def all_against_all(contestants: Mapping[str, Contestant], draws: int = DRAWS, s
     level = tests.LEVEL / max(len(pairs), 1)
     found = [_versus(names, [contestants[name] for name in names], level, draws, seed) for names in pairs]
     adjusted = holm([each.p_value for each in found])
-    return [Versus(**vars(each) | {"p_value": p_value}) for each, p_value in zip(found, adjusted, strict=True)]
+    return [replace(each, p_value=p_value) for each, p_value in zip(found, adjusted, strict=True)]
 
 
 def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, draws: int, seed: int) -> Versus:

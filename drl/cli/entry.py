@@ -34,6 +34,11 @@ COMMANDS = {
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds would tell: drl compare A/ B/"),
+    "reproduce": (
+        "drl.cli.reproduce",
+        "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
+    ),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),

@@ -7,10 +7,12 @@ one with the most seeds is its stored result.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from drl.core.errors import UnusableFile
@@ -22,7 +24,7 @@ from drl.experiment.presets import list_presets, load_preset
 RECORDS = Path(__file__).parent / "records" / "measured.yaml"
 PUBLISHED = RECORDS.with_name("published.yaml")
 HEADER = (
-    "# Measurements; what is not known is left out. Written by `drl reproduce --record` and `learning.py --record`.\n"
+    "# Measurements; what is not known is left out. `drl reproduce --record` and `learning.py --record` write them.\n"
 )
 REPRODUCE = "drl reproduce"  # the provenance of its records
 PASS, FAIL, UNDECIDED = "PASS", "FAIL", "UNDECIDED"
@@ -45,7 +47,7 @@ class Record:
     settings: str  # `settings_digest` of the preset that was measured
     provenance: str  # what measured it: drl reproduce, or a script of benchmarks/
     changes: PlainDict = field(default_factory=dict)  # settings that differ from the preset's: a smaller budget
-    std: float | None = None  # over the seeds
+    std: float | None = None  # over the seeds, divided by their number
     episodes: int | None = None  # evaluation episodes per seed
     minutes: float | None = None  # wall time of a run; of all of them if they were one program
     cpu_minutes: float | None = None  # the same in CPU time
@@ -73,6 +75,20 @@ def settings_digest(algorithm: str, env: str) -> str:
     """Changes whenever a setting of the preset does."""
     content = json.dumps(load_preset(algorithm, env), sort_keys=True)
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:12]}"  # the prefix: 1234e5678 would be a number
+
+
+def score_summary(scores: Mapping[int, float]) -> PlainDict:
+    """What a record says of the scores by seed, as numbers that are shown.
+
+    >>> score_summary({7: 1.0, 8: 2.0})
+    {'seeds': 2, 'first_seed': 7, 'mean': 1.5, 'worst': 1.0, 'std': 0.5, 'scores': {7: 1.0, 8: 2.0}}
+    """
+    values = np.array(list(scores.values()))
+    digits = 1 if abs(values.mean()) >= 10 else 3
+    numbers: PlainDict = {"seeds": len(values), "first_seed": min(scores)}
+    numbers |= {"mean": round(float(values.mean()), digits), "worst": round(float(values.min()), digits)}
+    std = round(float(values.std()), digits) if len(values) > 1 else None
+    return numbers | {"std": std, "scores": {seed: float(score) for seed, score in scores.items()}}
 
 
 def all_records(path: Path | None = None) -> list[Record]:
