@@ -1,10 +1,9 @@
 """Normalization: scores of different environments on one scale, and words that say which."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import Array
@@ -70,8 +69,8 @@ def _from_file(path: str, envs: Sequence[str]) -> Normalization:
     low, high = dict[str, float](), dict[str, float]()
     for env in envs:
         ends = content.get(env)
-        right = isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends)
-        if not right or not np.isfinite(ends).all() or ends[0] >= ends[1]:
+        plain = isinstance(ends, list) and all(type(end) in (int, float) and math.isfinite(end) for end in ends)
+        if not isinstance(ends, list) or not plain or len(ends) != 2 or ends[0] >= ends[1]:
             raise BadInput(f"{path} has {env}: {ends!r:.80}; expected two numbers, the lower one first: [0, 500]")
         low[env], high[env] = float(ends[0]), float(ends[1])
     return Normalization(f"by {path}: {_scale(envs, low, high)}", low, high, 1.0)

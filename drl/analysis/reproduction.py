@@ -75,7 +75,7 @@ class Answer:
             return f"{said}; there is no stored result of these settings to compare with (--record keeps this one)"
         said += f", stored: {stored.mean:g} with {_seeds(stored.seeds)} ({stored.provenance}); "
         said += f"difference {judged.difference:+.4g}, 95 % interval {judged.low:+.4g} to {judged.high:+.4g}, "
-        said += f"margin {judged.margin:.4g} ({judged.margin_is})"
+        said += f"margin {judged.margin:.4g}"
         if self.verdict != UNDECIDED:
             return said
         if judged.more_seeds is None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drl.analysis.reference_scores import read_references
+from drl.core.specs import Array
 from drl.experiment.preset_records import FAIL, PASS, UNDECIDED, Record
 from drl.tracking.curves import t_975
 
-MARGIN = 0.1  # of the distance between a random policy and the stored result
-MOST_SEEDS = 1000
+MARGIN = 0.1  # of the stored result
+MOST_SEEDS = 1000  # that are advised
 
 
 @dataclass(frozen=True)
@@ -28,32 +28,27 @@ class Judgement:
     low: float  # ends of its 95 % interval
     high: float
     margin: float
-    margin_is: str
     more_seeds: int | None  # that would decide, if means and spread stay; None: decided, or no number of them
 
 
 def judge(stored: Record, scores: Sequence[float]) -> Judgement:
     """Compare the scores of new seeds with a stored result."""
-    margin, margin_is = margin_of(stored)
+    margin = margin_of(stored)
     new, count = np.asarray(scores, float), stored.seeds
     difference = float(new.mean()) - stored.mean
     variance = _pooled_variance(stored, new)
     low, high = _interval(difference, variance, count, len(new))
     verdict, more = _verdict(low, high, margin), None
-    if verdict == UNDECIDED and math.isfinite(variance):
+    if verdict == UNDECIDED:
         ahead = range(1, MOST_SEEDS + 1)
         ends = ((seeds, _interval(difference, variance, count, len(new) + seeds)) for seeds in ahead)
         more = next((seeds for seeds, each in ends if _verdict(*each, margin) != UNDECIDED), None)
-    return Judgement(verdict, difference, low, high, margin, margin_is, more)
+    return Judgement(verdict, difference, low, high, margin, more)
 
 
-def margin_of(stored: Record) -> tuple[float, str]:
-    """A tenth of what was learned: of the way from a random policy to the stored result."""
-    reference = read_references().get(stored.env)
-    if reference is None:
-        return MARGIN * abs(stored.mean), f"{MARGIN:.0%} of the stored result"
-    start = float(reference["random"])
-    return MARGIN * abs(stored.mean - start), f"{MARGIN:.0%} of the way from a random policy ({start:g}) to it"
+def margin_of(stored: Record) -> float:
+    """A tenth of the stored result, or the standard deviation of its seeds if that is more."""
+    return max(MARGIN * abs(stored.mean), math.sqrt(stored_variance(stored) or 0.0))
 
 
 def _verdict(low: float, high: float, margin: float) -> str:
@@ -70,20 +65,23 @@ def _interval(difference: float, variance: float, stored: int, new: int) -> tupl
     return difference - half, difference + half
 
 
-def _pooled_variance(stored: Record, new: np.ndarray) -> float:
-    """Of both, as if they had one: by hypothesis they do, and few new seeds that happen to be equal prove nothing.
-
-    Where the stored spread was not kept, it is that of the new seeds, or more if the stored worst seed implies more.
-    """
-    count, own = stored.seeds, float(new.var(ddof=1)) if len(new) > 1 else 0.0
-    if count + len(new) < 3:
-        return math.inf
+def stored_variance(stored: Record) -> float | None:
+    """Of the scores over seeds; None for a single seed. Where no spread was kept, the least that a seed as bad as the
+    worst implies: all others are equal."""
+    count = stored.seeds
+    if count == 1:
+        return None
     if stored.scores is not None:
-        known = np.array(list(stored.scores.values()))
-        spread = float(known.var(ddof=1)) if count > 1 else own
-    elif stored.std is not None and count > 1:
-        spread = stored.std**2 * count / (count - 1)
-    else:
-        # One seed at the worst and all others equal, which is the least variance with this mean.
-        spread = max(own, count * ((stored.mean - stored.worst) / (count - 1)) ** 2) if count > 1 else own
-    return ((count - 1) * spread + (len(new) - 1) * own) / (count + len(new) - 2)
+        return float(np.var(list(stored.scores.values()), ddof=1))
+    if stored.std is not None:
+        return stored.std**2 * count / (count - 1)
+    return count * ((stored.mean - stored.worst) / (count - 1)) ** 2
+
+
+def _pooled_variance(stored: Record, new: Array) -> float:
+    """Of both, as if they had one: by hypothesis they do, and few new seeds that happen to be equal prove nothing."""
+    own = float(new.var(ddof=1)) if len(new) > 1 else 0.0
+    spread = stored_variance(stored) or 0.0
+    if stored.scores is None and stored.std is None:
+        spread = max(spread, own)  # it is only known to be at least that
+    return ((stored.seeds - 1) * spread + (len(new) - 1) * own) / max(stored.seeds + len(new) - 2, 1)

@@ -99,8 +99,8 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[RunScore]:
             left_out.append(f"{run}: {error}")
             continue
         if record.get("status") != "finished":
-            error = f" ({record['error']!s:.100})" if "error" in record else ""
-            left_out.append(f"{run}: {record.get('status', 'unfinished')}{error}")
+            why = f" ({record['error']!s:.100})" if "error" in record else ""
+            left_out.append(f"{run}: {record.get('status', 'unfinished')}{why}")
             continue
         yield _score_of(run, record, settings)
 

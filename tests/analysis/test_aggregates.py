@@ -1,3 +1,4 @@
+# ruff: noqa: NPY002 (rliable draws with the legacy generator)
 """Aggregates, profiles and intervals agree with rliable and with closed forms."""
 
 import numpy as np
