@@ -93,7 +93,7 @@ def compare(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Compar
     else:
         notes.append("no optimality gap: no target is known for this environment")
     every = np.concatenate([each.scores.ravel() for each in contestants.values()])
-    thresholds = np.linspace(every.min(), every.max(), PROFILE_POINTS)
+    thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), PROFILE_POINTS)
     estimates, profiles = dict[str, dict[str, Estimate]](), dict[str, Profile]()
     for label, each in contestants.items():
         drawn = draw_runs(np.random.default_rng(seed), *each.scores.shape)

@@ -69,7 +69,8 @@ class Versus:
             said += f"; {ahead} scores higher more often, but has the lower mean"
         if self.seeds_needed is None:
             return f"{said}; even {tests.MOST_SEEDS:,} seeds each would hardly decide"
-        return f"{said}; about {self.seeds_needed} seeds each would decide"
+        condition = ", if its mean does not stay the lower one" if self.contradictory else ""
+        return f"{said}; about {self.seeds_needed} seeds each would decide{condition}"
 
 
 def all_against_all(contestants: Mapping[str, Contestant], draws: int = DRAWS, seed: int = 0) -> list[Versus]:
