@@ -3,6 +3,7 @@
 from drl.analysis.comparison import Comparison
 from drl.analysis.resampling import DRAWS, Estimate
 from drl.analysis.versus import Versus
+from drl.core.errors import printable
 
 
 def comparison_lines(result: Comparison) -> list[str]:
@@ -26,11 +27,11 @@ def comparison_lines(result: Comparison) -> list[str]:
         rows = [[env, *(f"{of_env[env]:.4g}" for of_env in result.returns.values())] for env in result.envs]
         lines += ["", *_columns([["mean return", *result.returns], *rows])]
     if result.pairs:
-        lines += ["", *(f"{pair.sentence()}\n  {_how(pair)}" for pair in result.pairs)]
+        lines += ["", *(line for pair in result.pairs for line in (pair.sentence(), f"  {_how(pair)}"))]
     if len(result.pairs) > 1:
         lines.append(f"p values are adjusted for {len(result.pairs)} pairs (Holm)")
     lines += [f"note: {note}" for note in result.notes] + [f"left out: {each}" for each in result.left_out]
-    return lines
+    return [printable(line) for line in lines]  # settings and names may come from anyone
 
 
 def _how(pair: Versus) -> str:

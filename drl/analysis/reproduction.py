@@ -118,12 +118,13 @@ def reproduce(
     default that of the stored result."""
     experiment = _experiment(preset, engine, results_dir)
     earlier = [each for each in all_records(answers_file(results_dir)) if each.preset == (preset.algorithm, preset.env)]
-    carried = _carried(earlier, experiment)
+    compared = set() if preset.stored is None else preset.stored.all_seeds
+    carried = {seed: score for seed, score in _carried(earlier, experiment).items() if seed not in compared}
     used = set().union(*(record.all_seeds for record in earlier))
     folder = Path(experiment.run.results_dir) / str(experiment.run.name)
     there = {seed: run for seed, run in _runs(folder, experiment).items() if seed not in used}
     if carried:
-        say(f"{preset.name}: {_seeds(len(carried))} of an earlier, undecided answer count as well")
+        say(f"{preset.name}: goes on from an undecided answer of {_seeds(len(carried))}")
     scores, minutes, steps = dict[int, float](), list[float](), 0
     for seed in _chosen(preset, there, used, _all_seeds(folder), seeds):
         run = _trained(experiment, seed, there.get(seed), deadline)

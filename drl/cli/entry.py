@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from drl import __version__
-from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
+from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean, printable
 
 T = TypeVar("T")
 MOST_LETTERS = 1000  # of an error message
@@ -115,7 +115,7 @@ def _one_line(text: str) -> str:
     """`text` in one line, cut short, without control characters, which could move the cursor."""
     text = " ".join(text.splitlines())
     text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return printable(text)
 
 
 def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:

@@ -1,6 +1,7 @@
 """`drl reproduce PRESET`: train a preset with fresh seeds and compare with its stored result. `--all`: many of them."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     from drl.analysis.reproduction_queue import reproduce_all
     from drl.experiment.session import say
 
-    results_dir, verdicts = Path(flags.results_dir), list[str]()
+    results_dir, verdicts = Path(flags.results_dir), dict[str, str]()  # by preset, the last one
     if flags.all:
         assert flags.minutes is not None
         answers = reproduce_all(flags.seeds, flags.minutes, results_dir, engine=flags.engine, say=say)
@@ -53,12 +54,13 @@ def main(arguments: list[str]) -> int:
         answers = iter([] if one is None else [one])
     for answer in answers:
         say(answer.sentence())
-        verdicts.append(answer.verdict)
+        verdicts[answer.preset.name] = answer.verdict
         if flags.record:
             keep_record(answer.record)
     if flags.all:
-        say(f"{len(verdicts)} answers: {', '.join(f'{verdicts.count(each)} {each}' for each in EXIT_CODES)}")
-    return max((EXIT_CODES[each] for each in verdicts), key=SEVERITY.index, default=EXIT_CODES[UNDECIDED])
+        counts = Counter(verdicts.values())
+        say(f"{len(verdicts)} presets: {', '.join(f'{counts[each]} {each}' for each in EXIT_CODES)}")
+    return max((EXIT_CODES[each] for each in verdicts.values()), key=SEVERITY.index, default=EXIT_CODES[UNDECIDED])
 
 
 def _check(flags: Flags) -> None:
