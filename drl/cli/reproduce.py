@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
             keep_record(answer.record)
     if flags.all:
         counts = Counter(verdicts.values())
-        say(f"{len(verdicts)} presets: {', '.join(f'{counts[each]} {each}' for each in EXIT_CODES)}")
+        say(f"presets: {', '.join(f'{counts[each]} {each}' for each in EXIT_CODES)}")
     return max((EXIT_CODES[each] for each in verdicts.values()), key=SEVERITY.index, default=EXIT_CODES[UNDECIDED])
 
 

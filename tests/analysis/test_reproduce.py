@@ -229,7 +229,7 @@ def test_all_answers_what_it_can(many, capsys):
         ["PASS:", "ppo/Acrobot-v1"],
     ]
     assert any(line.startswith("ppo/Pendulum-v1: left out: ") and "no_setting" in line for line in lines)
-    assert lines[-1] == "2 presets: 2 PASS, 0 FAIL, 0 UNDECIDED"
+    assert lines[-1] == "presets: 2 PASS, 0 FAIL, 0 UNDECIDED"
 
 
 @pytest.mark.parametrize(("stored", "code"), [(400.0, 1), (5.0, 7)])
