@@ -97,11 +97,6 @@ def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]
     return [results[f"seed {seed}"] for seed in seeds]
 
 
-def decimals(mean: float) -> int:
-    """Digits after the point that a score is given with."""
-    return 1 if abs(mean) >= 10 else 3
-
-
 def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[str, float]]) -> None:
     """Keep the result in the file of `--record`."""
     import drl
@@ -136,7 +131,7 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
 
 
 def main() -> None:
-    from drl.experiment.preset_records import RECORDS
+    from drl.experiment.preset_records import RECORDS, decimals
     from drl.experiment.presets import preset_path
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -13,7 +13,7 @@ TEXT = """# The zoo: tuned settings and what they reach
 
 - **score** is the mean return of evaluation episodes without exploration, 100 per seed unless the command below says
   otherwise; ± is the standard deviation over seeds, where it was kept. No choice was based on the seeds of a
-  command with `--first-seed`.
+  command with `--first-seed`, or on those of `drl reproduce`.
 - **not run here**: nothing was measured; the settings are published ones or those of a similar environment.
 - **steps** are environment steps. "A of B": measured with a smaller budget than the preset's.
 - **time** is that of one run, or of all seeds in one program ("for all"), on one or two shared cores.

@@ -67,7 +67,10 @@ class Comparison:
                 for label, each in self.aggregates.items()
             },
             "thresholds": self.thresholds.tolist(),
-            "profiles": {label: each.share.tolist() for label, each in self.profiles.items()},
+            "profiles": {
+                label: {name: None if ends is None else ends.tolist() for name, ends in each._asdict().items()}
+                for label, each in self.profiles.items()
+            },
             "pairs": versus,
             "left_out": self.left_out,
             "notes": self.notes,

@@ -24,14 +24,13 @@ class LabelTest(NamedTuple):
 
     p_value: float
     spread: float  # standard deviation of the probability of improvement over the shuffles
-    paired: bool
 
 
 def label_test(first: Array, second: Array, paired: bool, rng: np.random.Generator) -> LabelTest:
     """Scores are [runs, envs]; pairs are in the same row."""
     observed, shuffled = (_pairwise if paired else _pooled)(first, second, rng)
     extreme = np.abs(shuffled - 0.5) >= abs(observed - 0.5) - 1e-9
-    return LabelTest(float(extreme.mean()), float(np.sqrt(np.square(shuffled - 0.5).mean())), paired)
+    return LabelTest(float(extreme.mean()), float(np.sqrt(np.square(shuffled - 0.5).mean())))
 
 
 def smallest_p(runs: tuple[int, int], envs: int, paired: bool) -> float:

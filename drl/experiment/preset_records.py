@@ -77,6 +77,11 @@ def settings_digest(algorithm: str, env: str) -> str:
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:12]}"  # the prefix: 1234e5678 would be a number
 
 
+def decimals(mean: float) -> int:
+    """Digits after the point that a score is given with."""
+    return 1 if abs(mean) >= 10 else 3
+
+
 def score_summary(scores: Mapping[int, float]) -> PlainDict:
     """What a record says of the scores by seed, as numbers that are shown.
 
@@ -84,7 +89,7 @@ def score_summary(scores: Mapping[int, float]) -> PlainDict:
     {'seeds': 2, 'first_seed': 7, 'mean': 1.5, 'worst': 1.0, 'std': 0.5, 'scores': {7: 1.0, 8: 2.0}}
     """
     values = np.array(list(scores.values()))
-    digits = 1 if abs(values.mean()) >= 10 else 3
+    digits = decimals(values.mean())
     numbers: PlainDict = {"seeds": len(values), "first_seed": min(scores)}
     numbers |= {"mean": round(float(values.mean()), digits), "worst": round(float(values.min()), digits)}
     std = round(float(values.std()), digits) if len(values) > 1 else None
@@ -113,7 +118,8 @@ def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
 
 def keep_record(record: Record, path: Path | None = None) -> None:
     """Add the record to a file. One of a script takes the place of earlier ones of the same preset that scripts made;
-    one of a reproduction replaces only an undecided one, whose seeds it includes."""
+    one of a reproduction replaces only an undecided one, whose seeds it includes. Both replace those of other settings,
+    which say nothing about the preset as it is."""
     path = path or RECORDS
     records = [other for other in all_records(path) if not _replaces(record, other)] + [record]
     entries = [asdict(each) for each in sorted(records, key=lambda each: each.preset)]
@@ -125,6 +131,8 @@ def keep_record(record: Record, path: Path | None = None) -> None:
 def _replaces(new: Record, old: Record) -> bool:
     if new.preset != old.preset:
         return False
+    if new.settings != old.settings:
+        return True
     if new.provenance != REPRODUCE:
         return old.provenance != REPRODUCE
     return old.verdict == UNDECIDED and old.all_seeds <= new.all_seeds

@@ -46,6 +46,8 @@ def test_the_better_one_wins(results, capsys):
     assert found["pairs"][0]["winner"] == "A"
     assert found["aggregates"]["A"]["mean"]["value"] == 125.0
     assert found["aggregates"]["B"]["optimality gap"]["value"] == 500 - 35
+    assert found["profiles"]["A"]["share"][0] == 1.0
+    assert found["profiles"]["A"]["low"][-1] == 0.0
     assert found["runs"]["B"]["CartPole-v1"][2] == {"seed": 2, "score": 30.0}
     assert "performance profile" in (results / "x.svg").read_text()
 

@@ -126,6 +126,9 @@ def test_several_records_of_a_preset(tmp_path):
         assert all_records(path) == expected
     assert read_records(path) == {first.preset: passed}
     assert passed.all_seeds == {7, 8, 9}
+    of_now = record(provenance=REPRODUCE, verdict=PASS, settings="sha256:1", **score_summary({11: 1.0}))
+    preset_records.keep_record(of_now, path)
+    assert all_records(path) == [of_now]
 
 
 def test_a_file_that_is_none_of_records(tmp_path):
