@@ -81,11 +81,11 @@ def compare(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Compar
     """Compare the algorithms of a table over the environments that all of them have. The answer depends on nothing but
     the scores: the draws come from `seed`."""
     labels, notes = list(table.scores), list(table.notes)
-    envs = [env for env in table.scores[labels[0]] if all(env in table.scores[label] for label in labels)]
+    envs = sorted(set.intersection(*(set(by_env) for by_env in table.scores.values())))
     if not envs:
         had = "; ".join(f"{label}: {', '.join(by_env)}" for label, by_env in table.scores.items())
         raise BadInput(f"the algorithms share no environment ({had}); nothing can be compared")
-    others = dict.fromkeys(env for by_env in table.scores.values() for env in by_env if env not in envs)
+    others = sorted({env for by_env in table.scores.values() for env in by_env} - set(envs))
     notes += [f"{env} is left out: not every algorithm has it" for env in others]
     pooled = {env: [s for label in labels for s in table.scores[label][env].values()] for env in envs}
     normalization = choose_normalization(normalize, pooled)
@@ -133,8 +133,8 @@ def _contestant(
         preferred = sorted(scores[env], key=lambda seed: (not all(seed in scores[other] for other in envs), seed))
         seeds.append(tuple(sorted(preferred[:runs])))
         if unused := sorted(preferred[runs:]):
-            notes.append(f"{label}: seeds {', '.join(map(str, unused))} of {env} are left out, so that every "
-                         f"environment has {runs} runs")  # fmt: skip
+            listed = ", ".join(map(str, unused))
+            notes.append(f"{label}: seeds {listed} of {env} are left out, so that every environment has {runs} runs")
     columns = [
         normalization(env, np.array([scores[env][seed] for seed in of_env]))
         for env, of_env in zip(envs, seeds, strict=True)

@@ -24,7 +24,7 @@ class RunScore(NamedTuple):
     folder: Path
     env: str
     seed: int
-    evaluation: float | None  # mean return of the final evaluation
+    score: float | None  # mean return of the final evaluation
     episodes: int | None  # of it
     budget: str
     early: str | None  # how it ended before its budget
@@ -46,39 +46,23 @@ def read_scores(
     given: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
 ) -> ScoreTable:
     """Each of the folders holds the runs of one algorithm; folders with the same label belong together."""
-    left_out: list[str] = []
+    left_out, notes = list[str](), list[str]()
     found = {folder: list(_finished(folder, left_out)) for folder in given}
     names = _labels(found, labels)
     runs = [(names[folder], run) for folder, each in found.items() for run in each]
-    wanted = _score_kind(score, [run for _, run in runs])
-    values = {run.folder: run.evaluation if wanted == "evaluation" else _training_score(run) for _, run in runs}
-    for _, run in runs:
-        if values[run.folder] is None:
-            left_out.append(f"{run.folder}: it has no {wanted} score")
-    runs = [(label, run) for label, run in runs if values[run.folder] is not None]
-    notes = list[str]()
-    runs = _of_one_budget(runs, mixed_budgets, left_out, notes)
+    kind = _score_kind(score, runs)
+    runs = _of_one_budget(_with_scores(runs, kind, left_out), mixed_budgets, left_out, notes)
     _check_settings(runs)
-    table: dict[str, dict[str, dict[int, float]]] = {names[folder]: {} for folder in given}
-    for label, run in sorted(runs, key=lambda each: each[1].folder.name, reverse=True):  # the newest counts
-        of_env = table[label].setdefault(run.env, {})
-        if run.seed in of_env:
-            left_out.append(f"{run.folder}: {label} has a newer run with seed {run.seed} on {run.env}")
-            continue
-        value = values[run.folder]
-        assert value is not None
-        of_env[run.seed] = value
-    episodes = {run.episodes for _, run in runs}
-    if wanted == "evaluation":
-        numbers = " or ".join(sorted({str(each) for each in episodes}, key=lambda each: (len(each), each)))
-        score_is = f"mean return of the final evaluation ({numbers} episodes)"
-    else:
-        score_is = "mean return of the last training episodes (there is no final evaluation)"
-    for label, by_env in table.items():
-        if not by_env:
+    table = _tabulated(runs, left_out)
+    for label in names.values():
+        if label not in table:
             why = f"; {left_out[0]}" if left_out else ""
             raise BadInput(f"{label} has no run that can be compared{why}")
-    return ScoreTable(table, score_is, left_out, notes)
+    words = "mean return of the last training episodes, not of an evaluation"
+    if kind == "evaluation":
+        episodes = sorted({run.episodes or 0 for _, run in runs})
+        words = f"mean return of the final evaluation ({' or '.join(map(str, episodes))} episodes)"
+    return ScoreTable({label: table[label] for label in dict.fromkeys(names.values())}, words, left_out, notes)
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -121,7 +105,7 @@ def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
         folder=run,
         env=env,
         seed=int(record.get("seed", 0)),
-        evaluation=score,
+        score=score,
         episodes=episodes if isinstance(episodes, int) else None,
         budget=f"{budget:,} {words}",
         early=f"it ended after {used:,} of {budget:,} {words}" if ended else None,
@@ -158,21 +142,43 @@ def _default_name(folder: Path, runs: Sequence[RunScore]) -> str | None:
     return algorithm if folder.resolve().name.endswith(f"_{algorithm}") else None
 
 
-def _score_kind(score: str, runs: Sequence[RunScore]) -> str:
+Labeled = list[tuple[str, RunScore]]
+
+
+def _score_kind(score: str, runs: Labeled) -> str:
     if score not in SCORES:
         raise BadInput(f"--score is {score!r:.80}; expected one of {', '.join(SCORES)}")
     if score != "auto":
         return score
-    return "evaluation" if not runs or any(run.evaluation is not None for run in runs) else "training"
+    return "evaluation" if not runs or any(run.score is not None for _, run in runs) else "training"
 
 
-def _training_score(run: RunScore) -> float | None:
-    rows = read_metrics(run.folder / "metrics.jsonl")
+def _with_scores(runs: Labeled, kind: str, left_out: list[str]) -> Labeled:
+    """Those that have a score of this kind."""
+    if kind == "training":
+        runs = [(label, run._replace(score=_training_score(run.folder))) for label, run in runs]
+    left_out += [f"{run.folder}: it has no {kind} score" for _, run in runs if run.score is None]
+    return [(label, run) for label, run in runs if run.score is not None]
+
+
+def _training_score(folder: Path) -> float | None:
+    rows = read_metrics(folder / "metrics.jsonl")
     value = rows[-1].get("recent/mean_ep_return") if rows else None
     return float(value) if isinstance(value, int | float) else None
 
 
-Labeled = list[tuple[str, RunScore]]
+def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[int, float]]]:
+    """Label → environment → seed → score; of two runs with one seed the newer counts."""
+    table: dict[str, dict[str, dict[int, float]]] = {}
+    newest_first = sorted(runs, key=lambda each: each[1].folder.name, reverse=True)
+    for label, run in newest_first:
+        scores = table.setdefault(label, {}).setdefault(run.env, {})
+        if run.seed in scores:
+            left_out.append(f"{run.folder}: {label} has a newer run with seed {run.seed} on {run.env}")
+        else:
+            assert run.score is not None
+            scores[run.seed] = run.score
+    return table
 
 
 def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[str]) -> Labeled:

@@ -103,7 +103,7 @@ def test_mixed_budgets_need_to_be_asked_for(results):
     with pytest.raises(BadInput, match=r"C has no run that can be compared.*its budget is 5,000 steps"):
         read_scores(folders(results, "A", "C"))
     table = read_scores(folders(results, "A", "C"), mixed_budgets=True)
-    assert list(table.scores["C"]["CartPole-v1"].values()) == [3.0, 2.0, 1.0]
+    assert table.scores["C"]["CartPole-v1"] == {0: 1.0, 1: 2.0, 2: 3.0}
     assert "budgets on CartPole-v1 are mixed: 1,000 steps, 5,000 steps" in table.notes[0]
 
 
@@ -138,9 +138,9 @@ def test_default_folders_of_several_environments_belong_together(tmp_path):
     given = [tmp_path / f"{env}_{algorithm}" for algorithm in ("ppo", "dqn") for env in ("CartPole-v1", "Acrobot-v1")]
     result = compare(read_scores(given))
     assert list(result.contestants) == ["ppo", "dqn"]
-    assert result.envs == ["CartPole-v1", "Acrobot-v1"]
+    assert result.envs == ["Acrobot-v1", "CartPole-v1"]
     assert "Acrobot-v1 -499.1 … -100 (threshold)" in result.normalization.words
-    column = result.contestants["ppo"].scores[:, 1]
+    column = result.contestants["ppo"].scores[:, 0]
     np.testing.assert_allclose(column, (np.array([-90, -80, -95, -85]) + 499.1) / 399.1)
     same = read_scores([tmp_path / "CartPole-v1_ppo", tmp_path / "Acrobot-v1_dqn"], labels=("x", "x"))
     assert {env: len(scores) for env, scores in same.scores["x"].items()} == {"CartPole-v1": 4, "Acrobot-v1": 4}
