@@ -71,7 +71,7 @@ def shown(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without control characters, which could move the cursor of a terminal.
+    r"""A text without control characters, which could move the cursor of a terminal.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
