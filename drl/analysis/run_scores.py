@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drl.core.errors import BadInput, DrlError
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict, PlainValue
 from drl.experiment.run_folder import read_record, read_settings, runs_in
 from drl.tracking.files import read_metrics
 from drl.tracking.run_groups import distinct_names, learning_settings
@@ -85,8 +85,14 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[RunScore]:
         if record.get("status") != "finished":
             why = f" ({record['error']!s:.100})" if "error" in record else ""
             left_out.append(f"{run}: {record.get('status', 'unfinished')}{why}")
-            continue
-        yield _score_of(run, record, settings)
+        elif not isinstance(_budget(settings), int):
+            left_out.append(f"{run}: its budget is {_budget(settings)!r:.80}, which is no number")
+        else:
+            yield _score_of(run, record, settings)
+
+
+def _budget(settings: PlainDict) -> PlainValue:
+    return settings.get("num_episodes") or settings.get("total_timesteps") or 100_000
 
 
 def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
@@ -94,12 +100,12 @@ def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
     evaluation = evaluation if isinstance(evaluation, dict) else {}
     score, episodes = evaluation.get("mean_return"), evaluation.get("episodes")
     score = float(score) if isinstance(score, int | float) and math.isfinite(score) else None
-    extras = [*(settings.get("env_kwargs") or []), *(settings.get("wrappers") or [])]
+    lists = [settings.get(name) for name in ("env_kwargs", "wrappers")]
+    extras = [each for items in lists if isinstance(items, list) for each in items]
     env = str(settings.get("env")) + (f" ({', '.join(map(str, extras))})" if extras else "")
     unit = "episodes" if settings.get("num_episodes") else "env_steps"
-    budget = settings.get("num_episodes") or settings.get("total_timesteps") or 100_000
-    used = record.get(unit)
-    ended = isinstance(used, int) and isinstance(budget, int) and used < budget
+    budget, used = _budget(settings), record.get(unit)
+    ended = isinstance(used, int) and used < budget
     words = unit.removeprefix("env_")
     return RunScore(
         folder=run,

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from drl.analysis.comparison import compare
+from drl.analysis.comparison_text import comparison_lines
 from drl.analysis.reference_scores import choose_normalization, read_references
 from drl.analysis.run_scores import read_scores
 from drl.cli.entry import main
 from drl.core.errors import BadInput
 from drl.experiment.config import read_yaml
 from drl.experiment.preset_records import PUBLISHED
+from drl.experiment.run_folder import Run
 from tests.analysis.run_folders import make_run, make_runs
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +92,22 @@ def test_what_does_not_fit_is_named_and_left_out(results, options, reason):
     (said,) = table.left_out
     assert str(odd) in said
     assert reason in said
+
+
+def test_a_forged_run_does_no_harm(results):
+    """Settings of other types than drl writes, and a name that would clear the screen."""
+    settings = {"env_kwargs": 5, "wrappers": "x", "num_episodes": "many", "env": "\x1b[2J", "algorithm": "ppo"}
+    odd = Run.create("A", settings, results, 9)
+    odd.note(status="finished", final_evaluation=[1])
+    odd.close()
+    (said,) = read_scores(folders(results, "A", "B")).left_out
+    assert said == f"{odd.folder}: its budget is 'many', which is no number"
+    other = Run.create("A", settings | {"num_episodes": 1}, results, 9)
+    other.note(status="finished", final_evaluation={"mean_return": 1.0})
+    other.close()
+    lines = comparison_lines(compare(read_scores(folders(results, "A", "B"))))
+    assert all(line.isprintable() for line in lines)
+    assert any("\\x1b[2J is left out" in line for line in lines)
 
 
 def test_a_damaged_run_is_named(results):

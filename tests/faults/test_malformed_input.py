@@ -82,7 +82,7 @@ def sizes():
 
 def lines_of_other_commands():
     yield from ([word] for word in ("", "trian", "--bad", "\x1b[2J", "é", "x" * 5000))
-    for command in ("resume", "fork", "evaluate", "plot"):
+    for command in ("resume", "fork", "evaluate", "plot", "compare"):
         yield from ([command, run] for run in ("", "nowhere", "/dev/null", "a\x00b", "\udc80"))
         yield [command, "nowhere", "--bad"]
     yield from (["evaluate", "nowhere", "--trust", "--trust"], ["resume", "nowhere", "--trust", "--trust"])
@@ -96,6 +96,9 @@ def lines_of_other_commands():
     yield from (["convert", "nowhere", "--engine", bad] for bad in ("", "tf", "jax", "\x1b"))
     yield from (["plot", "nowhere", "--out"], ["plot", "--out", "x.png"])
     yield from (["list", bad] for bad in ("", "preset", "--bad", "\x1b"))
+    yield from (["reproduce", bad] for bad in ("", "ppo", "ppo/", "\x1b[2J", "ppo/ALE/*", "--all"))
+    yield from (["reproduce", "ppo/CartPole-v1", "--seeds", bad] for bad in ("0", "-1", "x", "1.5", HUGE))
+    yield from (["reproduce", "--all", "--minutes", bad] for bad in ("0", "-1", "nan", "inf", "x"))
     yield from (["ablate", *words] for words in ([""], ["ppo"], ["zz"], ["dqn", "--env", ""]))
     for flag in ("--seeds", "--workers", "--episodes"):
         yield from (["ablate", "dqn", flag, bad] for bad in ("0", "-1", "²", "1.5", "", "9" * 5000, HUGE))
