@@ -97,47 +97,41 @@ def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]
     return [results[f"seed {seed}"] for seed in seeds]
 
 
-def decimals(mean: float) -> int:
-    """Digits after the point that a score is given with."""
-    return 1 if abs(mean) >= 10 else 3
-
-
 def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[str, float]]) -> None:
     """Keep the result in the file of `--record`."""
     import drl
     from drl.cli.train import read_experiment
-    from drl.experiment.preset_records import Record, keep_record, settings_digest
+    from drl.experiment.preset_records import Record, keep_record, score_summary, settings_digest
 
     experiment, _ = read_experiment(arguments.algorithm, ["--env", arguments.env, *flags])
-    evaluation = np.array([result["evaluation"] for result in results])
+    scores = {arguments.first_seed + number: result["evaluation"] for number, result in enumerate(results)}
     words = ["python", "benchmarks/learning.py", arguments.algorithm, arguments.env, "--seeds", str(arguments.seeds)]
     words += ["--first-seed", str(arguments.first_seed)] if arguments.first_seed else []
     words += ["--episodes", str(arguments.episodes), *flags, *(["--at-once"] if arguments.at_once else [])]
-    digits = decimals(evaluation.mean())
+    shipped = read_experiment(arguments.algorithm, ["--env", arguments.env])[0].to_flat()
+    chosen = {name: experiment.to_flat()[name] for name in ("total_timesteps", "vectorization")}
     keep_record(
         Record(
             algorithm=arguments.algorithm,
             env=arguments.env,
             engine=experiment.run.engine,
             steps=int(results[0]["env_steps"]),
-            seeds=len(results),
-            first_seed=arguments.first_seed,
-            mean=round(float(evaluation.mean()), digits),
-            worst=round(float(evaluation.min()), digits),
             command=shlex.join(words),
             settings=settings_digest(arguments.algorithm, arguments.env),
-            std=round(float(evaluation.std()), digits) if len(results) > 1 else None,
+            provenance="benchmarks/learning.py",
+            changes={name: value for name, value in chosen.items() if value != shipped[name]},
             episodes=arguments.episodes,
             cpu_minutes=round(float(np.median([result["cpu_seconds"] for result in results])) / 60, 2),
             version=drl.__version__,
             date=datetime.date.today().isoformat(),
+            **score_summary(scores),
         ),
         arguments.record,
     )
 
 
 def main() -> None:
-    from drl.experiment.preset_records import RECORDS
+    from drl.experiment.preset_records import RECORDS, decimals
     from drl.experiment.presets import preset_path
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

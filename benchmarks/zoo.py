@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import COLUMNS, PUBLISHED, read_records, train_command, zoo_rows
+from drl.experiment.preset_records import COLUMNS, PUBLISHED, Record, all_records, read_records, train_command, zoo_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 TEXT = """# The zoo: tuned settings and what they reach
@@ -13,7 +13,7 @@ TEXT = """# The zoo: tuned settings and what they reach
 
 - **score** is the mean return of evaluation episodes without exploration, 100 per seed unless the command below says
   otherwise; ± is the standard deviation over seeds, where it was kept. No choice was based on the seeds of a
-  command with `--first-seed`.
+  command with `--first-seed`, or on those of `drl reproduce`.
 - **not run here**: nothing was measured; the settings are published ones or those of a similar environment.
 - **steps** are environment steps. "A of B": measured with a smaller budget than the preset's.
 - **time** is that of one run, or of all seeds in one program ("for all"), on one or two shared cores.
@@ -25,8 +25,9 @@ TEXT = """# The zoo: tuned settings and what they reach
 {rows}
 
 ## Commands
-Each repeats a measurement. Add `--record` to one of `learning.py` to replace its row, then type `make zoo`. Versions,
-dates and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
+Each repeats a measurement; a preset's row is the one with the most seeds. [`drl reproduce`](comparing.md) checks it
+with fresh seeds. Add `--record` to that or to one of `learning.py` to keep the result, then type `make zoo`. Versions,
+dates, scores by seed and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
 
 ```text
 {commands}
@@ -43,8 +44,12 @@ def page() -> str:
         columns=" | ".join(COLUMNS),
         rules="---|" * (len(COLUMNS) + 1),
         rows="\n".join(f"| {' | '.join(row)} | `{train_command(*row[:2])}` |" for row in rows),
-        commands="\n".join(record.command for record in records.values()),
+        commands="\n".join(map(_command, all_records())),
     )
+
+
+def _command(record: Record) -> str:
+    return record.command if record.verdict is None else f"{record.command}  # {record.date}: {record.verdict}"
 
 
 if __name__ == "__main__":

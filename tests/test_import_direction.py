@@ -26,7 +26,8 @@ ALLOWED = SIBLINGS | {
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "report": {"core", "tracking", "experiment"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "deploy", "report"},
+    "analysis": {*SIBLINGS, "trainer", "experiment"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "analysis", "deploy", "report"},
 }
 
 

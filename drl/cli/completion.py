@@ -12,6 +12,7 @@ from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.experiment.config import RunConfig
+from drl.experiment.presets import list_presets
 from drl.experiment.scaling_config import ScalingConfig
 
 USAGE = """usage: drl completion bash|zsh|fish
@@ -99,7 +100,8 @@ def _positions() -> Words:
 
     switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
     named = {"train": tuple(ALGORITHMS), "search": tuple(ALGORITHMS), "ablate": switched}
-    return named | {"list": SECTIONS, "completion": tuple(SHELLS)}
+    presets = tuple(f"{algorithm}/{env}" for algorithm, env in list_presets() if not env.endswith("*"))
+    return named | {"list": SECTIONS, "completion": tuple(SHELLS), "reproduce": presets}
 
 
 def _envs() -> tuple[str, ...]:

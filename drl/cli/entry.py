@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from drl import __version__
-from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
+from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean, printable
 
 T = TypeVar("T")
 MOST_LETTERS = 1000  # of an error message
@@ -34,6 +34,11 @@ COMMANDS = {
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds would tell: drl compare A/ B/"),
+    "reproduce": (
+        "drl.cli.reproduce",
+        "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
+    ),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "report": ("drl.cli.report", "write one page about runs, to open in a browser: drl report RUN…"),
     "board": ("drl.cli.live_board", "show the runs in a folder in a browser, as they go: drl board results/"),
@@ -114,7 +119,7 @@ def _one_line(text: str) -> str:
     """`text` in one line, cut short, without control characters, which could move the cursor."""
     text = " ".join(text.splitlines())
     text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return printable(text)
 
 
 def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:

@@ -70,6 +70,15 @@ def shown(value: object) -> str:
         return f"an object of {type(value)}"
 
 
+def printable(text: str) -> str:
+    r"""A text without control characters, which could move the cursor of a terminal.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal that arrived in the middle of something that may be left."""
 

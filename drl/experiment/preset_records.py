@@ -1,21 +1,33 @@
 """What the presets reach: `records/measured.yaml` has what was measured here, `records/published.yaml` what others
-published and what is possible at most. `zoo_rows` puts both into the table of `drl list presets` and docs/zoo.md."""
+published and what is possible at most. `zoo_rows` puts both into the table of `drl list presets` and docs/zoo.md.
+
+A measurement is a `Record`, whoever made it: `drl reproduce` or a script of benchmarks/. A preset may have several; the
+one with the most seeds is its stored result.
+"""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
+from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 from drl.experiment.presets import list_presets, load_preset
 
 RECORDS = Path(__file__).parent / "records" / "measured.yaml"
 PUBLISHED = RECORDS.with_name("published.yaml")
-HEADER = "# What was measured, one entry per preset; what is not known is left out. `learning.py --record` writes it.\n"
+HEADER = (
+    "# Measurements; what is not known is left out. `drl reproduce --record` and `learning.py --record` write them.\n"
+)
+REPRODUCE = "drl reproduce"  # the provenance of its records
+PASS, FAIL, UNDECIDED = "PASS", "FAIL", "UNDECIDED"
 COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
 
 
@@ -33,17 +45,31 @@ class Record:
     worst: float  # seed
     command: str  # repeats it
     settings: str  # `settings_digest` of the preset that was measured
-    std: float | None = None  # over the seeds
+    provenance: str  # what measured it: drl reproduce, or a script of benchmarks/
+    changes: PlainDict = field(default_factory=dict)  # settings that differ from the preset's: a smaller budget
+    std: float | None = None  # over the seeds, divided by their number
     episodes: int | None = None  # evaluation episodes per seed
     minutes: float | None = None  # wall time of a run; of all of them if they were one program
     cpu_minutes: float | None = None  # the same in CPU time
     version: str | None = None  # of drl
     date: str | None = None
+    scores: dict[int, float] | None = None  # by seed
+    verdict: str | None = None  # of a reproduction: PASS, FAIL or UNDECIDED
 
     @property
     def preset(self) -> tuple[str, str]:
         """The pair that it was measured with."""
         return self.algorithm, self.env
+
+    @property
+    def all_seeds(self) -> set[int]:
+        return set(self.scores or range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def minutes_per_run(self) -> float | None:
+        """What training one seed takes, if that is known."""
+        minutes = self.cpu_minutes if self.cpu_minutes is not None else self.minutes
+        return None if minutes is None else minutes / (self.seeds if "--at-once" in self.command else 1)
 
 
 def settings_digest(algorithm: str, env: str) -> str:
@@ -52,19 +78,65 @@ def settings_digest(algorithm: str, env: str) -> str:
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:12]}"  # the prefix: 1234e5678 would be a number
 
 
-def read_records(path: Path = RECORDS) -> dict[tuple[str, str], Record]:
-    """The measurements by (algorithm, env)."""
-    records = [Record(**entry) for entry in read_yaml(path).get("measured", [])] if path.exists() else []
-    return {record.preset: record for record in records}
+def decimals(mean: float) -> int:
+    """Digits after the point that a score is given with."""
+    return 1 if abs(mean) >= 10 else 3
 
 
-def keep_record(record: Record, path: Path = RECORDS) -> None:
-    """Add the record to the file, in place of an earlier one of the same preset."""
-    records = read_records(path) | {record.preset: record}
-    entries = [asdict(records[preset]) for preset in sorted(records)]
-    known = [{name: value for name, value in entry.items() if value is not None} for entry in entries]
+def score_summary(scores: Mapping[int, float]) -> PlainDict:
+    """What a record says of the scores by seed, as numbers that are shown.
+
+    >>> score_summary({7: 1.0, 8: 2.0})
+    {'seeds': 2, 'first_seed': 7, 'mean': 1.5, 'worst': 1.0, 'std': 0.5, 'scores': {7: 1.0, 8: 2.0}}
+    """
+    values = np.array(list(scores.values()))
+    digits = decimals(values.mean())
+    numbers: PlainDict = {"seeds": len(values), "first_seed": min(scores)}
+    numbers |= {"mean": round(float(values.mean()), digits), "worst": round(float(values.min()), digits)}
+    std = round(float(values.std()), digits) if len(values) > 1 else None
+    return numbers | {"std": std, "scores": {seed: float(score) for seed, score in scores.items()}}
+
+
+def all_records(path: Path | None = None) -> list[Record]:
+    """Every measurement in a file, in its order; by default those that ship with drl."""
+    path = path or RECORDS
+    if not path.exists():
+        return []
+    try:
+        return [Record(**entry) for entry in read_yaml(path).get("measured", [])]
+    except TypeError as error:
+        raise UnusableFile(f"{path} is not a file of records: {error}") from None
+
+
+def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
+    """The stored result by (algorithm, env): the record with the most seeds, the first of several."""
+    stored: dict[tuple[str, str], Record] = {}
+    for record in all_records(path):
+        if record.preset not in stored or record.seeds > stored[record.preset].seeds:
+            stored[record.preset] = record
+    return {preset: stored[preset] for preset in sorted(stored)}
+
+
+def keep_record(record: Record, path: Path | None = None) -> None:
+    """Add the record to a file. One of a script takes the place of earlier ones of the same preset that scripts made;
+    one of a reproduction replaces only an undecided one, whose seeds it includes. Both replace those of other settings,
+    which say nothing about the preset as it is."""
+    path = path or RECORDS
+    records = [other for other in all_records(path) if not _replaces(record, other)] + [record]
+    entries = [asdict(each) for each in sorted(records, key=lambda each: each.preset)]
+    known = [{name: value for name, value in entry.items() if value not in (None, {})} for entry in entries]
     text = yaml.safe_dump({"measured": known}, sort_keys=False, allow_unicode=True, width=1000)
     write_atomically(path, (HEADER + text).encode())
+
+
+def _replaces(new: Record, old: Record) -> bool:
+    if new.preset != old.preset:
+        return False
+    if new.settings != old.settings:
+        return True
+    if new.provenance != REPRODUCE:
+        return old.provenance != REPRODUCE
+    return old.verdict == UNDECIDED and old.all_seeds <= new.all_seeds
 
 
 def zoo_rows() -> list[tuple[str, ...]]:

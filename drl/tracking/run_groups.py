@@ -34,7 +34,7 @@ def grouped_runs(run_dirs: Sequence[Path], labels: Sequence[str] | None = None) 
     groups: dict[tuple[str, str], list[Path]] = {}
     settings: dict[tuple[str, str], PlainDict] = {}
     for run_dir, label in zip(run_dirs, labels, strict=True):
-        own = _settings(run_dir)
+        own = learning_settings(run_dir)
         key = (label, json.dumps(own, sort_keys=True, default=str))
         group = groups.setdefault(key, [])
         if run_dir.resolve() not in [other.resolve() for other in group]:
@@ -62,7 +62,8 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _settings(run_dir: Path) -> PlainDict:
+def learning_settings(run_dir: Path) -> PlainDict:
+    """What a run has in common with its repetitions."""
     path = run_dir / "config.yaml"
     try:
         content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None

@@ -54,6 +54,8 @@ def offered(script, *words):
         (("resume", "res"), []),  # bash goes on with files
         (("list", "presets", "al"), ["algorithms"]),
         (("completion", "b"), ["bash"]),
+        (("reproduce", "ppo/Cart"), ["ppo/CartPole-v1"]),
+        (("compare", "results/a", "--mixed"), ["--mixed-budgets"]),
     ],
 )
 def test_bash_offers_what_fits(scripts, words, expected):

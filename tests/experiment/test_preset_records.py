@@ -12,22 +12,47 @@ import numpy as np
 import pytest
 
 from drl.cli import list_offers
+from drl.core.errors import UnusableFile
 from drl.experiment import preset_records
 from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import COLUMNS, PUBLISHED, RECORDS, Record, read_records, settings_digest, zoo_rows
+from drl.experiment.preset_records import (
+    COLUMNS,
+    FAIL,
+    PASS,
+    PUBLISHED,
+    RECORDS,
+    REPRODUCE,
+    UNDECIDED,
+    Record,
+    all_records,
+    read_records,
+    score_summary,
+    settings_digest,
+    zoo_rows,
+)
 from drl.experiment.presets import list_presets, load_preset
 
 ROOT = Path(__file__).parents[2]
 OPTIMA = {entry["env"]: entry["score"] for entry in read_yaml(PUBLISHED)["optima"]}
 
 
-@pytest.mark.parametrize("record", read_records().values(), ids=lambda record: "/".join(record.preset))
+@pytest.mark.parametrize("record", all_records(), ids=lambda record: "/".join((*record.preset, record.provenance)))
 def test_a_record_is_of_the_preset_as_it_is(record):
-    """If this fails, the settings have changed: measure again with `benchmarks/learning.py … --record`."""
+    """If this fails, the settings have changed: measure again with `drl reproduce … --record`."""
     assert record.settings == settings_digest(*record.preset)
     assert record.worst <= record.mean
-    assert record.command.startswith("python benchmarks/learning")
-    assert (ROOT / record.command.split()[1]).is_file()
+    assert len(record.all_seeds) == record.seeds
+    words = record.command.split()
+    if record.provenance == REPRODUCE:
+        assert words == ["drl", "reproduce", "/".join(record.preset), "--seeds", str(record.seeds)]
+        assert record.verdict in (PASS, FAIL, UNDECIDED)
+        assert score_summary(record.scores).items() <= vars(record).items()
+    else:
+        assert words[:2] == ["python", record.provenance]
+        assert (ROOT / record.provenance).is_file()
+        assert record.verdict is None
+    budget = (load_preset(*record.preset) | record.changes)["total_timesteps"]
+    assert record.steps >= budget  # the rollout that reaches it is finished
 
 
 def test_enough_is_measured():
@@ -53,6 +78,7 @@ def test_the_page_shows_the_records():
 
 def record(**changes):
     settings = {"algorithm": "ppo", "env": "gymnax:Breakout-MinAtar", "engine": "jax", "settings": "sha256:0"}
+    settings |= {"provenance": "x.py"}
     numbers = {"steps": 1000, "seeds": 3, "first_seed": 0, "mean": 1.5, "worst": 1.0, "command": "python x.py"}
     return Record(**settings | numbers | changes)
 
@@ -79,6 +105,43 @@ def test_times_say_of_what_they_are(monkeypatch, changes, time):
     one = record(**changes)
     monkeypatch.setattr(preset_records, "read_records", lambda: {one.preset: one})
     assert next(row[6] for row in zoo_rows() if row[:2] == one.preset) == time
+
+
+def test_several_records_of_a_preset(tmp_path):
+    """Scripts replace what scripts measured; reproductions are added, and go on from an undecided one. The stored
+    result is the one with the most seeds."""
+    path = tmp_path / "records.yaml"
+    first, again = record(seeds=3), record(seeds=2, date="2026-11-17")
+    undecided = record(provenance=REPRODUCE, verdict=UNDECIDED, **score_summary({7: 1.0}))
+    passed = record(provenance=REPRODUCE, verdict=PASS, **score_summary({7: 1.0, 8: 2.0, 9: 2.5}))
+    other = record(provenance=REPRODUCE, verdict=PASS, **score_summary({10: 1.0}))
+    for each, expected in [
+        (first, [first]),
+        (undecided, [first, undecided]),
+        (again, [undecided, again]),
+        (passed, [again, passed]),
+        (other, [again, passed, other]),
+    ]:
+        preset_records.keep_record(each, path)
+        assert all_records(path) == expected
+    assert read_records(path) == {first.preset: passed}
+    assert passed.all_seeds == {7, 8, 9}
+    of_now = record(provenance=REPRODUCE, verdict=PASS, settings="sha256:1", **score_summary({11: 1.0}))
+    preset_records.keep_record(of_now, path)
+    assert all_records(path) == [of_now]
+
+
+def test_a_file_that_is_none_of_records(tmp_path):
+    path = tmp_path / "records.yaml"
+    path.write_text("measured:\n- {algorithm: ppo, oops: 1}\n")
+    with pytest.raises(UnusableFile, match="not a file of records"):
+        all_records(path)
+
+
+def test_time_of_a_run():
+    assert record(minutes=10.0, seeds=5, command="x --at-once").minutes_per_run == 2.0
+    assert record(minutes=10.0, cpu_minutes=4.0).minutes_per_run == 4.0
+    assert record().minutes_per_run is None
 
 
 def test_the_list_shows_the_same_table(capsys):
@@ -111,6 +174,8 @@ def test_a_result_is_recorded_in_place_of_the_last_one(tmp_path):
     )
     assert new.mean - new.worst == pytest.approx(new.std, abs=0.11)  # of two seeds
     assert new.settings == settings_digest("ppo", "CartPole-v1")
+    assert (new.provenance, new.changes) == ("benchmarks/learning.py", {"total_timesteps": 1024})
+    assert list(new.scores) == [7, 8]
 
 
 @pytest.mark.parametrize(

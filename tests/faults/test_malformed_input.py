@@ -91,7 +91,7 @@ def sizes():
 
 def lines_of_other_commands():
     yield from ([word] for word in ("", "trian", "--bad", "\x1b[2J", "é", "x" * 5000))
-    for command in ("resume", "fork", "evaluate", "plot", "report", "board"):
+    for command in ("resume", "fork", "evaluate", "plot", "report", "board", "compare"):
         yield from ([command, run] for run in ("", "nowhere", "/dev/null", "a\x00b", "\udc80"))
         yield [command, "nowhere", "--bad"]
     yield from (["evaluate", "nowhere", "--trust", "--trust"], ["resume", "nowhere", "--trust", "--trust"])
@@ -109,6 +109,9 @@ def lines_of_other_commands():
     yield from (["board", ".", "--port", bad] for bad in ("-1", "x", "65536"))
     yield ["board", ".", "--host", "no such host"]
     yield from (["list", bad] for bad in ("", "preset", "--bad", "\x1b"))
+    yield from (["reproduce", bad] for bad in ("", "ppo", "ppo/", "\x1b[2J", "ppo/ALE/*", "--all"))
+    yield from (["reproduce", "ppo/CartPole-v1", "--seeds", bad] for bad in ("0", "-1", "x", "1.5", HUGE))
+    yield from (["reproduce", "--all", "--minutes", bad] for bad in ("0", "-1", "nan", "inf", "x"))
     yield from (["ablate", *words] for words in ([""], ["ppo"], ["zz"], ["dqn", "--env", ""]))
     for flag in ("--seeds", "--workers", "--episodes"):
         yield from (["ablate", "dqn", flag, bad] for bad in ("0", "-1", "²", "1.5", "", "9" * 5000, HUGE))

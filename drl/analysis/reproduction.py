@@ -1,0 +1,245 @@
+"""Train a preset again with fresh seeds, as its stored result was measured, and judge what comes out.
+
+Runs are in `RESULTS/reproduce/<preset>/`, answers in `RESULTS/reproductions.yaml`. Seeds of an undecided answer count
+again in the next one, and a run that was stopped goes on; seeds of a decided answer are not used again.
+"""
+
+import datetime
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import drl
+from drl.analysis.reproduction_test import Judgement, judge
+from drl.core.errors import BadInput, Interrupted, did_you_mean
+from drl.core.log import Log
+from drl.core.state_files import PlainDict
+from drl.experiment.config import Experiment
+from drl.experiment.extras import Extras, Stage
+from drl.experiment.one_call import make_experiment
+from drl.experiment.preset_records import (
+    REPRODUCE,
+    UNDECIDED,
+    Record,
+    all_records,
+    keep_record,
+    read_records,
+    score_summary,
+    settings_digest,
+)
+from drl.experiment.presets import list_presets
+from drl.experiment.run_folder import is_in_use, read_record, read_settings, runs_in
+from drl.tracking.files import read_metrics
+from drl.tracking.run_groups import OF_ONE_RUN
+
+FIRST_SEED = 10_000  # no stored result and no choice of settings is based on these seeds
+EPISODES = 100  # of an evaluation, where the stored result does not say
+# Settings that change nothing about what is learned. A run keeps one checkpoint, to go on after a stop.
+LEAN: PlainDict = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "record_episodes": False}
+LEAN |= {"evaluate_every": 0, "num_checkpoints": 0, "keep_checkpoints": 1}
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One preset, and what it is compared with."""
+
+    algorithm: str
+    env: str
+    stored: Record | None  # None: nothing is stored, or it is of other settings
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}/{self.env}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """PASS, FAIL or UNDECIDED, and why."""
+
+    preset: Preset
+    record: Record  # of the new seeds
+    judgement: Judgement | None  # None: there is no stored result to compare with
+
+    @property
+    def verdict(self) -> str:
+        return str(self.record.verdict)
+
+    def sentence(self) -> str:
+        """The answer in words."""
+        new, stored, judged = self.record, self.preset.stored, self.judgement
+        said = f"{self.verdict}: {self.preset.name} reaches {new.mean:g} with {_seeds(new.seeds)}"
+        if stored is None or judged is None:
+            return f"{said}; there is no stored result of these settings to compare with (--record keeps this one)"
+        said += f", stored: {stored.mean:g} with {_seeds(stored.seeds)} ({stored.provenance}); "
+        said += f"difference {judged.difference:+.4g}, 95 % interval {judged.low:+.4g} to {judged.high:+.4g}, "
+        said += f"margin {judged.margin:.4g}"
+        if self.verdict != UNDECIDED:
+            return said
+        if judged.more_seeds is None:
+            return f"{said}; no number of new seeds would decide: the stored result has too few"
+        more = judged.more_seeds
+        return f"{said}; about {more} more would decide: drl reproduce {self.preset.name} --seeds {more}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
+def find_preset(name: str) -> Preset:
+    """`name` is ALGORITHM/ENVIRONMENT, as `drl list presets` shows them."""
+    presets = {f"{algorithm}/{env}": (algorithm, env) for algorithm, env in list_presets()}
+    if name not in presets:
+        raise BadInput(f"there is no preset {name!r:.80} (see `drl list presets`); {did_you_mean(name, presets)}")
+    algorithm, env = presets[name]
+    if env.endswith("*"):
+        raise BadInput(f"{name} is for every environment of {env[:-2]}, and no result of one of them is stored")
+    stored = read_records().get((algorithm, env))
+    same = stored is not None and stored.settings == settings_digest(algorithm, env)
+    return Preset(algorithm, env, stored if same else None)
+
+
+def answers_file(results_dir: Path) -> Path:
+    return results_dir / "reproductions.yaml"
+
+
+def reproduce(
+    preset: Preset,
+    seeds: int,
+    results_dir: Path,
+    *,
+    engine: str | None = None,
+    deadline: float | None = None,
+    say: Say = print,
+) -> Answer | None:
+    """Train `seeds` fresh seeds and answer; None if `deadline`, a time of `time.monotonic`, comes first. `engine` is by
+    default that of the stored result."""
+    experiment = _experiment(preset, engine, results_dir)
+    earlier = [each for each in all_records(answers_file(results_dir)) if each.preset == (preset.algorithm, preset.env)]
+    compared = set() if preset.stored is None else preset.stored.all_seeds
+    carried = {seed: score for seed, score in _carried(earlier, experiment).items() if seed not in compared}
+    used = set().union(*(record.all_seeds for record in earlier))
+    folder = Path(experiment.run.results_dir) / str(experiment.run.name)
+    there = {seed: run for seed, run in _runs(folder, experiment).items() if seed not in used}
+    if carried:
+        say(f"{preset.name}: goes on from an undecided answer of {_seeds(len(carried))}")
+    scores, minutes, steps = dict[int, float](), list[float](), 0
+    for seed in _chosen(preset, there, used, _all_seeds(folder), seeds):
+        run = _trained(experiment, seed, there.get(seed), deadline)
+        if run is None:
+            return None
+        record = read_record(run)
+        scores[seed], steps = float(record["final_evaluation"]["mean_return"]), int(record["env_steps"])
+        minutes.append(_minutes(run))
+        say(f"{preset.name}: seed {seed} reaches {scores[seed]:.4g} ({minutes[-1]:.2g} min)")
+    summary = score_summary(carried | scores)
+    judgement = None if preset.stored is None else judge(preset.stored, list(summary["scores"].values()))
+    kept = Record(
+        algorithm=preset.algorithm,
+        env=preset.env,
+        engine=experiment.run.engine,
+        steps=steps,
+        command=f"drl reproduce {preset.name} --seeds {summary['seeds']}",
+        settings=settings_digest(preset.algorithm, preset.env),
+        provenance=REPRODUCE,
+        changes={} if preset.stored is None else preset.stored.changes,
+        episodes=experiment.run.evaluation_episodes,
+        minutes=round(sorted(minutes)[len(minutes) // 2], 2),
+        version=drl.__version__,
+        date=datetime.date.today().isoformat(),
+        verdict=UNDECIDED if judgement is None else judgement.verdict,
+        **summary,
+    )
+    keep_record(kept, answers_file(results_dir))
+    return Answer(preset, kept, judgement)
+
+
+def _experiment(preset: Preset, engine: str | None, results_dir: Path) -> Experiment:
+    algorithm, _, named = preset.algorithm.partition("/")
+    stored = preset.stored
+    settings: PlainDict = LEAN | (stored.changes if stored else {})
+    settings["evaluation_episodes"] = (stored.episodes if stored else None) or EPISODES
+    if engine or stored:
+        settings["engine"] = engine or (stored.engine if stored else None)
+    settings["name"] = re.sub(r"[^\w.-]+", "_", preset.name)
+    settings["results_dir"] = str(results_dir / "reproduce")
+    return make_experiment(algorithm, preset.env, preset=named or True, **settings)
+
+
+def _carried(earlier: list[Record], experiment: Experiment) -> dict[int, float]:
+    """The scores of the last answer, if it is undecided and of the same settings, engine and version."""
+    for record in earlier[-1:]:
+        digest = settings_digest(*record.preset)
+        same = (record.settings, record.engine, record.version) == (digest, experiment.run.engine, drl.__version__)
+        if record.verdict == UNDECIDED and same and record.scores is not None:
+            return record.scores
+    return {}
+
+
+def _runs(folder: Path, experiment: Experiment) -> dict[int, Path]:
+    """Runs of the same settings and version by seed."""
+    wanted = _comparable(experiment.to_flat())
+    return {
+        int(read_record(run)["seed"]): run
+        for run in runs_in(folder)
+        if _comparable(read_settings(run)) == wanted
+        and read_record(run).get("versions", {}).get("drl") == drl.__version__
+        and not is_in_use(run)
+    }
+
+
+def _all_seeds(folder: Path) -> set[int]:
+    return {int(read_record(run)["seed"]) for run in runs_in(folder)}
+
+
+def _comparable(settings: PlainDict) -> PlainDict:
+    kept = {name: value for name, value in settings.items() if name not in OF_ONE_RUN}
+    return kept | {"evaluation_episodes": settings.get("evaluation_episodes")}
+
+
+def _chosen(preset: Preset, there: dict[int, Path], used: set[int], tried: set[int], seeds: int) -> list[int]:
+    """Seeds that were begun, then new ones."""
+    known = {FIRST_SEED - 1} | used | tried
+    for record in all_records():
+        if record.preset == (preset.algorithm, preset.env):
+            known |= record.all_seeds
+    fresh = range(max(known) + 1, max(known) + 1 + seeds)
+    return [*sorted(there), *fresh][:seeds]
+
+
+def _trained(experiment: Experiment, seed: int, run: Path | None, deadline: float | None) -> Path | None:
+    """The finished run of one seed; None if the deadline came first."""
+    from drl.experiment.launch import continue_run, train
+
+    if run is not None and read_record(run).get("status") == "finished":
+        return run
+    if deadline is not None and time.monotonic() >= deadline:
+        return None
+    one = Experiment.from_flat(experiment.to_flat() | {"seed": seed}, REPRODUCE)
+    extras = Extras.of(one, stages=() if deadline is None else (until(deadline),))
+    finished = train(one, extras, console=False) if run is None else continue_run(run, one, extras, console=False)
+    if finished.status == "finished":
+        return finished.folder
+    if deadline is not None and time.monotonic() >= deadline:
+        return None
+    raise Interrupted()  # by the user; the run goes on in the next call
+
+
+def until(deadline: float) -> Stage:
+    """Stops a run at a time as Ctrl-C does, so that it can go on later."""
+
+    def stage(logs: Iterator[Log]) -> Iterator[Log]:
+        for log in logs:
+            yield log
+            if time.monotonic() >= deadline:
+                raise KeyboardInterrupt
+
+    return stage
+
+
+def _minutes(run: Path) -> float:
+    """Wall time of training, of all processes of the run."""
+    rows = read_metrics(run / "metrics.jsonl")
+    return sum(float(row.get("time/time_elapsed") or 0.0) for row in rows) / 60

@@ -1,0 +1,87 @@
+"""The test of a reproduction: is the new mean at least the stored one, up to a margin?
+
+Student's t interval (95 %, pooled variance) of the difference of the means, new minus stored. PASS: all of it is above
+minus the margin. FAIL: all of it is below. UNDECIDED: neither. So at most 2.5 % of reproductions that are worse by the
+margin or more pass, and at most 2.5 % of those that are not fail.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drl.core.specs import Array
+from drl.experiment.preset_records import FAIL, PASS, UNDECIDED, Record
+from drl.tracking.curves import t_975
+
+MARGIN = 0.1  # of the stored result
+MOST_SEEDS = 1000  # that are advised
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the scores of new seeds say about a stored result."""
+
+    verdict: str
+    difference: float  # of the means, new minus stored
+    low: float  # ends of its 95 % interval
+    high: float
+    margin: float
+    more_seeds: int | None  # that would decide, if means and spread stay; None: decided, or no number of them
+
+
+def judge(stored: Record, scores: Sequence[float]) -> Judgement:
+    """Compare the scores of new seeds with a stored result."""
+    margin = margin_of(stored)
+    new, count = np.asarray(scores, float), stored.seeds
+    difference = float(new.mean()) - stored.mean
+    variance = _pooled_variance(stored, new)
+    low, high = _interval(difference, variance, count, len(new))
+    verdict, more = _verdict(low, high, margin), None
+    if verdict == UNDECIDED:
+        ahead = range(1, MOST_SEEDS + 1)
+        ends = ((seeds, _interval(difference, variance, count, len(new) + seeds)) for seeds in ahead)
+        more = next((seeds for seeds, each in ends if _verdict(*each, margin) != UNDECIDED), None)
+    return Judgement(verdict, difference, low, high, margin, more)
+
+
+def margin_of(stored: Record) -> float:
+    """A tenth of the stored result, or the standard deviation of its seeds if that is more."""
+    return max(MARGIN * abs(stored.mean), math.sqrt(stored_variance(stored) or 0.0))
+
+
+def _verdict(low: float, high: float, margin: float) -> str:
+    if low >= -margin:
+        return PASS
+    return FAIL if high < -margin else UNDECIDED
+
+
+def _interval(difference: float, variance: float, stored: int, new: int) -> tuple[float, float]:
+    degrees = stored + new - 2
+    if degrees < 1:
+        return -math.inf, math.inf
+    half = float(t_975(np.array(degrees))) * math.sqrt(variance * (1 / stored + 1 / new))
+    return difference - half, difference + half
+
+
+def stored_variance(stored: Record) -> float | None:
+    """Of the scores over seeds; None for a single seed. Where no spread was kept, the least that a seed as bad as the
+    worst implies: all others are equal."""
+    count = stored.seeds
+    if count == 1:
+        return None
+    if stored.scores is not None:
+        return float(np.var(list(stored.scores.values()), ddof=1))
+    if stored.std is not None:
+        return stored.std**2 * count / (count - 1)
+    return count * ((stored.mean - stored.worst) / (count - 1)) ** 2
+
+
+def _pooled_variance(stored: Record, new: Array) -> float:
+    """Of both, as if they had one: by hypothesis they do, and few new seeds that happen to be equal prove nothing."""
+    own = float(new.var(ddof=1)) if len(new) > 1 else 0.0
+    spread = stored_variance(stored) or 0.0
+    if stored.scores is None and stored.std is None:
+        spread = max(spread, own)  # it is only known to be at least that
+    return ((stored.seeds - 1) * spread + (len(new) - 1) * own) / max(stored.seeds + len(new) - 2, 1)

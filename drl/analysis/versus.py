@@ -1,0 +1,124 @@
+"""Two algorithms against each other: who is better, or how many seeds would tell."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from drl.analysis import label_test as tests
+from drl.analysis.aggregates import iqm, mean, probability_of_improvement
+from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate
+from drl.core.specs import Array
+
+
+class Contestant(NamedTuple):
+    """The scores of one algorithm."""
+
+    scores: Array  # [runs, envs]
+    seeds: tuple[tuple[int, ...], ...]  # of each environment's runs, in the order of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versus:
+    """What the runs say about two algorithms."""
+
+    first: str
+    second: str
+    runs: tuple[int, int]  # per environment
+    probability: Estimate  # that a run of the first scores higher than one of the second
+    iqm_difference: Estimate
+    mean_difference: float
+    p_value: float  # of the label test, adjusted for the number of pairs that are compared (Holm)
+    paired: bool  # whether the seeds are shared, and runs are drawn in pairs
+    paired_test: bool  # whether labels were shuffled within pairs
+    seeds_needed: int | None  # for each; None: no number up to MOST_SEEDS
+
+    @property
+    def winner(self) -> str | None:
+        """None: undecided. A winner scores higher more often, with a 95 % interval beyond one half and p ≤ 0.05, and
+        does not have the lower mean."""
+        _, low, high = self.probability
+        if low is None or high is None or self.p_value > tests.LEVEL:
+            return None
+        if low > 0.5 and self.mean_difference >= 0:
+            return self.first
+        if high < 0.5 and self.mean_difference <= 0:
+            return self.second
+        return None
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether the one that scores higher more often has the lower mean."""
+        return self.mean_difference * (self.probability.value - 0.5) < 0
+
+    def sentence(self) -> str:
+        """The answer in words."""
+        ahead, behind, (value, low, high) = self.first, self.second, self.probability
+        if value < 0.5:
+            ahead, behind, value = behind, ahead, 1 - value
+            low, high = (None, None) if low is None or high is None else (1 - high, 1 - low)
+        known = f"probability {value:.2f}" + ("" if low is None else f", 95 % interval {low:.2f} to {high:.2f}")
+        known += f", p = {self.p_value:.2g}"
+        if self.winner:
+            return f"{ahead} is better than {behind} ({known})"
+        said = f"{ahead} or {behind}: undecided ({known})"
+        if self.contradictory:
+            said += f"; {ahead} scores higher more often, but has the lower mean"
+        if self.seeds_needed is None:
+            return f"{said}; even {tests.MOST_SEEDS:,} seeds each would hardly decide"
+        condition = ", if its mean does not stay the lower one" if self.contradictory else ""
+        return f"{said}; about {self.seeds_needed} seeds each would decide{condition}"
+
+
+def all_against_all(contestants: Mapping[str, Contestant], draws: int = DRAWS, seed: int = 0) -> list[Versus]:
+    """Every pair. Of all the winners that are named, none is false with a probability of 95 %."""
+    pairs = list(combinations(contestants, 2))
+    level = tests.LEVEL / max(len(pairs), 1)
+    found = [_versus(names, [contestants[name] for name in names], level, draws, seed) for names in pairs]
+    adjusted = holm([each.p_value for each in found])
+    return [replace(each, p_value=p_value) for each, p_value in zip(found, adjusted, strict=True)]
+
+
+def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, draws: int, seed: int) -> Versus:
+    rng = np.random.default_rng(seed)
+    first, second = (each.scores for each in two)
+    runs, envs = (len(first), len(second)), first.shape[1]
+    paired = two[0].seeds == two[1].seeds
+    drawn = draw_runs(rng, runs[0], envs, draws)
+    samples = (first, drawn), (second, drawn if paired else draw_runs(rng, runs[1], envs, draws))
+    probability = estimate(probability_of_improvement, *samples, size=max(runs))
+    # By the counts alone, so that no choice depends on the scores: pairs that are too few to reach the level are
+    # tested as if they were none, which is the more careful the more alike the runs of a seed are.
+    in_pairs = paired and tests.smallest_p(runs, envs, paired=True) <= level
+    test = tests.label_test(first, second, in_pairs, rng)
+    decided = test.p_value <= level
+    least = max(tests.fewest_seeds(envs, in_pairs, level), 0 if decided else min(runs) + 1)
+    return Versus(
+        first=names[0],
+        second=names[1],
+        runs=runs,
+        probability=probability,
+        iqm_difference=estimate(lambda a, b: iqm(a) - iqm(b), *samples),
+        mean_difference=float(mean(first) - mean(second)),
+        p_value=test.p_value,
+        paired=paired,
+        paired_test=in_pairs,
+        seeds_needed=tests.seeds_needed(probability.value, test.spread, runs, least, level),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values adjusted for their number (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, highest = [math.nan] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
