@@ -1,0 +1,109 @@
+"""The README of an agent's folder, with the metadata that make it a model repository of the Hugging Face Hub."""
+
+import math
+import os
+from pathlib import Path
+
+import yaml
+
+from drl.core.safe_files import MOST_TEXT, read_inside, write_atomically
+from drl.core.specs import PlainDict, PlainValue
+
+MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this line to keep your own text -->"
+
+
+def write_readme(folder: Path, card: PlainDict) -> None:
+    """Write README.md, unless there is one that drl did not write."""
+    file = folder / "README.md"
+    if not os.path.lexists(file) or MARK.encode() in read_inside(folder, file, MOST_TEXT):
+        write_atomically(file, readme(card).encode())
+
+
+def readme(card: PlainDict) -> str:
+    """A model card in Markdown. The agent's card may come from anybody: texts are quoted, other types left out."""
+    notes: PlainDict = card["notes"]
+    env, algorithm, license_id = (_text(notes.get(name)) for name in ("env", "algorithm", "license"))
+    title = f"{algorithm or 'agent'} in {env}" if env else f"{algorithm or 'agent'} without a named environment"
+    metadata: PlainDict = {"library_name": "drl-workshop", "pipeline_tag": "reinforcement-learning"}
+    if license_id:
+        metadata["license"] = license_id
+    named = [name for name in (algorithm, env) if name]
+    metadata["tags"] = ["reinforcement-learning", "deep-reinforcement-learning", "drl-workshop", *named]
+    if env and (score := _score(notes)):
+        result = {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"type": env, "name": env},
+            "metrics": [{"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}],
+        }
+        metadata["model-index"] = [{"name": title, "results": [result]}]
+    facts = {
+        "environment": env,
+        "environment's arguments": notes.get("env_kwargs") or None,
+        "wrappers": notes.get("wrappers"),
+        "algorithm": algorithm,
+        "mean return": _score(notes),
+        "environment steps": notes.get("env_steps"),
+        "seed": notes.get("seed"),
+        "license": license_id or "none stated",
+        "engine": card.get("engine"),
+        **{f"version of {name}": version for name, version in sorted(_dict(card.get("versions")).items())},
+    }
+    lines = [f"- {_code(name)[1:-1]}: {_code(value)}" for name, value in facts.items() if value not in (None, "")]
+    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    return f"---\n{front}---\n{MARK}\n\n# {_code(title)}\n\n" + "\n".join(lines) + USAGE
+
+
+USAGE = """
+
+The folder holds an agent of [drl-workshop](https://pypi.org/project/drl-workshop/): `card.json` describes it, the
+`.safetensors` file holds its weights, its normalizer and golden pairs, observations with the actions that belong to
+them. Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
+
+```bash
+drl pull OWNER/NAME --out agent
+drl evaluate agent
+```
+
+```python
+import drl
+
+agent = drl.load_agent("agent")
+action = agent.act(observation)
+```
+"""
+
+
+def _score(notes: PlainDict) -> str | None:
+    """The mean return as text, with its deviation where there was an evaluation."""
+    evaluation = _dict(notes.get("evaluation"))
+    mean, deviation = evaluation.get("mean_return", notes.get("mean_return")), evaluation.get("std_return")
+    if not _is_number(mean):
+        return None
+    return f"{mean:.2f} +/- {deviation:.2f}" if _is_number(deviation) else f"{mean:.2f}"
+
+
+def _is_number(value: PlainValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _dict(value: PlainValue) -> PlainDict:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: PlainValue) -> str:
+    """A text in one printable line, cut short; "" for anything else.
+
+    >>> _text("Cart\\nPole"), _text(3)
+    ('Cart Pole', '')
+    """
+    words = " ".join(value.split()) if isinstance(value, str) else ""
+    return "".join(letter for letter in words if letter.isprintable())[:200]
+
+
+def _code(value: PlainValue) -> str:
+    """A value as code, where Markdown has no other meaning.
+
+    >>> _code("a `b` <c>")
+    "`a 'b' <c>`"
+    """
+    return f"`{_text(str(value)).replace('`', chr(39))}`"
