@@ -36,6 +36,8 @@ COMMANDS = {
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "push": ("drl.cli.push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
+    "pull": ("drl.cli.pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
     "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
 }

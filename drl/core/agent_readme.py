@@ -96,8 +96,8 @@ def _text(value: PlainValue) -> str:
     >>> _text("Cart\\nPole"), _text(3)
     ('Cart Pole', '')
     """
-    words = " ".join(value.split()) if isinstance(value, str) else ""
-    return "".join(letter for letter in words if letter.isprintable())[:200]
+    letters = (letter if letter.isprintable() else " " for letter in value) if isinstance(value, str) else ()
+    return " ".join("".join(letters).split())[:200]
 
 
 def _code(value: PlainValue) -> str:
