@@ -46,18 +46,18 @@ def readme(card: PlainDict) -> str:
         "seed": notes.get("seed"),
         "license": license_id or "none stated",
         "engine": card.get("engine"),
-        **{f"version of {name}": version for name, version in sorted(_dict(card.get("versions")).items())},
+        "versions": ", ".join(f"{name} {version}" for name, version in _dict(card.get("versions")).items()),
     }
-    lines = [f"- {_code(name)[1:-1]}: {_code(value)}" for name, value in facts.items() if value not in (None, "")]
+    lines = [f"- {name}: {_code(value)}" for name, value in facts.items() if value not in (None, "")]
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     return f"---\n{front}---\n{MARK}\n\n# {_code(title)}\n\n" + "\n".join(lines) + USAGE
 
 
 USAGE = """
 
-The folder holds an agent of [drl-workshop](https://pypi.org/project/drl-workshop/): `card.json` describes it, the
-`.safetensors` file holds its weights, its normalizer and golden pairs, observations with the actions that belong to
-them. Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
+This folder holds an agent of drl (`pip install drl-workshop`). `card.json` describes it. The `.safetensors` file holds
+its weights, the statistics of its normalizer, and golden pairs: observations with the actions that belong to them.
+Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
 
 ```bash
 drl pull OWNER/NAME --out agent

@@ -116,9 +116,7 @@ def _draft_folder(out: Path) -> Iterator[Path]:
 
 def _download(hub: Any, url: str, file: Path, most: int) -> None:
     """One file of at most `most` bytes, whatever the server sends."""
-    from huggingface_hub.utils import build_hf_headers
-
-    headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+    headers = hub.utils.build_hf_headers() | {"Accept-Encoding": "identity"}
     written = 0
     with hub.get_session().stream("GET", url, headers=headers, timeout=PATIENCE) as response:
         if response.status_code == 404:

@@ -258,7 +258,7 @@ def test_texts_of_others_are_only_texts():
     assert [line for line in body.splitlines() if line.startswith("#")] == [
         line for line in body.splitlines() if line.startswith("# `x' --- #")
     ]
-    for line in body.partition("The folder holds")[0].splitlines()[1:]:
+    for line in body.partition("This folder holds")[0].splitlines()[1:]:
         outside = "".join(line.split("`")[::2])
         assert "<" not in outside
         assert "[" not in outside
