@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
 DEV = [
-    "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "huggingface_hub", "jax", "mlflow", "mpe2", "numba",
-    "optuna", "ray", "wandb", "xdist",
+    "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "huggingface_hub", "jax", "mlflow", "mpe2",
+    "numba", "optuna", "ray", "wandb", "xdist",
 ]  # fmt: skip
 
 

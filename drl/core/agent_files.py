@@ -1,8 +1,9 @@
 """The deployable agent on disk: a JSON card that describes it, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer, versions
-agent/weights-<checksum>.safetensors    weights, statistics of the normalizer, golden pairs
+agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer,
+                                    golden pairs, versions, notes about the training
+agent/weights-<checksum>.safetensors
 agent/README.md                     for people, and for the Hugging Face Hub
 ```
 The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the
@@ -23,7 +24,7 @@ import numpy as np
 from drl.core.agent_readme import write_readme
 from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.golden_pairs import Acting, make_pairs, pair_arrays
+from drl.core.golden_pairs import Acting, make_pairs, pairs_to_json
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside, remove_drafts, sync_folder, write_atomically
 from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
@@ -227,8 +228,8 @@ def save_agent(
             counts[field] = stats.count
         card["normalizer"] = {"clip": agent.normalizer.clip, "counts": counts}
     try:
-        pairs = make_pairs(agent)
-        arrays |= {} if pairs is None else pair_arrays(pairs)
+        if (pairs := make_pairs(agent)) is not None:
+            card["golden_pairs"] = pairs_to_json(pairs)
     except Exception as error:  # a model of the user's own can raise anything
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         warnings.warn(f"the agent in {folder} has no golden pairs, because it cannot act on them: {said}", stacklevel=3)

@@ -55,9 +55,9 @@ def readme(card: PlainDict) -> str:
 
 USAGE = """
 
-This folder holds an agent of drl (`pip install drl-workshop`). `card.json` describes it. The `.safetensors` file holds
-its weights, the statistics of its normalizer, and golden pairs: observations with the actions that belong to them.
-Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
+This folder holds an agent of drl (`pip install drl-workshop`). `card.json` describes it and holds golden pairs:
+observations with the actions that belong to them. The `.safetensors` file holds its weights and the statistics of its
+normalizer. Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
 
 ```bash
 drl pull OWNER/NAME --out agent

@@ -1,19 +1,18 @@
-"""Golden pairs: observations with the actions of an agent, stored with it. Who loads the agent sees whether it still
+"""Golden pairs: observations with the actions of an agent, on its card. Who loads the agent sees whether it still
 acts like that, on another machine, in another engine or version.
 
 Actions are those without exploration, in the environment's units. The outputs of the network (logits, means, action
 values) are stored beside them: small differences in them are normal, and a tie may fall either way.
 """
 
+import base64
 import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from drl.core.errors import UnusableFile
-from drl.core.specs import ActionSpec, Array, ObsSpec, RawObs
+from drl.core.specs import NUMBERS, ActionSpec, Array, DType, ObsSpec, PlainDict, PlainValue, RawObs
 
-PREFIX = "golden."  # of their arrays in a file of weights
 MOST_PAIRS = 64  # that are read
 ALIKE = 1e-4  # largest difference of continuous actions and their means, relative to their scale
 CLEAR = 1e-4  # margin of a choice, relative to the scale of the outputs, from which on it must not change
@@ -114,50 +113,68 @@ def _answer(agent: Acting, inputs: GoldenInputs) -> tuple[Array, Array | None]:
     finally:
         agent.rnn_state = remembered
     spec, found = agent.action_spec, np.concatenate(outputs) if outputs else None
-    if found is not None and spec.kind != "box" and found.shape != (rows, sum(spec.sizes) or spec.entries):
+    if found is not None and spec.kind != "box" and found.shape != (rows, _num_outputs(spec)):
         found = None  # an agent of the user's own whose outputs do not stand for its choices
     return np.concatenate(actions), found
 
 
-def pair_arrays(pairs: GoldenPairs) -> dict[str, Array]:
-    """The pairs as plain arrays by name, for a file of weights."""
+def pairs_to_json(pairs: GoldenPairs) -> PlainDict:
+    """The pairs as plain data, for an agent's card; numbers as base64, bit by bit."""
     obs, mask = pairs.inputs
-    arrays = {f"obs.{name}": obs[name] for name in obs.dtype.names} if obs.dtype.names else {"obs": obs}
-    arrays["action"] = pairs.action
+    arrays: dict[str, Array | None] = {f"obs.{name}": obs[name] for name in obs.dtype.names or ()} or {"obs": obs}
+    arrays |= {"action": pairs.action, "action_mask": mask, "outputs": pairs.outputs}
+    return {
+        name: {
+            "dtype": array.dtype.newbyteorder("<").str,
+            "shape": list(array.shape),
+            "data": base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode(),
+        }
+        for name, array in arrays.items()
+        if array is not None
+    }
+
+
+def pairs_from_json(plain: PlainValue, obs_spec: ObsSpec, action_spec: ActionSpec) -> GoldenPairs:
+    """Read what `pairs_to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
+    arrays = {name: _array(packed) for name, packed in plain.items()}
+    action = arrays["action"]
+    rows = len(action)
+    if not 1 <= rows <= MOST_PAIRS:
+        raise ValueError(f"there are {rows} pairs")
+    obs = np.empty((rows, *obs_spec.shape), obs_spec.dtype)
+    if obs.dtype.names:
+        for name in obs.dtype.names:
+            obs[name] = _shaped(arrays[f"obs.{name}"], obs[name].shape, obs[name].dtype)
+    else:
+        obs[...] = _shaped(arrays["obs"], obs.shape, obs.dtype)
+    mask, outputs = arrays.get("action_mask"), arrays.get("outputs")
     if mask is not None:
-        arrays["action_mask"] = mask.astype(np.uint8)
-    if pairs.outputs is not None:
-        arrays["outputs"] = pairs.outputs
-    return {f"{PREFIX}{name}": array for name, array in arrays.items()}
+        mask = _shaped(mask, (rows, action_spec.num_choices)).astype(bool)
+    if outputs is not None:
+        box = action_spec.kind == "box"
+        outputs = _shaped(outputs, (rows, outputs.shape[1] if box else _num_outputs(action_spec)))
+    return GoldenPairs(GoldenInputs(obs, mask), _shaped(action, (rows, *action_spec.shape)), outputs)
 
 
-def read_pairs(arrays: dict[str, Array], obs_spec: ObsSpec, action_spec: ActionSpec, source: str) -> GoldenPairs | None:
-    """The pairs in the arrays of an agent; None if it has none. They may come from anybody."""
-    found = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
-    if not found:
-        return None
-    try:
-        action = found["action"]
-        rows = len(action)
-        if not 1 <= rows <= MOST_PAIRS or action.shape != (rows, *action_spec.shape):
-            raise ValueError(f"actions of shape {action.shape}")
-        obs = np.empty((rows, *obs_spec.shape), obs_spec.dtype)
-        for name in obs.dtype.names or ("",):
-            given, place = found[f"obs.{name}" if name else "obs"], obs[name] if name else obs
-            if (given.shape, given.dtype) != (place.shape, place.dtype):
-                raise ValueError(f"observations of shape {given.shape}")
-            place[...] = given
-        mask, outputs = found.get("action_mask"), found.get("outputs")
-        if mask is not None and (not action_spec.num_choices or mask.shape != (rows, action_spec.num_choices)):
-            raise ValueError(f"masks of shape {mask.shape}")
-        width = sum(action_spec.sizes) or action_spec.entries
-        if outputs is not None and (outputs.ndim != 2 or len(outputs) != rows):
-            raise ValueError(f"outputs of shape {outputs.shape}")
-        if outputs is not None and action_spec.kind != "box" and outputs.shape[1] != width:
-            raise ValueError(f"outputs of shape {outputs.shape}")
-    except (KeyError, ValueError, TypeError) as error:
-        raise UnusableFile(f"the golden pairs of {source} do not fit its spaces: {error}") from None
-    return GoldenPairs(GoldenInputs(obs, None if mask is None else mask.astype(bool)), action, outputs)
+def _array(packed: PlainDict) -> Array:
+    dtype = np.dtype(packed["dtype"])
+    if dtype.kind not in NUMBERS:
+        raise ValueError(f"numbers of type {dtype}")
+    array = np.frombuffer(base64.b64decode(packed["data"], validate=True), dtype).reshape(packed["shape"])
+    if not np.isfinite(array).all():
+        raise ValueError("a number is not finite")
+    return array
+
+
+def _shaped(array: Array, shape: tuple[int, ...], dtype: DType | None = None) -> Array:
+    if array.shape != shape or dtype not in (None, array.dtype):
+        raise ValueError(f"an array is {array.dtype} of shape {array.shape}; expected {dtype or ''} {shape}")
+    return array
+
+
+def _num_outputs(spec: ActionSpec) -> int:
+    """Of a network that chooses: a logit or action value for each choice, one logit for each bit."""
+    return sum(spec.sizes) or spec.entries
 
 
 def difference(agent: Acting, pairs: GoldenPairs) -> str | None:

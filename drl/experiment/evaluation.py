@@ -67,7 +67,7 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
     obs, quiet_steps, vector_steps = envs.reset(), 0, 0
-    seen = InputSampler(pairs_for(agent.obs_spec))
+    seen = InputSampler(pairs_for(envs.obs_spec))
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
         seen.see(obs, envs.action_mask)

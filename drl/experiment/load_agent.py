@@ -7,8 +7,8 @@ from typing import Any
 
 from drl.core.agent_files import check_finite, read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
-from drl.core.golden_pairs import difference, read_pairs
-from drl.core.specs import Array, PlainDict
+from drl.core.golden_pairs import difference, pairs_from_json
+from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.core.versions import versions
 from drl.experiment.checkpoints import Checkpoints
@@ -42,7 +42,7 @@ def load_agent(
         final = load_agent(find_agent_folder(path, which), model, device, engine, strict=strict)
         return _at_step(path, str(which), final)
     path = find_agent_folder(path, which)
-    card, arrays = read_agent(path)
+    card, _ = read_agent(path)
     if engine is None:
         engine = _first_installed(card["engine"], path)
     if engine == "numpy":
@@ -50,21 +50,25 @@ def load_agent(
             raise BadInput("engine='numpy' runs only our own MLPs; a model of your own needs its engine")
         from drl.engines.numpy.agents import load_numpy_agent
 
-        return _proven(load_numpy_agent(path), path, card, arrays, engine, strict)
+        return _proven(load_numpy_agent(path), path, card, engine, strict)
     if engine not in ENGINES:
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
     agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
-    return _proven(agent, path, card, arrays, engine, strict)
+    return _proven(agent, path, card, engine, strict)
 
 
-def _proven(agent: Any, path: Path, card: PlainDict, arrays: dict[str, Array], engine: str, strict: bool) -> Any:
+def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:
     """The agent with its notes, after it has acted on its golden pairs."""
     agent.notes = card["notes"]
-    pairs = read_pairs(arrays, agent.obs_spec, agent.action_spec, str(path))
-    if pairs is None:  # an agent of an earlier version
+    if "golden_pairs" not in card:  # an agent of an earlier version
         return agent
+    try:
+        pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
+    except Exception as error:  # the card is untrusted: parsing it can raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({said})") from None
     agent.golden_inputs = pairs.inputs
     if (differs := difference(agent, pairs)) is not None:
         said = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"

@@ -1,5 +1,6 @@
 """Golden pairs: an agent that acts differently from when it was saved is noticed, one that does not never is."""
 
+import base64
 import json
 
 import numpy as np
@@ -14,8 +15,8 @@ from drl.core.golden_pairs import (
     InputSampler,
     difference,
     make_pairs,
-    pair_arrays,
-    read_pairs,
+    pairs_from_json,
+    pairs_to_json,
     sample_obs,
 )
 from drl.core.specs import ActionSpec, ObsSpec
@@ -51,12 +52,28 @@ def make(variant="policy_value", obs_spec=VECTOR, spec=ACTIONS["discrete"], **co
     return agent_in(kind, "torch")(model, obs_spec, spec)
 
 
+def rewrite(folder, **changes):
+    """Change entries of a card, as its author could; None removes one."""
+    card, arrays = read_agent(folder)
+    gone = {key for key, value in changes.items() if value is None} | {"content_checksum"}
+    card = {key: value for key, value in (card | changes).items() if key not in gone}
+    write_agent(folder, card, arrays)
+
+
 def change(folder, name, index, amount):
-    """Add to one number of the file of weights, as its author could."""
+    """Add to one weight."""
     card, arrays = read_agent(folder)
     arrays[name] = arrays[name].copy()
     arrays[name][index] += amount
-    write_agent(folder, {k: v for k, v in card.items() if k not in ("format", "content_checksum")}, arrays)
+    card.pop("content_checksum")
+    write_agent(folder, card, arrays)
+
+
+def stored(folder):
+    """The pairs on a card."""
+    card, _ = read_agent(folder)
+    specs = ObsSpec.from_json(card["obs_spec"]), ActionSpec.from_json(card["action_spec"])
+    return pairs_from_json(card["golden_pairs"], *specs)
 
 
 def last_bias(folder):
@@ -84,8 +101,7 @@ AGENTS = [
 def test_every_kind_of_agent_proves_itself_and_one_changed_weight_is_noticed(tmp_path, options):
     agent = make(**options)
     agent.save(tmp_path)
-    _, arrays = read_agent(tmp_path)
-    assert len(arrays["golden.action"]) == (8 if agent.obs_spec in (IMAGE, TREE) else 16)
+    assert len(stored(tmp_path).action) == (8 if agent.obs_spec in (IMAGE, TREE) else 16)
     load_agent(tmp_path, strict=True)
     change(tmp_path, last_bias(tmp_path), 0, 0.5)
     with pytest.warns(UserWarning, match=r"acts differently from its golden pairs: .*same versions") as said:
@@ -112,9 +128,8 @@ def test_other_engines_act_alike(tmp_path, options):
 def test_a_flipped_choice_is_noticed_by_its_action(tmp_path):
     agent = make()
     agent.save(tmp_path)
-    _, arrays = read_agent(tmp_path)
     change(tmp_path, last_bias(tmp_path), 2, 1000.0)
-    changed = int((arrays["golden.action"] != 3).sum())  # the actions begin at 1
+    changed = int((stored(tmp_path).action != 3).sum())  # the actions begin at 1
     assert changed > 0
     with pytest.warns(UserWarning, match=f"{changed} of 16 actions differ"):
         load_agent(tmp_path)
@@ -211,8 +226,7 @@ def test_an_evaluation_gives_observations_from_all_of_it_with_their_masks():
     inputs = evaluate(agent, "drl/LegalMoves-v0", 8).inputs
     assert inputs.action_mask.shape == (len(inputs.obs), 4)
     agent.golden_inputs = inputs
-    arrays = pair_arrays(make_pairs(agent))
-    again = read_pairs(arrays, agent.obs_spec, agent.action_spec, "here")
+    again = pairs_from_json(pairs_to_json(make_pairs(agent)), agent.obs_spec, agent.action_spec)
     np.testing.assert_array_equal(again.inputs.action_mask, inputs.action_mask)
     assert difference(agent, again) is None
 
@@ -229,32 +243,37 @@ def test_a_model_that_cannot_act_on_random_observations_is_saved_without_pairs(t
     load_agent(tmp_path, strict=True)
 
 
+NUMBERS = {"dtype": "<f4", "shape": [16, 3], "data": base64.b64encode(bytes(4 * 16 * 3)).decode()}
+NAN = base64.b64encode(np.full((16, 3), np.nan, np.float32).tobytes()).decode()
+
+
 @pytest.mark.parametrize(
-    ("name", "array"),
+    ("name", "packed"),
     [
         ("action", None),
-        ("action", np.zeros(16, np.float32).reshape(4, 4)),
-        ("obs", np.zeros((16, 4), np.float32)),
-        ("obs", np.zeros((16, 3), np.float64)),
-        ("outputs", np.zeros((16, 5), np.float32)),
-        ("action_mask", np.ones((16, 5), np.uint8)),
+        ("action", NUMBERS),
+        ("obs", NUMBERS | {"shape": [12, 4]}),
+        ("obs", NUMBERS | {"shape": [10**9, 10**9]}),
+        ("obs", NUMBERS | {"data": "!"}),
+        ("obs", NUMBERS | {"data": NAN}),
+        ("obs", NUMBERS | {"dtype": "O"}),
+        ("obs", NUMBERS | {"dtype": "<i4"}),
+        ("obs", [1, 2]),
+        ("outputs", NUMBERS),
+        ("action_mask", NUMBERS),
     ],
 )
-def test_pairs_that_do_not_fit_are_refused(tmp_path, name, array):
+def test_pairs_that_do_not_fit_are_refused(tmp_path, name, packed):
     make().save(tmp_path)
-    card, arrays = read_agent(tmp_path)
-    arrays[f"golden.{name}"] = array
-    forged = {key: array for key, array in arrays.items() if array is not None}
-    write_agent(tmp_path, {k: v for k, v in card.items() if k not in ("format", "content_checksum")}, forged)
+    pairs = read_agent(tmp_path)[0]["golden_pairs"] | {name: packed}
+    rewrite(tmp_path, golden_pairs={name: value for name, value in pairs.items() if value is not None})
     with pytest.raises(UnusableFile, match=r"the golden pairs of .* do not fit its spaces"):
         load_agent(tmp_path)
 
 
 def test_an_agent_of_an_earlier_version_loads_in_silence(tmp_path):
     make().save(tmp_path)
-    card, arrays = read_agent(tmp_path)
-    old = {k: v for k, v in card.items() if k not in ("format", "content_checksum", "versions")}
-    write_agent(tmp_path, old, {name: array for name, array in arrays.items() if not name.startswith("golden.")})
+    rewrite(tmp_path, golden_pairs=None, versions=None)
     assert load_agent(tmp_path, strict=True).golden_inputs is None
 
 
@@ -268,9 +287,9 @@ def trained(tmp_path_factory):
 
 
 def test_a_run_stores_met_observations_and_its_record(trained):
-    card, arrays = read_agent(trained)
-    assert np.abs(arrays["golden.obs"]).max() < 5, "observations of CartPole"
-    assert len(np.unique(arrays["golden.obs"], axis=0)) == len(arrays["golden.obs"]) > 4
+    card, obs = read_agent(trained)[0], stored(trained).inputs.obs
+    assert np.abs(obs).max() < 5, "observations of CartPole"
+    assert len(np.unique(obs, axis=0)) == len(obs) > 4
     notes = card["notes"]
     assert (notes["env"], notes["algorithm"], notes["seed"], notes["env_steps"]) == ("CartPole-v1", "ppo", 0, 128)
     assert notes["license"] == "mit"
@@ -304,5 +323,5 @@ def test_commands_warn_or_refuse(trained, tmp_path, capsys):
 
 def test_a_converted_agent_keeps_its_observations(trained, tmp_path):
     assert main(["convert", str(trained), "--engine", "jax", "--out", str(tmp_path / "jax")]) == 0
-    np.testing.assert_array_equal(read_agent(tmp_path / "jax")[1]["golden.obs"], read_agent(trained)[1]["golden.obs"])
+    np.testing.assert_array_equal(stored(tmp_path / "jax").inputs.obs, stored(trained).inputs.obs)
     load_agent(tmp_path / "jax", strict=True)
