@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from drl.core.safe_files import MOST_TEXT, read_inside, write_atomically
+from drl.core.errors import UnusableFile
+from drl.core.safe_files import read_inside, write_atomically
 from drl.core.specs import PlainDict, PlainValue
 
 MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this line to keep your own text -->"
@@ -15,7 +16,11 @@ MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this 
 def write_readme(folder: Path, card: PlainDict) -> None:
     """Write README.md, unless there is one that drl did not write."""
     file = folder / "README.md"
-    if not os.path.lexists(file) or MARK.encode() in read_inside(folder, file, MOST_TEXT):
+    try:
+        ours = not os.path.lexists(file) or MARK.encode() in read_inside(folder, file)
+    except UnusableFile:  # a link that leads out, a pipe, a huge file
+        ours = False
+    if ours:
         write_atomically(file, readme(card).encode())
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ from drl.core.golden_pairs import (
     sample_obs,
 )
 from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.state_files import read_state
 from drl.core.variants import VARIANTS, agent_in, maker_in
+from drl.experiment import session
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
-from drl.experiment.launch import train
+from drl.experiment.launch import resume, train
 from drl.experiment.load_agent import load_agent
 
 VECTOR, IMAGE = ObsSpec("box", (3,)), ObsSpec("box", (1, 72, 72), "uint8")
@@ -304,6 +307,23 @@ def test_two_runs_of_one_seed_have_the_same_card(trained, tmp_path):
     again = run(tmp_path)
     assert (again / "agent" / "card.json").read_bytes() == (trained / "agent" / "card.json").read_bytes()
     assert (again / "agent" / "README.md").read_bytes() == (trained / "agent" / "README.md").read_bytes()
+
+
+def test_a_resumed_run_goes_on_with_the_observations_of_its_last_evaluation(tmp_path, monkeypatch):
+    folder = run(tmp_path, checkpoint_every=64, keep_checkpoints=9)
+    for newer in sorted((folder / "checkpoints").glob("step_*"))[1:]:
+        shutil.rmtree(newer)
+    at_checkpoint = read_state(folder / "checkpoints" / "step_000000000064", None)["golden_inputs"]
+
+    def fail(*_, **__):
+        raise RuntimeError("no more evaluations")
+
+    monkeypatch.setattr(session, "evaluate", fail)
+    with pytest.raises(RuntimeError, match="no more"):
+        resume(folder)
+    card, _ = read_agent(folder)
+    assert "evaluation" not in card["notes"], "saved before the evaluation that failed"
+    np.testing.assert_array_equal(stored(folder).inputs.obs, at_checkpoint[0])
 
 
 @pytest.mark.filterwarnings("default")

@@ -272,6 +272,10 @@ def test_a_readme_of_the_user_is_kept(tmp_path):
     (tmp_path / "README.md").write_text(text.replace(MARK, "") + "\nMine.\n")
     save(tmp_path)
     assert "Mine." in (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").rename(tmp_path.parent / "outside.md")
+    (tmp_path / "README.md").symlink_to(tmp_path.parent / "outside.md")
+    save(tmp_path)
+    assert "Mine." in (tmp_path / "README.md").read_text()
 
 
 def test_in_python(pushed, hub, tmp_path):
