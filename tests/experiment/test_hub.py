@@ -10,6 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from drl.cli.entry import main
+from drl.core.agent_files import read_agent, write_agent
 from drl.core.agent_readme import MARK, readme
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput, UnusableFile
@@ -205,6 +206,18 @@ def test_a_card_names_no_other_file(pushed, hub, tmp_path, capsys, name):
     card = json.loads(hub.repositories["me/cart"]["card.json"]) | {"weights": name}
     hub.repositories["me/cart"]["card.json"] = json.dumps(card).encode()
     refused(capsys, tmp_path, 3, "names the weights")
+
+
+def test_an_agent_of_an_unknown_plugin_is_checked_as_far_as_it_can_be(pushed, hub, tmp_path, capsys):
+    capsys.readouterr()
+    card, arrays = read_agent(pushed)
+    card.pop("content_checksum")
+    write_agent(pushed, card | {"variant": "mine"}, arrays)
+    hub.repositories["me/cart"]["card.json"] = (pushed / "card.json").read_bytes()
+    assert main(["pull", "me/cart", "--out", str(tmp_path / "whole")]) == 0
+    capsys.readouterr()
+    hub.answers[".safetensors"] = HTML
+    refused(capsys, tmp_path, 3, "its checksum differs")
 
 
 def test_a_file_that_never_ends_is_left(pushed, hub, tmp_path, capsys, monkeypatch):
