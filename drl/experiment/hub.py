@@ -43,7 +43,10 @@ def push_agent(folder: Path, repository: str, private: bool = False, endpoint: s
     api = hub.HfApi(endpoint=endpoint)
     with _one_line(f"pushing to {repository}", api.endpoint):
         api.create_repo(repository, private=private or None, exist_ok=True)
-        there = [each.rfilename for each in api.model_info(repository, timeout=PATIENCE).siblings or []]
+        info = api.model_info(repository, timeout=PATIENCE)
+        if private and not info.private:
+            raise BadInput(f"{repository} exists and is public; leave out --private, or choose another name")
+        there = [each.rfilename for each in info.siblings or []]
         old = [name for name in there if WEIGHTS.fullmatch(name) and name != weights]
         changes = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
         changes += [hub.CommitOperationDelete(name) for name in old]

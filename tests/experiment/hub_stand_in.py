@@ -108,7 +108,8 @@ class Handler(BaseHTTPRequestHandler):
                     self.answer({"error": "Invalid rev"}, 404, X_Error_Code="RevisionNotFound")
                     return
                 siblings = [{"rfilename": file, "size": len(content)} for file, content in files.items()]
-                self.answer({"id": name, "sha": hub.sha(name), "siblings": siblings})
+                about = {"id": name, "sha": hub.sha(name), "private": name in hub.private}
+                self.answer(about | {"siblings": siblings})
             case ["preupload", "main"]:
                 modes = [
                     {

@@ -84,6 +84,14 @@ def test_a_second_push_replaces_the_weights(pushed, hub, tmp_path):
     assert not (tmp_path / "new" / "video.mp4").exists(), "only the agent's own files are downloaded"
 
 
+def test_a_public_repository_does_not_become_private_in_silence(pushed, hub, capsys):
+    before = dict(hub.repositories["me/cart"])
+    save(pushed)
+    assert main(["push", str(pushed), "me/cart", "--private"]) == 2
+    assert "exists and is public" in capsys.readouterr().err
+    assert hub.repositories["me/cart"] == before
+
+
 def test_a_revision_is_a_commit(pushed, hub, tmp_path, capsys):
     assert main(["pull", "me/cart", "--out", str(tmp_path / "a"), "--revision", hub.sha("me/cart")]) == 0
     assert main(["pull", "me/cart", "--out", str(tmp_path / "b"), "--revision", "v9"]) == 2
