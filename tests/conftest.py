@@ -11,8 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
 DEV = [
-    "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "httpx", "jax", "mlflow", "mpe2", "numba",
-    "onnx", "onnxruntime", "onnxscript", "optuna", "playwright", "ray", "starlette", "uvicorn", "wandb", "xdist",
+    "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "httpx", "huggingface_hub", "jax", "mlflow",
+    "mpe2", "numba", "onnx", "onnxruntime", "onnxscript", "optuna", "playwright", "ray", "starlette", "uvicorn",
+    "wandb", "xdist",
 ]  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from drl.cli.flags import parse_flags
 from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.golden_pairs import sample_obs
 from drl.core.network_parts import import_plugins
-from drl.core.specs import Array, ObsSpec
+from drl.core.specs import Array
 from drl.experiment.run_folder import find_agent_folder
 
 CHECKED = 1000  # random observations on which both engines must act alike
@@ -29,6 +30,7 @@ class Flags:
     engine: str  # torch or jax
     plugins: tuple[str, ...] = ()  # your own modules to import first
     out: str | None = None  # new folder; default: beside the agent, with the engine's name appended
+    strict: bool = False  # an agent that acts differently from its golden pairs is an error, not a warning
 
 
 def main(arguments: list[str]) -> int:
@@ -41,28 +43,22 @@ def main(arguments: list[str]) -> int:
     out = Path(flags.out) if flags.out else folder.with_name(f"{folder.name}-{flags.engine}")
     if os.path.lexists(out):
         raise BadInput(f"{out} exists and is not overwritten; choose another --out")
-    print(convert(folder, flags.engine, out))
+    print(convert(folder, flags.engine, out, flags.strict))
     return 0
 
 
-def convert(folder: Path, engine: str, out: Path) -> Path:
+def convert(folder: Path, engine: str, out: Path, strict: bool = False) -> Path:
     """Write the agent in `folder` to `out`, for `engine`."""
     from drl.experiment.load_agent import load_agent
 
     card, _ = read_agent(folder)
-    before, after = load_agent(folder, engine=card["engine"]), load_agent(folder, engine=engine)
-    obs = _random_observations(before.obs_spec)
+    before, after = (load_agent(folder, engine=each, strict=strict) for each in (card["engine"], engine))
+    rows = max(1, min(CHECKED, MOST_NUMBERS // max(math.prod(before.obs_spec.shape), 1)))
+    obs = sample_obs(before.obs_spec, rows)
     if not _same_actions(before, after, obs):
         raise BadInput(f"{folder} acts differently in {engine}; nothing was written")
     after.save(out)
     return out
-
-
-def _random_observations(spec: ObsSpec) -> Array:
-    rng, rows = np.random.default_rng(0), max(1, min(CHECKED, MOST_NUMBERS // max(math.prod(spec.shape), 1)))
-    if spec.dtype == np.uint8:
-        return rng.integers(256, size=(rows, *spec.shape)).astype(np.uint8)
-    return rng.normal(size=(rows, *spec.shape)).astype(np.float32)
 
 
 def _same_actions(before: Agent, after: Agent, obs: Array) -> bool:

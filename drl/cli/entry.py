@@ -45,6 +45,8 @@ COMMANDS = {
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "export": ("drl.cli.export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
     "serve": ("drl.cli.serve", "answer observations with actions over HTTP: drl serve RUN"),
+    "push": ("drl.cli.push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
+    "pull": ("drl.cli.pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
     "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
 }

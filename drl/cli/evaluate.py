@@ -39,6 +39,7 @@ class Flags:
     json: bool = False  # print the summary as JSON and nothing else
     plugins: tuple[str, ...] = ()  # your own modules to import first
     trust: bool = False  # import the modules named on the agent's card; this runs their code
+    strict: bool = False  # an agent that acts differently from its golden pairs is an error, not a warning
 
 
 def main(arguments: list[str]) -> int:
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> int:
     from drl.experiment.agent_env import env_for
     from drl.experiment.load_agent import load_agent
 
-    agent = load_agent(flags.agent, which=flags.which)
+    agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
     env = env_for(
         agent,
         flags.env,

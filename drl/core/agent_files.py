@@ -1,8 +1,10 @@
 """The deployable agent on disk: a JSON card that describes it, and its weights as safetensors.
 
 ```text
-agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer
+agent/card.json                     format, engine, model variant and config, distribution, spaces, normalizer,
+                                    golden pairs, versions, notes about the training
 agent/weights-<checksum>.safetensors
+agent/README.md                     for people, and for the Hugging Face Hub
 ```
 The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the
 weights and one of its own content; cards of format 2 have only the former.
@@ -12,19 +14,23 @@ import hashlib
 import math
 import os
 import typing
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from drl.core.agent_readme import write_readme
 from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.golden_pairs import Acting, make_pairs, pairs_to_json
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside, remove_drafts, sync_folder, write_atomically
 from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
 from drl.core.state_files import PlainDict, StateDict, arrays_as_bytes, read_arrays, read_sealed, write_sealed
 from drl.core.variants import ModelVariant, find_variant
+from drl.core.versions import versions
 
 AGENT_FORMAT = 3
 REQUIRED = (
@@ -187,12 +193,10 @@ def _normalizer(card: PlainDict | None, arrays: dict[str, Array], obs_spec: ObsS
     return normalizer
 
 
-class Savable(Protocol):
+class Savable(Acting, Protocol):
     """The attributes of an agent that its card holds besides the model."""
 
     variant: str
-    obs_spec: ObsSpec
-    action_spec: ActionSpec
     normalizer: ObsNormalizer | None
     notes: PlainDict
 
@@ -224,4 +228,12 @@ def save_agent(
             arrays |= {f"normalizer.{field}mean": stats.mean, f"normalizer.{field}squares": stats.squares}
             counts[field] = stats.count
         card["normalizer"] = {"clip": agent.normalizer.clip, "counts": counts}
-    write_agent(Path(folder), card | {"notes": agent.notes | notes}, arrays)
+    try:
+        if (pairs := make_pairs(agent)) is not None:
+            card["golden_pairs"] = pairs_to_json(pairs)
+    except Exception as error:  # a model of the user's own can raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        warnings.warn(f"the agent in {folder} has no golden pairs, because it cannot act on them: {said}", stacklevel=3)
+    card |= {"versions": versions(), "notes": agent.notes | notes}
+    write_agent(Path(folder), card, arrays)
+    write_readme(Path(folder), card)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_of
+from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_in
 from drl.core.schedules import EPSILON_SHAPES, settle_rates
 from drl.core.size_limits import check_size
 from drl.core.specs import ObsSpec, PlainDict
@@ -173,8 +173,8 @@ def _check_backbone(config: AnyModelConfig) -> None:
                 f"{part} is {name!r}; {did_you_mean(name, ['auto', *table])}; for a custom one, import the module "
                 "that registers it: --plugins MODULE"
             )
-    activation = name_of(ACTIVATIONS, "activation", config.activation, _activation)
-    init = name_of(INITIALIZATIONS, "init", config.init, lambda function: function, ("auto",))
+    activation = name_in(ACTIVATIONS, "activation", config.activation, _activation)
+    init = name_in(INITIALIZATIONS, "init", config.init, lambda function: function, ("auto",))
     object.__setattr__(config, "activation", activation)
     object.__setattr__(config, "init", init)
     require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
+from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, Array, ObsSpec, PlainDict
@@ -112,6 +113,7 @@ class Agent(Protocol):
     has_value: bool
     recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
     rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
+    golden_inputs: GoldenInputs | None  # observations whose actions are stored with it; None: random ones
 
     @property
     def exploration(self) -> Exploration | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from drl.core.errors import BadInput, MissingExtra, did_you_mean, shown
+from drl.core.named_objects import IN_MEMORY, give_objects, is_given, name_of
 
 Factory = Callable[..., Any]  # a class or function that makes a part of a run
 Maker = str | Factory
@@ -51,7 +52,6 @@ INITIALIZATIONS: dict[str, Maker] = {
     for name in ("orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal")
 }
 _plugins: set[str] = set()  # modules that the user has named
-_functions: set[str] = set()  # functions `module:function` that are in one of the tables
 
 
 def register_backbone(name: str, *, torch: Maker | None = None, jax: Maker | None = None) -> None:
@@ -76,18 +76,24 @@ def register_initialization(name: str, function: Factory) -> None:
     register_in(INITIALIZATIONS, "initialization", name, function)
 
 
-def name_of(
+def name_in(
     table: dict[str, Part], setting: str, given: object, part_of: Callable[[Factory], Part], others: Iterable[str] = ()
 ) -> str:
     """The name in `table` of what a setting is given: a name there or in `others`, `module:function` of a plugin, or in
     Python a function itself, which is registered by its name so that a config holds plain text only."""
     if callable(given):
-        return _registered(table, setting, given, part_of(given))
+        if not hasattr(given, "__qualname__"):
+            raise BadInput(f"{setting} is {shown(given)}, which has no name; give a function or a class")
+        name = name_of(given)
+        for known in (name, f"{given.__module__}:{given.__qualname__}"):  # the second one in files of earlier versions
+            table.setdefault(known, part_of(given))
+        return name
     if not isinstance(given, str):
         raise BadInput(f"{setting} is {shown(given)}; expected a name or a function")
     if given not in table and given not in others:
-        table[given] = part_of(_function_of_plugin(setting, given, [*others, *table]))
-        _functions.add(given)
+        function = _function_of_plugin(setting, given, [*others, *table])
+        table[given] = part_of(function)
+        give_objects({given: function})
     return given
 
 
@@ -112,42 +118,19 @@ def _function_of_plugin(setting: str, given: str, options: list[str]) -> Factory
 def _has_module(function: str) -> bool:
     """Whether the name of a function leads back to it.
 
-    >>> _has_module("my_parts:warm"), _has_module("__main__:warm"), _has_module("my_parts:<lambda>")
+    >>> _has_module("my_parts:warm"), _has_module("script.py:warm"), _has_module("python:<lambda>")
     (True, False, False)
     """
     module, _, name = function.partition(":")
-    return name.isidentifier() and module != "__main__"
+    scripts = ("__main__", IN_MEMORY)  # the first one in files of earlier versions
+    return name.isidentifier() and module not in scripts and not module.endswith(".py")
 
 
 def function_modules(settings: Mapping[str, object]) -> list[str]:
     """The modules of functions `module:function` that flat settings name and that are not registered yet."""
     given = [v for k, v in settings.items() if k in ("activation", "init") or k.endswith("_schedule")]
-    found = {name for name in given if isinstance(name, str) and _has_module(name)} - _functions
+    found = [name for name in given if isinstance(name, str) and _has_module(name) and not is_given(name)]
     return sorted({name.partition(":")[0] for name in found})
-
-
-def functions_in(table: Mapping[str, Part]) -> dict[str, Part]:
-    """The functions of the user in a table, for another process."""
-    return {name: part for name, part in table.items() if name in _functions}
-
-
-def give_functions(table: dict[str, Part], functions: Mapping[str, Part]) -> None:
-    """What another process was given."""
-    table.update(functions)
-    _functions.update(functions)
-
-
-def _registered(table: dict[str, Part], setting: str, function: Factory, part: Part) -> str:
-    try:
-        own = name = f"{function.__module__}:{function.__qualname__}"
-    except AttributeError:
-        raise BadInput(f"{setting} is {shown(function)}, which has no name; give a function or a class") from None
-    number = 1
-    while table.setdefault(name, part) != part:  # two lambdas, or a function that a notebook has defined anew
-        number += 1
-        name = f"{own}#{number}"
-    _functions.add(name)
-    return name
 
 
 def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Factory:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from drl.core.errors import BadInput
-from drl.core.network_parts import name_of, register_in
+from drl.core.network_parts import name_in, register_in
 
 
 class Schedule(Protocol):
@@ -129,7 +129,7 @@ def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHA
             if kind != _default(config, shape):
                 raise BadInput(f"both {first} and {shape} are given, and {first} is a function; leave {shape} out")
             start, kind = _default(config, first), start
-        kind = name_of(FUNCTIONS, shape, kind, lambda function: function, shapes)
+        kind = name_in(FUNCTIONS, shape, kind, lambda function: function, shapes)
         if kind in FUNCTIONS:
             largest = _largest(kind)
             if start not in (_default(config, first), largest):

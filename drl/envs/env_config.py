@@ -11,9 +11,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput
+from drl.core.named_objects import is_given, name_of
 from drl.envs.parallel_games import Game, is_game
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
-from drl.envs.user_objects import find_object, is_given, name_of
+from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 
 

@@ -8,10 +8,11 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.named_objects import is_given
 from drl.envs.env_config import VECTORS
 from drl.envs.known_ids import import_package_of
 from drl.envs.parallel_games import PREFIX, find_game
-from drl.envs.user_objects import find_object, import_for, is_given
+from drl.envs.user_objects import find_object, import_for
 
 
 class OwnSpec(EnvSpec):

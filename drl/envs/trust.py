@@ -3,10 +3,10 @@
 import shlex
 
 from drl.core.errors import BadInput
+from drl.core.named_objects import is_given
 from drl.core.size_limits import shown
 from drl.envs.known_packages import is_installed
 from drl.envs.parallel_games import PREFIX, game_module
-from drl.envs.user_objects import is_given
 from drl.envs.wrapper_names import split_wrapper
 
 

@@ -1,10 +1,5 @@
-"""Objects of the user's program under a name that a config can hold: environments and wrappers.
+"""Environments and wrappers by the names of `drl.core.named_objects`: given, or imported from a module or a file."""
 
-A name is `module:NAME`, `file.py:NAME`, or `python:NAME` for an object that no module holds under its own name, such as
-a lambda or an instance. The process that was given an object uses the object itself, not the name.
-"""
-
-import functools
 import hashlib
 import importlib
 import importlib.machinery
@@ -17,59 +12,16 @@ from types import ModuleType
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.core.errors import BadInput
+from drl.core.named_objects import IN_MEMORY, given_objects, is_given
 from drl.envs.faults import reason
 from drl.envs.known_packages import is_known_package
-
-IN_MEMORY = "python"  # "module" of objects that cannot be imported
-_given: dict[str, object] = {}
-
-
-def name_of(thing: object, label: str = "") -> str:
-    """The name of an object, by which `find_object` finds it in this process.
-
-    >>> name_of(Path)
-    'pathlib:Path'
-    """
-    named = thing.func if isinstance(thing, functools.partial) else thing
-    label = label or getattr(named, "__qualname__", type(named).__qualname__)
-    module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    if module is None or getattr(module, label, None) is not thing:
-        return _keep(f"{IN_MEMORY}:{label}", thing)
-    if module.__name__ != "__main__":
-        return _keep(f"{module.__name__}:{label}", thing)
-    script = getattr(module, "__file__", None)  # a notebook or an interactive session has none
-    return _keep(f"{Path(script).name if script else IN_MEMORY}:{label}", thing)
-
-
-def _keep(name: str, thing: object) -> str:
-    """The name, with a number if another object has it."""
-    unique, number = name, 1
-    while _given.setdefault(unique, thing) is not thing:
-        number += 1
-        unique = f"{name}_{number}"
-    return unique
-
-
-def given_objects() -> dict[str, object]:
-    """All objects by name, for another process."""
-    return dict(_given)
-
-
-def give_objects(objects: dict[str, object]) -> None:
-    """What another process was given."""
-    _given.update(objects)
-
-
-def is_given(name: str) -> bool:
-    """Whether this process was given an object under this name."""
-    return name in _given
 
 
 def find_object(name: str) -> object | None:
     """The object of this name: the one that was given, or what its module or file defines; None: it defines no such
     object."""
-    if name in _given:
-        return _given[name]
+    if is_given(name):
+        return given_objects()[name]
     module, _, label = name.rpartition(":")
     return getattr(import_for(name), label, None) if module else None
 

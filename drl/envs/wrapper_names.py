@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium as gym
 
 from drl.core.errors import BadInput, did_you_mean
+from drl.core.named_objects import name_of
 from drl.core.yaml_files import parse_yaml
 from drl.envs.faults import reason
 from drl.envs.known_packages import is_installed
 from drl.envs.spaces import GymEnv
-from drl.envs.user_objects import find_object, name_of
+from drl.envs.user_objects import find_object
 
 WrapperLike = str | Callable[..., GymEnv]  # a name, or a class or function that takes an environment
 Env = TypeVar("Env")

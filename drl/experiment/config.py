@@ -59,6 +59,7 @@ class RunConfig:
     from_agent: str | None = None  # begin with the weights of this agent or run, as far as they fit; also --from
     plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
+    license: str | None = None  # of the agent, on its card: an identifier such as mit; default: none stated
     results_dir: str = "results"  # where the folders of runs go
     fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
     record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
@@ -96,7 +97,7 @@ class RunConfig:
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
-        names = "env device wandb_project mlflow_experiment group from_agent"
+        names = "env device wandb_project mlflow_experiment group from_agent license"
         require(self, "a name", names, lambda x: x.strip() != "")
         require(
             self,

@@ -10,6 +10,7 @@ import numpy as np
 
 from drl.core.contracts import Agent, VecEnv
 from drl.core.errors import BadInput, EnvFailed
+from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, ObsSpec
@@ -33,6 +34,8 @@ class Evaluation:
     episodes: list[Episode]
     env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
     seconds: float | None = field(default=None, compare=False)  # that they took; never among the metrics
+    # Some of the observations, for the agent's golden pairs.
+    inputs: GoldenInputs | None = field(default=None, compare=False, repr=False)
 
     def summary(self) -> dict[str, float]:
         """Means over the episodes; `success_rate` only if the environment defines success."""
@@ -64,8 +67,10 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
     obs, quiet_steps, vector_steps = envs.reset(), 0, 0
+    seen = InputSampler(pairs_for(envs.obs_spec))
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
+        seen.see(obs, envs.action_mask)
         step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
         obs, vector_steps = step.obs, vector_steps + 1
         if agent.recurrent:
@@ -77,7 +82,8 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
         if quiet_steps > ENDLESS:
             limit = "--wrapper TimeLimit:max_episode_steps=1000"
             raise EnvFailed(f"no episode of {envs.env_id} ended in {ENDLESS} steps; give it a time limit: {limit}")
-    return Evaluation([episode for by_env in finished for episode in by_env], vector_steps * envs.num_envs)
+    episodes_played = [episode for by_env in finished for episode in by_env]
+    return Evaluation(episodes_played, vector_steps * envs.num_envs, inputs=seen.inputs())
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.trust import check_trusted
-from drl.envs.user_objects import name_of
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
 from drl.experiment.boards import boards_of, check_boards

@@ -1,13 +1,16 @@
 """Load an agent, whatever engine trained it."""
 
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import Any
 
 from drl.core.agent_files import check_finite, read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
+from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
+from drl.core.versions import versions
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
 
@@ -20,6 +23,7 @@ def load_agent(
     device: str = "cpu",
     engine: str | None = None,
     which: str | int | None = None,
+    strict: bool = False,
 ) -> Any:
     """The agent in an agent folder, a run, the newest run of an experiment, or a `.pth` file in a run's `models/`. Pass
     `model` if it is a custom one.
@@ -28,13 +32,15 @@ def load_agent(
     of a checkpoint.
     `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
     it is installed, else the other one, else NumPy.
+    An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
     """
     if Path(path).suffix == ".pth":
         if which is not None:
             raise BadInput(f"{path} is one model; leave out which, or name its run")
-        return _from_pth(Path(path), model, device, engine)
+        return _from_pth(Path(path), model, device, engine, strict)
     if which is not None and str(which) not in KEPT:
-        return _at_step(path, str(which), load_agent(find_agent_folder(path, which), model, device, engine))
+        final = load_agent(find_agent_folder(path, which), model, device, engine, strict=strict)
+        return _at_step(path, str(which), final)
     path = find_agent_folder(path, which)
     card, _ = read_agent(path)
     if engine is None:
@@ -44,20 +50,45 @@ def load_agent(
             raise BadInput("engine='numpy' runs only our own MLPs; a model of your own needs its engine")
         from drl.engines.numpy.agents import load_numpy_agent
 
-        return _with_notes(load_numpy_agent(path), card)
+        return _proven(load_numpy_agent(path), path, card, engine, strict)
     if engine not in ENGINES:
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
-    return _with_notes(agent_in(find_variant(card["variant"], path), engine).load(path, model, device), card)
+    agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
+    return _proven(agent, path, card, engine, strict)
 
 
-def _with_notes(agent: Any, card: PlainDict) -> Any:
+def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:
+    """The agent with its notes, after it has acted on its golden pairs."""
     agent.notes = card["notes"]
+    if "golden_pairs" not in card:  # an agent of an earlier version
+        return agent
+    try:
+        pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
+    except Exception as error:  # the card is untrusted: parsing it can raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({said})") from None
+    agent.golden_inputs = pairs.inputs
+    if (differs := difference(agent, pairs)) is not None:
+        said = f"{path} acts differently from its golden pairs: {differs} ({_then_and_now(card, engine)})"
+        if strict:
+            raise UnusableFile(said)
+        warnings.warn(said, stacklevel=3)
     return agent
 
 
-def _from_pth(path: Path, model: object, device: str, engine: str | None) -> Any:
+def _then_and_now(card: PlainDict, engine: str) -> str:
+    """The versions that differ since the agent was saved."""
+    stored = card.get("versions")
+    then = {"engine": card["engine"], **(stored if isinstance(stored, dict) else {})}
+    now = {"engine": engine, **versions()}
+    names = [name for name in now if then.get(name) != now[name]]
+    listed = [", ".join(f"{name} {str(side.get(name))[:80]}" for name in names) for side in (then, now)]
+    return f"saved with {listed[0]}; here {listed[1]}" if names else "saved with the same versions on the same platform"
+
+
+def _from_pth(path: Path, model: object, device: str, engine: str | None, strict: bool) -> Any:
     """The newest agent of a run with the policy of a `.pth` file."""
     from drl.experiment.q_model_files import read_pth
 
@@ -65,7 +96,7 @@ def _from_pth(path: Path, model: object, device: str, engine: str | None) -> Any
     if not (run / "run.json").exists():
         raise BadInput(f"{path} has no card; expected a file in the folder models/ of a run, or an agent folder")
     policy = read_pth(path)
-    agent = load_agent(run, model, device, engine)
+    agent = load_agent(run, model, device, engine, strict=strict)
     state = agent.state_dict()
     own = state["model"]
     renamed = {f"actor.{name}" if f"actor.{name}" in own else name: array for name, array in policy.items()}

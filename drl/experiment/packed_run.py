@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.core.errors import DrlError, Interrupted
-from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, functions_in, give_functions, import_plugins
+from drl.core.named_objects import give_objects, given_objects
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, import_plugins
 from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict
-from drl.envs.user_objects import find_object, give_objects, given_objects
+from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import split_wrapper
 from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
@@ -48,15 +49,15 @@ class PackedRun(NamedTuple):
         experiment, extras, objects, functions = cloudpickle.loads(self.content)
         give_objects(objects)
         for table, given in zip(TABLES, functions, strict=True):
-            give_functions(table, given)
+            table.update(given)
         return experiment, extras
 
 
 def pack(experiment: Experiment, extras: Extras) -> PackedRun:
     """A run with the user's functions and classes, as bytes."""
-    functions = [_named_in(experiment, functions_in(table)) for table in TABLES]
-    objects = _named_in(experiment, given_objects()) | _in_files(experiment)
-    content = cloudpickle.dumps((experiment, extras, objects, functions))
+    objects = _named_in(experiment, given_objects())
+    functions = [{name: part for name, part in table.items() if name in objects} for table in TABLES]
+    content = cloudpickle.dumps((experiment, extras, objects | _in_files(experiment), functions))
     return PackedRun(experiment.run.plugins, content)
 
 

@@ -4,9 +4,7 @@ import contextlib
 import datetime
 import fcntl
 import hashlib
-import importlib.metadata
 import os
-import platform
 import shutil
 import sys
 import weakref
@@ -14,17 +12,16 @@ from pathlib import Path
 
 import yaml
 
-import drl
 from drl.core.agent_files import find_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, remove_drafts, write_atomically
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
+from drl.core.versions import versions
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
 from drl.tracking.files import MOST_METRICS, read_metrics
 
 RUN_FORMAT = 2  # of run.json; earlier ones have neither a format nor a checksum
-RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
 
 
 class Run:
@@ -53,7 +50,7 @@ class Run:
             "seed": seed,
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
             "started": _now(),
-            "versions": _versions(),
+            "versions": versions(),
         }
         run = cls(folder, record)
         run.note()
@@ -87,7 +84,7 @@ class Run:
     def note_resumed(self, env_steps: int, inexact: str | None) -> None:
         """Record that the run continues from `env_steps`, and how exactly."""
         how = "exact" if inexact is None else f"inexact: {inexact}"
-        entry = {"at": _now(), "env_steps": env_steps, "resumed": how, "versions": _versions()}
+        entry = {"at": _now(), "env_steps": env_steps, "resumed": how, "versions": versions()}
         self.note(status=UNFINISHED, resumed=[*self.record.get("resumed", []), entry])
 
     @property
@@ -218,16 +215,6 @@ def new_folder(parent: Path, run_id: str) -> Path:
             raise BadInput(f"cannot create {folder}: {error.strerror}; choose another --results-dir") from None
         return folder
     raise BadInput(f"cannot find a free name for {run_id} in {parent}")
-
-
-def _versions() -> dict[str, str]:
-    versions = {"drl": drl.__version__, "python": platform.python_version(), "platform": platform.platform()}
-    for package in RECORDED:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def runs_in(experiment: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from drl.core.contracts import Agent, Tracker
 from drl.core.errors import EnvFailed, Interrupted, NonFinite
+from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
@@ -61,13 +62,17 @@ class Session:
         self.pending: Log | None = None  # one that has not passed all stages
         trainer.should_stop = signals.stopped
         self.env = without_vector(experiment.run.env_config)  # to evaluate and film in; None: there is none
-        trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | {"algorithm": experiment.algorithm}
+        about = {"algorithm": experiment.algorithm, "seed": experiment.run.seed}
+        about |= {"license": experiment.run.license} if experiment.run.license else {}
+        trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about
         self.logs: Iterator[Log] | None = None
 
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
         pending = None if self.pending is None else self.pending.state_dict()
         state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
+        inputs = getattr(self.trainer.agent, "golden_inputs", None)  # an agent of the user may have none
+        state |= {"golden_inputs": None if inputs is None else list(inputs)}
         return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -75,6 +80,8 @@ class Session:
         self.best.load_state_dict(state["best"])
         if "evaluation_steps" in state:  # not in checkpoints of earlier versions
             self.evaluation_steps.load_state_dict(state["evaluation_steps"])
+        if (inputs := state.get("golden_inputs")) is not None:  # not in those either
+            self.trainer.agent.golden_inputs = GoldenInputs(*inputs)
         self.earlier = float(state["seconds"])
         self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
 
@@ -149,9 +156,10 @@ class Session:
                 if self.env is not None:
                     evaluation = self._evaluate().summary()
                     self.save(lambda: run.note(final_evaluation=evaluation))
-                    score, steps = evaluation["mean_return"], trainer.env_steps
+                    self.save(lambda: self._save_agent(evaluation=evaluation))
+                    steps = trainer.env_steps
                     stages.keep_evaluated(
-                        trainer.agent, lambda: run.models, score, self.best, self.save, env_steps=steps
+                        trainer.agent, lambda: run.models, evaluation, self.best, self.save, env_steps=steps
                     )
                 self._note_status(status)
                 with self.signals.at_once():
@@ -181,17 +189,19 @@ class Session:
             config = self.experiment.run
             # EnvPool has environments that Gymnasium does not know.
             vectorization = "envpool" if config.vectorization == "envpool" else "sync"
-            episodes, seed = config.evaluation_episodes, config.seed
-            return evaluate(self.trainer.agent, self.env, episodes, seed, vectorization=vectorization)
+            episodes, seed, agent = config.evaluation_episodes, config.seed, self.trainer.agent
+            evaluation = evaluate(agent, self.env, episodes, seed, vectorization=vectorization)
+            agent.golden_inputs = evaluation.inputs
+            return evaluation
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
         result = self._evaluate()
         self.evaluation_steps.add(result.env_steps)
         return result.summary()
 
-    def _save_agent(self) -> None:
+    def _save_agent(self, **notes: object) -> None:
         agent, models = self.trainer.agent, self.run.models
-        agent.save(self.run.folder / "agent", env_steps=self.trainer.env_steps)
+        agent.save(self.run.folder / "agent", env_steps=self.trainer.env_steps, **notes)
         agent.save_policy_net(models / "final_actor.pth")
         if agent.has_value:
             agent.save_value_net(models / "final_critic.pth")  # type: ignore[attr-defined]

@@ -167,7 +167,7 @@ def keep_models(
             best.mean_return = log.recent["mean_ep_return"]
         if log.evaluation and in_sync():
             notes_now = notes | {"env_steps": log.env_steps}
-            keep_evaluated(agent, models, log.evaluation["mean_return"], best, attempt, **notes_now)
+            keep_evaluated(agent, models, log.evaluation, best, attempt, **notes_now)
         now = log.episodes if in_episodes else log.env_steps
         before = now - (len(log.finished) if in_episodes else int(log.rollout["rollout_len"]))
         for number in range(1, num_checkpoints + 1):
@@ -178,11 +178,18 @@ def keep_models(
 
 
 def keep_evaluated(
-    agent: Agent, models: Callable[[], Path], mean_return: float, best: BestModel, attempt: Attempt, **notes: object
+    agent: Agent,
+    models: Callable[[], Path],
+    evaluation: dict[str, float],
+    best: BestModel,
+    attempt: Attempt,
+    **notes: object,
 ) -> None:
     """Save the agent as `best_evaluated_agent/` in the folder `models()` if no earlier evaluation was as good."""
+    mean_return = evaluation["mean_return"]
     if mean_return > best.evaluated:
-        attempt(lambda: agent.save(models() / "best_evaluated_agent", **notes, mean_return=mean_return))
+        notes |= {"mean_return": mean_return, "evaluation": evaluation}
+        attempt(lambda: agent.save(models() / "best_evaluated_agent", **notes))
         best.evaluated = mean_return
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
+from drl.core.named_objects import name_of
 from drl.envs.env_config import EnvConfig, as_config, given_vector, without_vector
 from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.envs.trust import check_trusted
-from drl.envs.user_objects import find_object, name_of
+from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import split_wrapper
 
 FILE = '''
@@ -92,7 +93,7 @@ def test_a_class_in_a_module(file):
         ("my_line.py:Line", ("TimeLimit",), "max_episode_steps"),
         ("my_line.py:Line", ("my_line.py:Line",), "cannot wrap"),
         ("my_line.py:Line", (":k=2",), "expected NAME"),
-        ("python:<lambda>", (), "pass it again"),
+        ("python:nobody", (), "pass it again"),
     ],
 )
 def test_bad_names_are_named(file, env, wrappers, message):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from drl.core.errors import BadInput
+from drl.core.golden_pairs import GoldenInputs
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec, PlainDict
 from drl.engines.numpy import distributions
@@ -21,6 +22,7 @@ class Actor(ABC):
     recurrent = False  # whether it has an `rnn_state`
     rnn_state: Array | None = None
     exploration: AnyExploration | None = None  # None: it samples from its policy
+    golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
 
     def __init__(
         self,

@@ -1,0 +1,28 @@
+"""`drl pull owner/name`: download an agent from the Hugging Face Hub into a new folder. Nothing in it is run."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from drl.cli.flags import parse_flags
+
+
+@dataclass(frozen=True)
+class Flags:
+    repository: Annotated[str, tyro.conf.Positional]  # owner/name
+    out: str | None = None  # new folder; default: the repository's name, here
+    revision: str | None = None  # a branch, a tag or a commit; default: the newest commit
+
+
+def main(arguments: list[str]) -> int:
+    flags = parse_flags(
+        Flags, arguments, prog="drl pull", description="Download an agent from the Hugging Face Hub; nothing is run."
+    )
+    from drl.experiment.hub import pull_agent
+
+    out = Path(flags.out or flags.repository.rpartition("/")[2])
+    print(pull_agent(flags.repository, out, flags.revision, os.environ.get("HF_ENDPOINT")))
+    return 0

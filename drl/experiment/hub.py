@@ -1,0 +1,172 @@
+"""Agents on the Hugging Face Hub: `push_agent` and `pull_agent`, through `huggingface_hub` (extra `hub`).
+
+What comes from the Hub may come from anybody. Three files are downloaded, by names of ours, each up to a size. They are
+checked like any agent before the new folder appears under its name, and nothing in them is run.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from drl.core.agent_files import open_agent, read_agent
+from drl.core.agent_readme import readme
+from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
+from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, read_inside
+from drl.core.state_files import read_json
+from drl.core.variants import VARIANTS
+
+WEIGHTS = re.compile(r"weights-[0-9a-f]{12}\.safetensors")
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
+PATIENCE = 30.0  # seconds for an answer, and between two pieces of a file
+
+
+def push_agent(folder: Path, repository: str, private: bool = False, endpoint: str | None = None) -> str:
+    """Upload the agent in `folder` to `owner/name`, which is made if it does not exist; returns its address. The files
+    of an agent that was there are replaced, in one commit."""
+    hub = _opened(repository)
+    card, _ = read_agent(folder)
+    weights = _weights_of(card, str(folder))
+    described = os.path.lexists(folder / "README.md")  # agents of earlier versions have none
+    files = {
+        "README.md": read_inside(folder, folder / "README.md") if described else readme(card).encode(),
+        "card.json": read_inside(folder, folder / "card.json"),
+        weights: read_inside(folder, folder / weights, MOST_WEIGHTS),
+    }
+    if hub.get_token() is None:
+        raise BadInput("there is no token of the Hugging Face Hub; set HF_TOKEN, or type: hf auth login")
+    api = hub.HfApi(endpoint=endpoint)
+    with _one_line(f"pushing to {repository}", api.endpoint):
+        api.create_repo(repository, private=private or None, exist_ok=True)
+        info = api.model_info(repository, timeout=PATIENCE)
+        if private and not info.private:
+            raise BadInput(f"{repository} exists and is public; leave out --private, or choose another name")
+        there = [each.rfilename for each in info.siblings or []]
+        old = [name for name in there if WEIGHTS.fullmatch(name) and name != weights]
+        changes = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
+        changes += [hub.CommitOperationDelete(name) for name in old]
+        api.create_commit(repository, changes, commit_message="An agent of drl")
+    return f"{api.endpoint}/{repository}"
+
+
+def pull_agent(repository: str, out: Path, revision: str | None = None, endpoint: str | None = None) -> Path:
+    """Download the agent in `owner/name` into the new folder `out`. `revision` is a branch, a tag or a commit."""
+    hub = _opened(repository)
+    if os.path.lexists(out):
+        raise BadInput(f"{out} exists and is not overwritten; choose another --out")
+    api = hub.HfApi(endpoint=endpoint)
+    with _one_line(f"pulling {repository}", api.endpoint):
+        info = api.model_info(repository, revision=revision, timeout=PATIENCE)
+        there = {each.rfilename for each in info.siblings or []}
+        if "card.json" not in there:
+            raise BadInput(f"{repository} holds no agent of drl: it has no card.json")
+        if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha):
+            raise UnusableFile(f"{api.endpoint} names no commit of {repository}")
+
+        def fetch(folder: Path, name: str, most: int) -> None:
+            url = hub.hf_hub_url(repository, name, revision=info.sha, endpoint=api.endpoint)
+            _download(hub, url, folder / name, most)
+
+        with _draft_folder(out) as draft:
+            fetch(draft, "card.json", MOST_TEXT)
+            fetch(draft, _weights_of(read_json(draft / "card.json"), repository), MOST_WEIGHTS)
+            if "README.md" in there:
+                fetch(draft, "README.md", MOST_TEXT)
+            card, _ = read_agent(draft)
+            if card["variant"] in VARIANTS:  # a plugin's own is checked when it is loaded, with --plugins
+                open_agent(draft)
+    return out
+
+
+def _opened(repository: str) -> Any:
+    """The library, for a repository that has a valid name."""
+    if not REPOSITORY.fullmatch(repository):
+        raise BadInput(f"repository is {repository!r:.80}; expected owner/name, as on huggingface.co")
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtra("the Hugging Face Hub", "hub", error) from None
+    return huggingface_hub
+
+
+def _weights_of(card: object, source: str) -> str:
+    """The file of weights that a card names."""
+    name = card.get("weights") if isinstance(card, dict) else None
+    if not isinstance(name, str) or not WEIGHTS.fullmatch(name):
+        raise UnusableFile(f"the card of {source} names the weights {name!r:.80}; expected weights-….safetensors")
+    return name
+
+
+@contextlib.contextmanager
+def _draft_folder(out: Path) -> Iterator[Path]:
+    """A new folder that at the end becomes `out`; if the block raises, nothing is left of it."""
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
+    try:
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"cannot create {out}: {error.strerror}; choose another --out") from None
+    try:
+        yield draft
+        draft.rename(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _download(hub: Any, url: str, file: Path, most: int) -> None:
+    """One file of at most `most` bytes, whatever the server sends."""
+    headers = hub.utils.build_hf_headers() | {"Accept-Encoding": "identity"}
+    written = 0
+    with hub.get_session().stream("GET", url, headers=headers, timeout=PATIENCE) as response:
+        if response.status_code == 404:
+            raise UnusableFile(f"the repository lacks {file.name}, which belongs to its agent")
+        hub.hf_raise_for_status(response)
+        try:
+            with open(file, "xb") as target:
+                for piece in response.iter_bytes(1 << 20):
+                    written += len(piece)
+                    if written > most:
+                        raise UnusableFile(f"{file.name} has more than the {most:,} bytes that are read")
+                    target.write(piece)
+        except UnusableFile:
+            raise
+        except Exception as error:
+            raise UnusableFile(f"the download of {file.name} broke off: {_said(error)}; try again") from None
+
+
+@contextlib.contextmanager
+def _one_line(doing: str, endpoint: str) -> Iterator[None]:
+    """Turn what the library raises into one clear line."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except DrlError:
+        raise
+    except errors.HFValidationError as error:
+        raise BadInput(f"{doing}: {error}") from None
+    except errors.RevisionNotFoundError:
+        raise BadInput(f"{doing}: there is no such revision; expected a branch, a tag or a commit") from None
+    except errors.HfHubHTTPError as error:
+        code = error.response.status_code
+        cures = {
+            401: "it does not exist, or is private; set HF_TOKEN to a token that may use it",
+            403: "your token may not do that; set HF_TOKEN to one that may",
+            404: "it does not exist, or is private; check the name, or set HF_TOKEN",
+        }
+        cure = cures.get(code) or " ".join((error.server_message or "try again later").split())[:200]
+        raise BadInput(f"{doing}: {endpoint} answers {code}: {cure}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # of an answer that is not the Hub's
+        raise UnusableFile(f"{doing}: {endpoint} answers with something unexpected: {_said(error)}") from None
+    except Exception as error:
+        raise BadInput(
+            f"{doing}: cannot reach {endpoint}: {_said(error)}; check the connection, HF_ENDPOINT and HF_HUB_OFFLINE"
+        ) from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
