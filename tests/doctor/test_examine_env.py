@@ -1,0 +1,36 @@
+"""Every broken environment is named by its one fault; healthy ones get no complaint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drl.cli.entry import main
+from drl.doctor.examine_env import examine_env
+from drl.doctor.findings import ADVICE, PROBLEM
+from drl.envs.env_config import as_config
+from tests.doctor.broken_envs import BROKEN, HARD, Push, Slow, Walk
+
+HERE = Path(__file__).parent / "broken_envs.py"
+HEALTHY = [
+    "CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "FrozenLake-v1", "Taxi-v4",
+    "Blackjack-v1", "MovieRec-v1", "IteratedPrisonersDilemma-v0", "drl/LegalMoves-v0", "drl/BitFlip-v0",
+    "drl/Match-v0", "drl/CartPoleNoVelocity-v1", Walk, Push,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "name"), [*BROKEN.items(), *HARD.items()], ids=lambda each: getattr(each, "__name__", "")
+)
+def test_a_broken_environment_is_named(env, name):
+    found = examine_env(as_config(env), steps=40 if env is Slow else 1000, seed=1)
+    assert found.names() == [name], found.text()
+    assert found.findings[0].severity == (PROBLEM if env in BROKEN else ADVICE)
+
+
+@pytest.mark.parametrize("env", HEALTHY, ids=lambda each: getattr(each, "__name__", each))
+def test_a_healthy_environment_gets_no_complaint(env):
+    found = examine_env(as_config(env), seed=1)
+    assert found.findings == (), found.text()
+    assert found.notes == ()
+    assert "share of a training step" in found.numbers
