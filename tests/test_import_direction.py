@@ -23,8 +23,9 @@ ALLOWED = SIBLINGS | {
     "cluster": {*SIBLINGS, "trainer"},
     "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
+    "doctor": {*SIBLINGS, "trainer", "experiment"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "doctor", "cluster"},
 }
 
 

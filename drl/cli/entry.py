@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "doctor": ("drl.cli.doctor", "say what is likely wrong with an environment or a run: drl doctor RUN"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
