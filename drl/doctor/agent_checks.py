@@ -6,7 +6,7 @@ import numpy as np
 
 from drl.core.contracts import Agent
 from drl.core.specs import Array
-from drl.doctor.findings import PROBLEM, Finding
+from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, last_fifth
 from drl.envs.env_config import EnvConfig
 from drl.experiment.evaluation import own_stream
@@ -70,7 +70,8 @@ def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
         return None
     seen = f"the agent takes action {shares.argmax()} in {shares.max():.1%} of {len(play.actions):,} steps"
     change = "more exploration (--entropy-coef 0.01, a larger --epsilon-decay) and a smaller --learning-rate"
-    return Finding("unused-actions", PROBLEM, f"{seen}, and none of the other {len(shares) - 1}", change)
+    series = Series("share of the steps", np.arange(len(shares)), shares, over="action")
+    return Finding("unused-actions", PROBLEM, f"{seen}, and hardly any other of {len(shares)}", change, series)
 
 
 def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
@@ -81,7 +82,9 @@ def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
         return None
     seen = f"{share:.0%} of the entries of its actions are at a bound, and the return has not risen"
     change = "a smaller --learning-rate or --actor-learning-rate, --normalize-obs, and actions with tighter bounds"
-    return Finding("saturated-actions", PROBLEM, seen, change)
+    counts, edges = np.histogram(np.clip(play.actions, -1.0, 1.0), bins=21, range=(-1.0, 1.0))
+    series = Series("share of the entries", (edges[1:] + edges[:-1]) / 2, counts / counts.sum(), over="action")
+    return Finding("saturated-actions", PROBLEM, seen, change, series)
 
 
 def values_beyond_returns(run: RunRecords, play: AgentPlay) -> Finding | None:
@@ -110,14 +113,17 @@ def stale_normalizer(run: RunRecords, play: AgentPlay) -> Finding | None:
     normalizer = play.agent.normalizer
     if normalizer is None or play.obs.dtype.names:
         return None
-    clipped = float((np.abs(normalizer(play.obs)) >= normalizer.clip - 1e-3).mean())
+    outside = np.abs(normalizer(play.obs)).reshape(len(play.obs), -1) >= normalizer.clip - 1e-3
+    clipped = float(outside.mean())
     if normalizer.count and clipped < CLIPPED:
         return None
     seen = (
         f"the normalizer has seen {normalizer.count:,} observations, and clips {clipped:.0%} of the numbers it gets now"
     )
     change = "train longer with --normalize-obs, and evaluate in the environment of the training"
-    return Finding("stale-normalizer", PROBLEM, seen, change)
+    entries = np.arange(outside.shape[1])
+    series = Series("share that is clipped", entries, outside.mean(axis=0), over="entry of the observation")
+    return Finding("stale-normalizer", PROBLEM, seen, change, series)
 
 
 AGENT = (values_beyond_returns, unused_actions, saturated_actions, stale_normalizer)

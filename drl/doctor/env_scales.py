@@ -102,7 +102,7 @@ def _scales(columns: Columns, table: Array) -> list[Finding]:
     largest, spread = np.abs(table).max(axis=0), np.ptp(table, axis=0)
     off = (largest > LARGE_OBS) | ((largest < SMALL_OBS) & (spread > 0))
     if off.any():
-        worst = _listed([f"{columns[i][0]} up to {largest[i]:.3g}" for i in np.flatnonzero(off)])
+        worst = _listed([f"{columns[i][0]} up to {largest[i]:.3g}" for i in np.flatnonzero(off).tolist()])
         found.append(
             Finding("observation-scale", ADVICE, f"entries far from the size of 1: {worst}", "--normalize-obs")
         )
@@ -110,7 +110,10 @@ def _scales(columns: Columns, table: Array) -> list[Finding]:
     with np.errstate(over="ignore", invalid="ignore"):
         unused = np.isfinite(high - low) & (spread > 0) & (spread < UNUSED_RANGE * (high - low))
     if unused.any():
-        words = [f"{columns[i][0]} takes {spread[i]:.3g} of its {high[i] - low[i]:.3g}" for i in np.flatnonzero(unused)]
+        words = [
+            f"{columns[i][0]} takes {spread[i]:.3g} of its {high[i] - low[i]:.3g}"
+            for i in np.flatnonzero(unused).tolist()
+        ]
         change = "give `observation_space` bounds near what occurs (wrappers scale by them), or --normalize-obs"
         found.append(Finding("bounds-never-approached", ADVICE, f"less than 1 % is used: {_listed(words)}", change))
     return found
@@ -120,7 +123,7 @@ def _constants(columns: Columns, table: Array) -> list[Finding]:
     still = np.ptp(table, axis=0) == 0
     if len(table) < ENOUGH or not still.any() or still.all():
         return []
-    words = _listed([f"{columns[i][0]} = {table[0, i]:.3g}" for i in np.flatnonzero(still)])
+    words = _listed([f"{columns[i][0]} = {table[0, i]:.3g}" for i in np.flatnonzero(still).tolist()])
     seen = f"{int(still.sum())} of {len(columns)} entries never changed in {len(table):,} observations: {words}"
     return [Finding("constant-entries", ADVICE, seen, "check that they are filled, or leave them out")]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from drl.doctor.findings import Finding
+from drl.core.specs import Array
+from drl.doctor.findings import STEPS, Finding
 from drl.tracking.curves import thinned
 from drl.tracking.figures import draw_line, finish, look, make_panels, panel_title, save_figure
 
@@ -18,15 +19,26 @@ def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path
     wide = min(WIDE, len(shown))
     down = -(-len(shown) // wide)
     title = f"{folder.resolve().parent.name} / {folder.resolve().name}"
-    figure, axes = make_panels(title, "evidence of drl doctor", down, wide, (3.0, 1.8), titled=True)
+    figure, axes = make_panels(
+        title, "evidence of drl doctor; dashed: what a healthy run does not cross", down, wide, (3.0, 1.8), titled=True
+    )
     for number, (ax, (name, series)) in enumerate(zip(axes, shown, strict=False)):
         kept = thinned(len(series.y), POINTS)
-        draw_line(ax, series.x[kept], series.y[kept], look(0))
+        if series.over == STEPS:
+            draw_line(ax, series.x[kept], series.y[kept], look(0))
+        else:
+            ax.bar(series.x, series.y, width=0.8 * _gap(series.x), color=look(0).color)
         if series.limit is not None and np.isfinite(series.limit):
             ax.axhline(series.limit, color=look(1).color, linestyle="--", linewidth=1.2)
-        finish(ax, series.label, "environment steps" if number >= len(shown) - wide else "")
+        below = number + wide < len(shown)  # a panel, which has the same axis
+        finish(ax, series.label, "" if below and series.over == STEPS else series.over)
         panel_title(ax, name)
     for ax in axes[len(shown) :]:
         ax.set_visible(False)
     path.parent.mkdir(exist_ok=True)
     return save_figure(figure, path)
+
+
+def _gap(x: Array) -> float:
+    """Between neighboring bars."""
+    return float(x[1] - x[0]) if len(x) > 1 else 1.0

@@ -1,5 +1,6 @@
 """`examine_run`: read what a run has written, let its agent play a little, and name what is likely wrong."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ from drl.core.safe_files import stay_inside
 from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
 from drl.doctor.cause_checks import CAUSES
 from drl.doctor.evidence_picture import draw_evidence
-from drl.doctor.findings import Diagnosis
+from drl.doctor.findings import Diagnosis, Finding
 from drl.doctor.return_checks import RETURNS
-from drl.doctor.run_records import LEAST_EPISODES, LEAST_ROWS, RunRecords, first_fifth, last_fifth
-from drl.doctor.update_checks import UPDATES
+from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
+from drl.doctor.update_checks import LOSSES, UPDATES
 from drl.envs.faults import reason
 from drl.experiment.run_folder import find_run
 
@@ -23,9 +24,10 @@ def examine_run(
 ) -> Diagnosis:
     """Causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
     folder = find_run(path)
+    out = stay_inside(folder, folder / "doctor" / "evidence.png")
     try:
         run = RunRecords(folder)
-        findings = [found for check in (*CAUSES, *RETURNS, *UPDATES) if (found := check(run)) is not None]
+        findings, losses = _found(run, (*CAUSES, *RETURNS, *UPDATES)), _found(run, LOSSES)
         numbers = _numbers(run)
     except DrlError:
         raise
@@ -33,16 +35,20 @@ def examine_run(
         raise UnusableFile(f"{folder} cannot be examined ({reason(error)})") from error
     notes = list[str]()
     if run.early:
-        counts = f"{len(run.rows)} learning steps and {len(run.returns)} episodes"
-        notes.append(f"how it learns: too early to say, {counts}; {LEAST_ROWS} and {LEAST_EPISODES} are needed")
+        counts = f"{len(run.rows)} learning steps, {run.updates:,} updates and {len(run.returns)} episodes"
+        notes.append(f"how it learns: too early to say after {counts}")
     play = _play(run, steps, seed, trust, notes)
     if play is not None:
         findings += [found for check in AGENT if (found := check(run, play)) is not None]
+    findings += losses
     pictures = []
     if picture and any(finding.series is not None for finding in findings):
-        path = stay_inside(folder, folder / "doctor" / "evidence.png")
-        pictures.append(str(draw_evidence(findings, folder, path)))
+        pictures.append(str(draw_evidence(findings, folder, out)))
     return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
+
+
+def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | None]]) -> list[Finding]:
+    return [found for check in checks if (found := check(run)) is not None]
 
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:

@@ -10,16 +10,18 @@ from drl.core.specs import Array, PlainDict
 
 PROBLEM, ADVICE = "problem", "advice"
 BARS = "▁▂▃▄▅▆▇█"
+STEPS = "environment steps"
 WIDTH, SPARK = 110, 40  # columns of the text, and of a sparkline
 
 
 class Series(NamedTuple):
-    """Numbers over environment steps, the evidence of a finding."""
+    """Numbers over environment steps or something else, the evidence of a finding."""
 
     label: str
     x: Array
     y: Array
     limit: float | None = None  # what they should not cross
+    over: str = STEPS
 
 
 @dataclass(frozen=True)

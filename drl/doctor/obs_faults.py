@@ -45,8 +45,7 @@ WIDEN = "clip it, or give `observation_space` the bounds that it really has"
 
 
 def _part_faults(space: spaces.Dict | spaces.Tuple, obs: RawObs, path: str) -> Iterator[ObsFault]:
-    named = isinstance(space, spaces.Dict)
-    parts = dict(space.spaces) if named else dict(enumerate(space.spaces))
+    parts = _parts(space)
     given = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple) else {}
     if missing := [key for key in parts if key not in given]:
         seen = f"{path} is {shown(obs)}, without {', '.join(map(repr, missing))}"
@@ -54,6 +53,12 @@ def _part_faults(space: spaces.Dict | spaces.Tuple, obs: RawObs, path: str) -> I
         return
     for key, part in parts.items():
         yield from obs_faults(part, given[key], f"{path}[{key!r}]")
+
+
+def _parts(space: spaces.Dict | spaces.Tuple) -> dict[str | int, GymSpace]:
+    if isinstance(space, spaces.Dict):
+        return {key: part for key, part in space.spaces.items()}  # noqa: C416 (keys of either type)
+    return dict(enumerate(space.spaces))
 
 
 def _box_faults(space: spaces.Box, obs: RawObs, path: str) -> Iterator[ObsFault]:
@@ -67,7 +72,7 @@ def _box_faults(space: spaces.Box, obs: RawObs, path: str) -> Iterator[ObsFault]
     if array.shape != space.shape:
         yield _shape(path, obs, space)._replace(fatal=True)
         return
-    if not isinstance(obs, np.ndarray | np.generic) or not np.can_cast(array.dtype, space.dtype):
+    if not isinstance(obs, np.ndarray | np.generic) or not np.can_cast(array.dtype, np.dtype(space.dtype)):
         yield _dtype(path, obs, space)
     if not np.isfinite(array).all():
         first = int(np.flatnonzero(~np.isfinite(array.ravel()))[0])
@@ -101,8 +106,7 @@ def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float
     [('speed[0]', -1.0, 1.0), ('speed[1]', -1.0, 1.0)]
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        found = [each for key, part in parts for each in box_columns(part, f"{path}.{key}".lstrip("."))]
+        found = [each for key, part in _parts(space).items() for each in box_columns(part, f"{path}.{key}".lstrip("."))]
     elif isinstance(space, spaces.Box) and space.dtype != np.uint8 and np.prod(space.shape) <= MOST_NUMBERS:
         bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
         found = [(f"{path}[{i}]", low, high) for i, (low, high) in enumerate(bounds)]
@@ -114,8 +118,7 @@ def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float
 def box_row(space: GymSpace, obs: RawObs) -> Array:
     """The numbers that `box_columns` names."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        rows = [box_row(part, obs[key]) for key, part in parts]
+        rows = [box_row(part, obs[key]) for key, part in _parts(space).items()]
         row = np.concatenate(rows) if rows else np.zeros(0)
         return row if len(row) <= MOST_NUMBERS else np.zeros(0)
     if isinstance(space, spaces.Box) and space.dtype != np.uint8 and np.prod(space.shape) <= MOST_NUMBERS:

@@ -106,7 +106,7 @@ def _entries(space: GymSpace) -> int:
 def _variants(space: GymSpace, base: object, entry: int) -> Iterator[object]:
     """The action with other values in one entry."""
     if isinstance(space, spaces.Discrete):
-        yield from (space.start + choice for choice in range(min(int(space.n), MOST_CHOICES)))
+        yield from (int(space.start) + choice for choice in range(min(int(space.n), MOST_CHOICES)))
         return
     for value in _values(space, entry):
         varied: Array = np.array(base)

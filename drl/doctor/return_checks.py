@@ -6,6 +6,7 @@ import numpy as np
 
 from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
+from drl.tracking.curves import trailing_mean
 
 SAME = 50  # episodes with one return
 FALL = 0.5  # share of what was gained that is lost again
@@ -44,7 +45,7 @@ def collapse(run: RunRecords) -> Finding | None:
     error = float(np.nanstd(run.returns[best : best + window])) / math.sqrt(window)
     error += float(np.nanstd(run.returns[-window:])) / math.sqrt(window)
     gained, lost = high - min(first, last), high - last
-    if high - first < SURE * error or lost < FALL * gained or lost < SURE * error:
+    if high - first < SURE * error or lost < FALL * gained or lost <= SURE * error:
         return None
     seen = f"the return fell from {high:.4g} (mean of {window} episodes) to {last:.4g}; it began at {first:.4g}"
     change = (
@@ -54,7 +55,7 @@ def collapse(run: RunRecords) -> Finding | None:
     return Finding("collapse", PROBLEM, seen, change, smooth)
 
 
-def longer_for_nothing(run: RunRecords) -> Finding | None:
+def truncated_episodes(run: RunRecords) -> Finding | None:
     """Episodes that are cut off more and more while the return does not rise: the agent learns to stall."""
     if run.early or run.improved:
         return None
@@ -64,8 +65,8 @@ def longer_for_nothing(run: RunRecords) -> Finding | None:
         return None
     seen = f"{after:.0%} of episodes are truncated now ({before:.0%} at first), and the return has not risen"
     change = "a small cost per step in the reward, or a longer --wrapper TimeLimit:max_episode_steps=…"
-    x = run.smooth_returns().x
-    return Finding("truncated-episodes", PROBLEM, seen, change, Series("truncated", x, cut))
+    share = Series("share that is truncated", run.smooth_returns().x, trailing_mean(cut, max(10, len(cut) // 10)))
+    return Finding("truncated-episodes", PROBLEM, seen, change, share)
 
 
 def evaluation_apart(run: RunRecords) -> Finding | None:
@@ -93,4 +94,4 @@ def evaluation_apart(run: RunRecords) -> Finding | None:
     return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))
 
 
-RETURNS = (no_reward, constant_return, collapse, longer_for_nothing, evaluation_apart)
+RETURNS = (no_reward, constant_return, collapse, truncated_episodes, evaluation_apart)

@@ -16,6 +16,7 @@ from drl.tracking.curves import column, episodes_of, trailing_mean
 from drl.tracking.files import Row, read_metrics
 
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
+LEAST_UPDATES = 500  # the same for algorithms with a replay buffer, whose updates are small
 FIFTH = 5
 
 
@@ -53,7 +54,17 @@ class RunRecords:
     def early(self) -> bool:
         """Whether there is too little to judge learning by."""
         learned = sum(any(name.startswith("learn/") for name in row) for row in self.rows)
-        return learned < LEAST_ROWS or len(self.returns) < LEAST_EPISODES
+        few = "train_every" in self.settings and self.updates < LEAST_UPDATES
+        return learned < LEAST_ROWS or len(self.returns) < LEAST_EPISODES or few
+
+    @cached_property
+    def updates(self) -> int:
+        """Gradient steps so far."""
+        if rounds := self.setting("train_every", 0.0):
+            steps = max(self.env_steps - self.setting("warmup", 0.0), 0.0)
+            return int(steps / rounds * self.setting("gradient_steps", 1.0))
+        logged = self.series("trainer/gradient_steps")
+        return len(self.rows) if logged is None else int(logged.y.sum())
 
     @cached_property
     def improved(self) -> bool:

@@ -20,8 +20,8 @@ PPO = {
     "learning_rate": 2e-3, "minibatches": 4, "epochs": 4,
 }  # fmt: skip
 DQN = {
-    "algorithm": "dqn", "env": "CartPole-v1", "total_timesteps": 4000, "num_envs": 1, "warmup": 200, "batch_size": 32,
-    "train_every": 4, "updates_per_log": 20, "learning_rate": 1e-3, "epsilon_decay": 1500, "epsilon_schedule": "linear",
+    "algorithm": "dqn", "env": "CartPole-v1", "total_timesteps": 3000, "num_envs": 1, "warmup": 200, "batch_size": 32,
+    "train_every": 4, "updates_per_log": 20, "learning_rate": 2e-3, "tau": 0.05, "epsilon_decay": 1000, "epsilon_schedule": "linear",
 }  # fmt: skip
 TD3 = {
     "algorithm": "td3", "env": "Pendulum-v1", "total_timesteps": 6000, "num_envs": 4, "warmup": 400, "batch_size": 32,
@@ -31,7 +31,7 @@ HERE = "tests.doctor.sabotaged_runs"
 
 
 def rate_gone_early(share):
-    return 1e-3 if share < 0.1 else 0.0
+    return 2e-3 if share < 0.1 else 0.0
 
 
 def rate_rises(share):
@@ -71,19 +71,22 @@ SABOTAGED = {
     "no reward": (PPO | {"wrappers": [f"{HERE}:NoReward"]}, "no-reward"),
     "tiny learning rate": (PPO | {"learning_rate": 1e-9}, "frozen-policy"),
     "rate gone early": (PPO | {"learning_rate_schedule": rate_gone_early}, "learning-rate-gone"),
-    "rate rises at the end": (PPO | {"learning_rate_schedule": rate_rises}, "collapse"),
-    "tiny clip range": (PPO | {"clip_range": 0.001, "epochs": 8}, "clip-fraction"),
+    "rate rises at the end": (PPO | {"learning_rate": 0.5, "learning_rate_schedule": rate_rises}, "collapse"),
+    "tiny clip range": (PPO | {"clip_range": 0.005, "learning_rate": 0.01}, "clip-fraction"),
     "no value loss": (PPO | {"value_coef": 0.0}, "critic-explains-nothing"),
-    "policy collapses": (PPO | {"learning_rate": 0.1, "target_kl": 0.02}, "dead-entropy"),
+    "policy collapses": (PPO | {"algorithm": "a2c", "learning_rate": 0.3}, "dead-entropy"),
     "only random does well": (PPO | {"env": f"{HERE}:MixedStrategy"}, "evaluation-below-training"),
     "wide Gaussian": (PPO | {"env": "Pendulum-v1", "entropy_coef": 1.0, "log_std_init": 1.5}, "exploding-entropy"),
     "epsilon fixed at 1": (DQN | {"epsilon_start": 1.0, "epsilon_schedule": "constant"}, "high-epsilon"),
     "tiny buffer": (DQN | {"capacity": 64}, "small-replay"),
-    "many updates": (DQN | {"total_timesteps": 1000, "train_every": 4, "gradient_steps": 64}, "replay-ratio-high"),
+    "many updates": (
+        DQN | {"total_timesteps": 250, "warmup": 100, "epsilon_decay": 100, "gradient_steps": 40},
+        "replay-ratio-high",
+    ),
     "few updates": (DQN | {"train_every": 200}, "replay-ratio-low"),
-    "learns late": (DQN | {"warmup": 3000}, "late-learning"),
+    "learns late": (DQN | {"warmup": 2000}, "late-learning"),
     "values run away": (DQN | {"learning_rate": 0.1, "tau": 1.0, "max_grad_norm": None}, "values-beyond-returns"),
-    "saturated tanh": (TD3 | {"learning_rate": 0.1}, "saturated-actions"),
+    "saturated tanh": (TD3 | {"learning_rate": 1.0}, "saturated-actions"),
 }
 HEALTHY = {
     "ppo CartPole": PPO,
@@ -97,7 +100,6 @@ HEALTHY = {
     "a2c CartPole": PPO | {"algorithm": "a2c"},
     "dqn CartPole": DQN,
     "sac Pendulum": TD3 | {"algorithm": "sac"},
-    "td3 Pendulum": TD3,
     "very short": PPO | {"total_timesteps": 512},
 }
 
