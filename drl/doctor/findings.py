@@ -1,5 +1,6 @@
 """What the doctor says: findings with evidence, in words or as plain data."""
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -105,4 +106,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    """Lines of at most `WIDTH` columns; a flag stays with its value."""
+    kept = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(kept, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

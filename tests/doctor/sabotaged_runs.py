@@ -21,7 +21,8 @@ PPO = {
 }  # fmt: skip
 DQN = {
     "algorithm": "dqn", "env": "CartPole-v1", "total_timesteps": 3000, "num_envs": 1, "warmup": 200, "batch_size": 32,
-    "train_every": 4, "updates_per_log": 20, "learning_rate": 2e-3, "tau": 0.05, "epsilon_decay": 1000, "epsilon_schedule": "linear",
+    "train_every": 4, "updates_per_log": 20, "learning_rate": 2e-3, "tau": 0.05, "epsilon_decay": 1000,
+    "epsilon_schedule": "linear",
 }  # fmt: skip
 TD3 = {
     "algorithm": "td3", "env": "Pendulum-v1", "total_timesteps": 6000, "num_envs": 4, "warmup": 400, "batch_size": 32,
@@ -41,6 +42,13 @@ def rate_rises(share):
 class NoReward(gym.RewardWrapper):
     def reward(self, reward):
         return 0.0
+
+
+class Fails(Walk):
+    def reward(self):
+        if self.time == 12:
+            raise ZeroDivisionError("the wheel came off")
+        return self.speed
 
 
 class MixedStrategy(Walk):

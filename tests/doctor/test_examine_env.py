@@ -1,11 +1,9 @@
 """Every broken environment is named by its one fault; healthy ones get no complaint."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from drl.cli.entry import main
 from drl.doctor.examine_env import examine_env
 from drl.doctor.findings import ADVICE, PROBLEM
 from drl.envs.env_config import as_config
