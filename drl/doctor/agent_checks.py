@@ -15,7 +15,7 @@ from drl.experiment.open_envs import EnvOptions, open_vec_env
 ONE_ACTION = 0.99  # share of the steps
 SATURATED = 0.9  # share of the entries of all actions that are at a bound
 BEYOND = 1.5  # times what returns allow
-CLIPPED = 0.1  # share of normalized numbers at the normalizer's limit
+CLIPPED = 0.5  # share of the normalized numbers of an entry at the normalizer's limit
 NUM_ENVS = 4
 
 
@@ -69,7 +69,7 @@ def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
     if shares.max() < ONE_ACTION:
         return None
     seen = f"the agent takes action {shares.argmax()} in {shares.max():.1%} of {len(play.actions):,} steps"
-    change = "more exploration (--entropy-coef 0.01, a larger --epsilon-decay) and a smaller --learning-rate"
+    change = run.advice("--entropy-coef 0.01", "a larger --epsilon-decay", run.slower)
     series = Series("share of the steps", np.arange(len(shares)), shares, over="action")
     return Finding("unused-actions", PROBLEM, f"{seen}, and hardly any other of {len(shares)}", change, series)
 
@@ -81,7 +81,7 @@ def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
     if share < SATURATED:
         return None
     seen = f"{share:.0%} of the entries of its actions are at a bound, and the return has not risen"
-    change = "a smaller --learning-rate or --actor-learning-rate, --normalize-obs, and actions with tighter bounds"
+    change = run.advice(run.slower, "a smaller --actor-learning-rate", "--normalize-obs")
     counts, edges = np.histogram(np.clip(play.actions, -1.0, 1.0), bins=21, range=(-1.0, 1.0))
     series = Series("share of the entries", (edges[1:] + edges[:-1]) / 2, counts / counts.sum(), over="action")
     return Finding("saturated-actions", PROBLEM, seen, change, series)
@@ -105,7 +105,8 @@ def values_beyond_returns(run: RunRecords, play: AgentPlay) -> Finding | None:
     seen = (
         f"the agent expects {expected:.4g}; rewards of at most {largest:.3g} with gamma {gamma:g} allow {allowed:.4g}"
     )
-    change = "--double (dqn), a smaller --tau or --learning-rate, or --num-critics 2: its values have run away"
+    double = () if run.settings.get("double") else ("--double",)
+    change = run.advice(*double, "--num-critics 2", "a smaller --tau", run.slower)
     return Finding("values-beyond-returns", PROBLEM, seen, change, learned)
 
 
@@ -114,15 +115,15 @@ def stale_normalizer(run: RunRecords, play: AgentPlay) -> Finding | None:
     if normalizer is None or play.obs.dtype.names:
         return None
     outside = np.abs(normalizer(play.obs)).reshape(len(play.obs), -1) >= normalizer.clip - 1e-3
-    clipped = float(outside.mean())
-    if normalizer.count and clipped < CLIPPED:
+    shares = outside.mean(axis=0)
+    if normalizer.count and shares.max() < CLIPPED:
         return None
+    entry = int(shares.argmax())
     seen = (
-        f"the normalizer has seen {normalizer.count:,} observations, and clips {clipped:.0%} of the numbers it gets now"
+        f"the normalizer clips {shares[entry]:.0%} of the numbers in entry {entry}: they are far from what it has seen"
     )
     change = "train longer with --normalize-obs, and evaluate in the environment of the training"
-    entries = np.arange(outside.shape[1])
-    series = Series("share that is clipped", entries, outside.mean(axis=0), over="entry of the observation")
+    series = Series("share that is clipped", np.arange(len(shares)), shares, over="entry of the observation")
     return Finding("stale-normalizer", PROBLEM, seen, change, series)
 
 

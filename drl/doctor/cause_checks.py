@@ -23,9 +23,7 @@ def failed(run: RunRecords) -> Finding | None:
     error = str(run.record.get("error", "unknown"))[:300]
     change = "read error.txt in the run's folder; drl replay RUN --episode crash plays the episode again"
     if error.startswith("NonFinite"):
-        change = (
-            "a smaller --learning-rate, --max-grad-norm 0.5, --normalize-reward; drl doctor ENV examines its numbers"
-        )
+        change = run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward")
     return Finding("failed", PROBLEM, error, change)
 
 
@@ -54,7 +52,7 @@ def replay_ratio(run: RunRecords) -> Finding | None:
     updates = run.setting("gradient_steps", 1.0) / rounds  # per environment step
     if updates > MOST_UPDATES and not run.settings.get("layer_norm") and not run.settings.get("batch_renorm"):
         seen = f"{updates:g} updates per environment step: critics overfit the few transitions there are"
-        return Finding("replay-ratio-high", PROBLEM, seen, "fewer --gradient-steps, or --layer-norm where there is one")
+        return Finding("replay-ratio-high", PROBLEM, seen, run.advice("fewer --gradient-steps", "--layer-norm"))
     if updates * batch < LEAST_SAMPLES:
         seen = f"{updates:.3g} updates of {batch:.0f} rows per step: a transition is drawn {updates * batch:.2g} times"
         return Finding("replay-ratio-low", PROBLEM, seen, "a smaller --train-every, or more --gradient-steps")
@@ -110,7 +108,7 @@ def high_epsilon(run: RunRecords) -> Finding | None:
     if epsilon is None or run.used < 0.9 or epsilon.y[-1] <= HIGH_EPSILON:
         return None
     seen = f"{epsilon.y[-1]:.0%} of actions are random at the end of the budget"
-    change = f"--epsilon-decay {max(int(run.env_steps / 5), 1)} --epsilon-end 0.05"
+    change = f"--epsilon-schedule linear --epsilon-decay {max(int(run.env_steps / 5), 1)} --epsilon-end 0.05"
     return Finding("high-epsilon", PROBLEM, seen, change, epsilon)
 
 

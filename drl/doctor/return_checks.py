@@ -21,7 +21,7 @@ def no_reward(run: RunRecords) -> Finding | None:
     if np.any(returns != 0) or (rewards is not None and np.any(rewards.y != 0)):
         return None
     seen = f"all {len(returns):,} episodes have a return of 0: there is nothing to learn from"
-    change = "check the reward with drl doctor ENV; reward progress as well, or explore more (--entropy-coef 0.05)"
+    change = f"check the reward with drl doctor ENV; reward progress as well; {_explore(run)}"
     return Finding("no-reward", PROBLEM, seen, change, rewards)
 
 
@@ -30,8 +30,12 @@ def constant_return(run: RunRecords) -> Finding | None:
     if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0:
         return None
     seen = f"all {len(returns):,} episodes have the same return, {returns[0]:g}: no action was better than another"
-    change = "explore more (--entropy-coef 0.05, --epsilon-decay), reward progress as well, or begin nearer to the goal"
+    change = f"{_explore(run)}; reward progress as well; begin nearer to the goal"
     return Finding("constant-return", PROBLEM, seen, change, run.smooth_returns())
+
+
+def _explore(run: RunRecords) -> str:
+    return "explore more: " + run.advice("--entropy-coef 0.05", "a larger --epsilon-decay", "a larger --noise-sigma")
 
 
 def collapse(run: RunRecords) -> Finding | None:
@@ -48,10 +52,8 @@ def collapse(run: RunRecords) -> Finding | None:
     if high - first < SURE * error or lost < FALL * gained or lost <= SURE * error:
         return None
     seen = f"the return fell from {high:.4g} (mean of {window} episodes) to {last:.4g}; it began at {first:.4g}"
-    change = (
-        "drl evaluate RUN --which best has the best agent; train with a smaller or falling rate: --learning-rate, "
-        "--learning-rate-schedule linear, or --target-kl 0.02 where there is one"
-    )
+    slower = run.advice(run.slower, "--learning-rate-schedule linear", "--target-kl 0.02")
+    change = f"{slower}; the best agent is kept: drl evaluate RUN --which best"
     return Finding("collapse", PROBLEM, seen, change, smooth)
 
 
@@ -85,10 +87,10 @@ def evaluation_apart(run: RunRecords) -> Finding | None:
     if trained - mean < max(APART * span, 3 * error, 1e-9):
         return None
     seen = f"the evaluation reached {mean:.4g} ± {deviation:.2g}, the last {window} episodes of training {trained:.4g}"
+    memory = run.advice("--frame-stack 4", "--recurrent gru")
     change = (
-        "compare drl evaluate RUN --sampled: if that is as good as training, the policy needs its randomness (give the "
-        "agent what it does not see: --frame-stack 4, --recurrent gru); if not, they differ in environment or "
-        "normalizer"
+        "try drl evaluate RUN --sampled: if that is as good as training, the policy needs its randomness, and the "
+        f"agent may not see enough ({memory}); if not, environment or normalizer differ"
     )
     x, y = np.array([row["env_steps"] for row, _ in evaluations]), [each["mean_return"] for _, each in evaluations]
     return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))

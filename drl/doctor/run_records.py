@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from drl.tracking.files import Row, read_metrics
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
 LEAST_UPDATES = 500  # the same for algorithms with a replay buffer, whose updates are small
 FIFTH = 5
+FLAG = re.compile(r"--(?:no-)?([a-z][a-z-]+)")
 
 
 class RunRecords:
@@ -37,6 +39,16 @@ class RunRecords:
         """A setting that is a number."""
         value = self.settings.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    def advice(self, *options: str) -> str:
+        """Those of the options whose flags this run's algorithm has."""
+        known = {"wrapper", *self.settings}
+        kept = [text for text in options if all(flag.replace("-", "_") in known for flag in FLAG.findall(text))]
+        return ", or ".join(kept or options)
+
+    @property
+    def slower(self) -> str:
+        return f"--learning-rate {self.setting('learning_rate', 1e-3) / 10:g} (a tenth of it)"
 
     @property
     def env_steps(self) -> int:

@@ -18,7 +18,6 @@ CRITIC_UPDATES, CRITIC_EPISODES = 400, 50
 EXPLODED, VANISHED = 1000.0, 1e-7  # gradient norms: times the first ones, absolute
 GROWN = 100.0  # times the first losses, beyond what the returns explain
 HOT = 10.0  # times the first temperature
-SLOWER = "a smaller --learning-rate (a tenth of it)"
 
 
 def kl_spikes(run: RunRecords) -> Finding | None:
@@ -29,7 +28,7 @@ def kl_spikes(run: RunRecords) -> Finding | None:
     if large < 0.1 and largest < HUGE_KL:
         return None
     seen = f"approx_kl is above {LARGE_KL} in {large:.0%} of the updates, at most {largest:.3g}: the policy jumps"
-    return Finding("kl-spikes", PROBLEM, seen, f"{SLOWER}, fewer --epochs, or --target-kl 0.02", kl)
+    return Finding("kl-spikes", PROBLEM, seen, run.advice(run.slower, "fewer --epochs", "--target-kl 0.02"), kl)
 
 
 def much_clipped(run: RunRecords) -> Finding | None:
@@ -37,7 +36,9 @@ def much_clipped(run: RunRecords) -> Finding | None:
     if clipped is None or (mean := float(halves(clipped)[1].mean())) <= MUCH_CLIPPED:
         return None
     seen = f"{mean:.0%} of the ratios are clipped in the second half: most samples teach nothing"
-    return Finding("clip-fraction", PROBLEM, seen, f"--clip-range 0.2, {SLOWER}, or fewer --epochs", clipped)
+    return Finding(
+        "clip-fraction", PROBLEM, seen, run.advice("--clip-range 0.2", run.slower, "fewer --epochs"), clipped
+    )
 
 
 def frozen_policy(run: RunRecords) -> Finding | None:
@@ -64,7 +65,7 @@ def entropy(run: RunRecords) -> Finding | None:
         dead, exploded = last < DEAD * most, last > UNIFORM * most
         seen = f"the entropy is {last:.3g}, of at most {most:.3g} for these actions"
     if dead and not run.improved:
-        change = f"--entropy-coef 0.01 (it is {run.setting('entropy_coef', 0.0):g}), and {SLOWER}"
+        change = run.advice(f"--entropy-coef 0.01 (it is {run.setting('entropy_coef', 0.0):g})", run.slower)
         return Finding(
             "dead-entropy", PROBLEM, f"{seen}, and the return has not risen: it stopped exploring", change, series
         )
@@ -77,7 +78,7 @@ def entropy(run: RunRecords) -> Finding | None:
         return Finding("exploding-entropy", PROBLEM, f"{seen}: its actions are random", change, series)
     if run.improved:
         return None
-    change = "check that rewards tell good actions from bad ones; a larger --learning-rate or --clip-range"
+    change = "check that rewards tell good actions from bad ones; a larger --learning-rate"
     return Finding("uniform-policy", PROBLEM, f"{seen}: it has learned no preference", change, series)
 
 
@@ -96,7 +97,7 @@ def critic_explains_nothing(run: RunRecords) -> Finding | None:
     if best > EXPLAINS_NOTHING:
         return None
     seen = f"explained_variance is below {best:.3g} in 90 % of the second half: the critic predicts nothing"
-    change = "--normalize-reward, --value-coef 0.5, a larger --critic-learning-rate, or observations that tell more"
+    change = run.advice("--value-coef 0.5", "--normalize-reward", "a larger --critic-learning-rate")
     return Finding("critic-explains-nothing", PROBLEM, seen, change, fit)
 
 
@@ -109,7 +110,11 @@ def gradients(run: RunRecords) -> Finding | None:
         if last.max() > EXPLODED * max(first, VANISHED):
             seen = f"{name} reached {last.max():.3g}; the first ones were about {first:.3g}"
             return Finding(
-                "exploding-gradients", PROBLEM, seen, f"{SLOWER}, --max-grad-norm 0.5, --normalize-reward", norms
+                "exploding-gradients",
+                PROBLEM,
+                seen,
+                run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward"),
+                norms,
             )
         if np.median(last) < VANISHED:
             seen = f"the median {name} of the second half is {np.median(last):.2g}: nothing is learned any more"
@@ -127,7 +132,13 @@ def growing_loss(run: RunRecords) -> Finding | None:
         expected = max(1.0, float(np.mean(last_fifth(returns)) / np.mean(first_fifth(returns)))) ** 2
         if first > 0 and last > GROWN * expected * first:
             seen = f"{name} grew from {first:.3g} to {last:.3g}, the returns explain {expected:.3g} times as much"
-            return Finding("growing-loss", PROBLEM, seen, f"{SLOWER}, a smaller --tau, or --max-grad-norm 1", losses)
+            return Finding(
+                "growing-loss",
+                PROBLEM,
+                seen,
+                run.advice(run.slower, "a smaller --tau", "--max-grad-norm 1", "--normalize-reward"),
+                losses,
+            )
     return None
 
 

@@ -11,6 +11,7 @@ from drl.cli.train import read_experiment
 from tests.doctor.sabotaged_runs import HERE, PPO, train_tiny
 
 BROKEN_ENVS = Path(__file__).parent / "broken_envs.py"
+DOCTOR = Path(__file__).parents[2] / "drl" / "doctor"
 
 
 def told(capsys, *arguments, code):
@@ -82,6 +83,14 @@ def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, words, hint):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_every_finding_is_in_the_readme():
+    named = re.compile(r"""(?:Finding|ObsFault|_fatal|complaints\.add)\(\s*"([a-z-]+)\"""")
+    names = {name for path in DOCTOR.glob("*.py") for name in named.findall(path.read_text())}
+    assert len(names) > 50
+    readme = (DOCTOR / "README.md").read_text()
+    assert [name for name in sorted(names) if f"`{name}`" not in readme] == []
+
+
 def flags_in(folder):
     """Every flag that the doctor's advice names."""
     text = " ".join(path.read_text() for path in folder.glob("*.py"))
@@ -96,7 +105,6 @@ def test_every_flag_of_the_advice_exists(capsys):
             main([*command, "--help"])
         known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     known |= {"--wrapper", "--normalize-obs", "--normalize-reward"}
-    folder = Path(__file__).parents[2] / "drl" / "doctor"
-    assert len(flags_in(folder)) > 20
-    assert flags_in(folder) - known == set()
+    assert len(flags_in(DOCTOR)) > 20
+    assert flags_in(DOCTOR) - known == set()
     read_experiment("ppo", ["--env", "CartPole-v1", "--normalize-reward", "--normalize-obs"])

@@ -1,7 +1,9 @@
 """Every sabotaged run is named, its cause first; healthy ones get no complaint."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from drl.core.errors import DrlError, UnusableFile
 from drl.doctor.examine_run import examine_run
 from drl.experiment.load_agent import load_agent
-from drl.experiment.run_folder import Run
+from drl.experiment.run_folder import Run, read_settings
 from tests.doctor.sabotaged_runs import HEALTHY, HERE, PPO, SABOTAGED, train_tiny
 
 
@@ -36,6 +38,9 @@ def test_a_sabotaged_run_is_named(name, tmp_path):
     found = examined(train_tiny(settings, tmp_path))
     assert found.names()[:1] == [expected], found.text()
     assert found.problems == len(found.findings)
+    flags = {flag for finding in found.findings for flag in re.findall(r"--([a-z-]+)", finding.change)}
+    known = {"wrapper", "which", "sampled", *(name.replace("_", "-") for name in read_settings(Path(found.subject)))}
+    assert flags <= known, found.text()
     drawn = any(finding.series is not None for finding in found.findings)
     assert [path.name for path in tmp_path.rglob("doctor/*")] == (["evidence.png"] if drawn else [])
 
@@ -51,7 +56,9 @@ def test_a_healthy_run_gets_no_complaint(name, healthy):
 def test_a_stale_normalizer_is_named(healthy, tmp_path):
     folder = shutil.copytree(healthy("ppo Acrobot"), tmp_path / "acrobot" / "run")
     agent = load_agent(folder)
-    agent.normalizer.update(np.random.default_rng(0).normal(50, 0.01, (100_000, 6)))
+    state = agent.normalizer.state_dict()
+    state["stats"][""]["mean"] = state["stats"][""]["mean"] + np.array([100.0, 0, 0, 0, 0, 0])  # of another sensor
+    agent.normalizer.load_state_dict(state)
     agent.save(folder / "agent", **agent.notes)
     assert "stale-normalizer" in examined(folder).names()
 

@@ -68,6 +68,7 @@ COMMANDS = {
     "convert": ["convert", "RUN", "--engine", "jax"],
     "resume": ["resume", "RUN"],
     "fork": ["fork", "RUN"],
+    "doctor": ["doctor", "RUN"],
     "plot": ["plot", "RUN"],
     "report": ["plot", "RUN", "--report"],
 }
