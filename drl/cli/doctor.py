@@ -46,6 +46,11 @@ def main(arguments: list[str]) -> int:
         from drl.experiment.config import RunConfig
 
         run = RunConfig(env=flags.subject, env_kwargs=flags.env_kwargs, wrappers=flags.wrappers, frame_stack=1)
-        found = examine_env(run.env_config, flags.steps, flags.seed)
+        try:
+            found = examine_env(run.env_config, flags.steps, flags.seed)
+        except BadInput as error:
+            if "/" in flags.subject and ":" not in flags.subject:  # meant to be a path
+                raise BadInput(f"there is no folder {flags.subject}, and {error}") from error
+            raise
     print(json.dumps(found.plain()) if flags.json else found.text())
     return 1 if found.problems else 0

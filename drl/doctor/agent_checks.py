@@ -9,7 +9,7 @@ from drl.core.specs import Array
 from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, last_fifth
 from drl.envs.env_config import EnvConfig
-from drl.experiment.evaluation import own_stream
+from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 
 ONE_ACTION = 0.99  # share of the steps
@@ -35,6 +35,7 @@ def play_agent(agent: Agent, config: EnvConfig, steps: int, seed: int, vectoriza
     options: EnvOptions = {"vectorization": vectorization}
     seen: list[tuple[Array, Array, Array, Array | None, Array | None]] = []
     with open_vec_env(config, NUM_ENVS, seed, seeds_stream="evaluation", **options) as envs, own_stream(agent, seed):
+        check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
         obs = envs.reset()
         agent.begin()
         for _ in range(-(-steps // NUM_ENVS)):

@@ -11,7 +11,7 @@ from drl.doctor.run_records import RunRecords, first_fifth, halves, last_fifth
 LARGE_KL, HUGE_KL = 0.1, 1.0  # mean over an update; the first in a tenth of the updates
 TINY_KL = 1e-7
 MUCH_CLIPPED = 0.5
-DEAD, UNIFORM = 0.02, 0.98  # shares of the largest entropy
+DEAD, UNIFORM = 0.02, 0.995  # shares of the largest entropy
 THIN, WIDE = 0.02, 3.0  # standard deviations of a Gaussian, in units in which [−1, 1] spans the bounds
 EXPLAINS_NOTHING = 0.02  # 90 % quantile of explained_variance, once the critic has learned from this much:
 CRITIC_UPDATES, CRITIC_EPISODES = 400, 50
@@ -36,9 +36,8 @@ def much_clipped(run: RunRecords) -> Finding | None:
     if clipped is None or (mean := float(halves(clipped)[1].mean())) <= MUCH_CLIPPED:
         return None
     seen = f"{mean:.0%} of the ratios are clipped in the second half: most samples teach nothing"
-    return Finding(
-        "clip-fraction", PROBLEM, seen, run.advice("--clip-range 0.2", run.slower, "fewer --epochs"), clipped
-    )
+    change = run.advice("--clip-range 0.2", run.slower, "fewer --epochs")
+    return Finding("clip-fraction", PROBLEM, seen, change, clipped)
 
 
 def frozen_policy(run: RunRecords) -> Finding | None:
@@ -66,18 +65,13 @@ def entropy(run: RunRecords) -> Finding | None:
         seen = f"the entropy is {last:.3g}, of at most {most:.3g} for these actions"
     if dead and not run.improved:
         change = run.advice(f"--entropy-coef 0.01 (it is {run.setting('entropy_coef', 0.0):g})", run.slower)
-        return Finding(
-            "dead-entropy", PROBLEM, f"{seen}, and the return has not risen: it stopped exploring", change, series
-        )
-    if not exploded or frozen_policy(run) is not None:
+        return Finding("dead-entropy", PROBLEM, f"{seen}, and the return has not risen", change, series)
+    if not exploded or (spec.kind != "box" and run.improved) or frozen_policy(run) is not None:
         return None
     if (coefficient := run.setting("entropy_coef", 0.0)) or spec.kind == "box":
-        change = f"a smaller --entropy-coef (it is {coefficient:g})" + (
-            ", --log-std-init 0" if spec.kind == "box" else ""
-        )
+        width = ("--log-std-init 0",) if spec.kind == "box" else ()
+        change = run.advice(f"a smaller --entropy-coef (it is {coefficient:g})", *width)
         return Finding("exploding-entropy", PROBLEM, f"{seen}: its actions are random", change, series)
-    if run.improved:
-        return None
     change = "check that rewards tell good actions from bad ones; a larger --learning-rate"
     return Finding("uniform-policy", PROBLEM, f"{seen}: it has learned no preference", change, series)
 
@@ -109,16 +103,11 @@ def gradients(run: RunRecords) -> Finding | None:
         first, last = float(np.median(first_fifth(norms.y))), halves(norms)[1]
         if last.max() > EXPLODED * max(first, VANISHED):
             seen = f"{name} reached {last.max():.3g}; the first ones were about {first:.3g}"
-            return Finding(
-                "exploding-gradients",
-                PROBLEM,
-                seen,
-                run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward"),
-                norms,
-            )
+            change = run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward")
+            return Finding("exploding-gradients", PROBLEM, seen, change, norms)
         if np.median(last) < VANISHED:
             seen = f"the median {name} of the second half is {np.median(last):.2g}: nothing is learned any more"
-            return Finding("zero-gradients", PROBLEM, seen, "check that rewards differ, and --activation (tanh)", norms)
+            return Finding("zero-gradients", PROBLEM, seen, "check that rewards differ; --activation tanh", norms)
     return None
 
 
@@ -132,13 +121,8 @@ def growing_loss(run: RunRecords) -> Finding | None:
         expected = max(1.0, float(np.mean(last_fifth(returns)) / np.mean(first_fifth(returns)))) ** 2
         if first > 0 and last > GROWN * expected * first:
             seen = f"{name} grew from {first:.3g} to {last:.3g}, the returns explain {expected:.3g} times as much"
-            return Finding(
-                "growing-loss",
-                PROBLEM,
-                seen,
-                run.advice(run.slower, "a smaller --tau", "--max-grad-norm 1", "--normalize-reward"),
-                losses,
-            )
+            change = run.advice(run.slower, "a smaller --tau", "--max-grad-norm 1", "--normalize-reward")
+            return Finding("growing-loss", PROBLEM, seen, change, losses)
     return None
 
 
@@ -150,9 +134,8 @@ def hot(run: RunRecords) -> Finding | None:
     if last < HOT * max(first, 1e-3) or run.improved:
         return None
     seen = f"the temperature rose from {first:.3g} to {last:.3g}: entropy outweighs the reward"
-    return Finding(
-        "exploding-temperature", PROBLEM, seen, "a lower --target-entropy, or --no-learn-temperature", temperature
-    )
+    change = run.advice("a lower --target-entropy", "--no-learn-temperature")
+    return Finding("exploding-temperature", PROBLEM, seen, change, temperature)
 
 
 UPDATES = (kl_spikes, much_clipped, frozen_policy, entropy, critic_explains_nothing, hot)

@@ -98,7 +98,7 @@ SABOTAGED = {
 }
 HEALTHY = {
     "ppo CartPole": PPO,
-    "ppo CartPole, the preset's rates": PPO | {"learning_rate": 1e-3, "learning_rate_end": 0.0, "epochs": 10},
+    "ppo CartPole, the preset's rates": PPO | {"learning_rate": 1e-3, "learning_rate_end": 0.0, "epochs": 6},
     "ppo Acrobot": PPO | {"env": "Acrobot-v1", "normalize_obs": True},
     "ppo Pendulum": PPO | {"env": "Pendulum-v1", "gamma": 0.95},
     "ppo FrozenLake": PPO | {"env": "FrozenLake-v1", "entropy_coef": 0.01},
@@ -107,7 +107,7 @@ HEALTHY = {
     "ppo MovieRec": PPO | {"env": "MovieRec-v1"},
     "a2c CartPole": PPO | {"algorithm": "a2c"},
     "dqn CartPole": DQN,
-    "sac Pendulum": TD3 | {"algorithm": "sac"},
+    "sac Pendulum": TD3 | {"algorithm": "sac", "total_timesteps": 4800},
     "very short": PPO | {"total_timesteps": 512},
 }
 

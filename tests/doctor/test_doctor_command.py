@@ -70,6 +70,7 @@ def test_a_run_with_modules_of_its_own_needs_trust(capsys, run):
         (["CartPole-v1", "--no-picture"], "--trust and --no-picture are for a run"),
         (["CartPole-v1", "--wrapper", "Nothing"], "unknown wrapper 'Nothing'"),
         (["gymnax:Breakout-MinAtar"], "stepped by the JAX engine"),
+        (["results/nothing"], "there is no folder results/nothing, and Gymnasium knows no environment"),
         (["."], "is not a run folder"),
         ([".", "--wrapper", "TimeLimit"], "are for an environment"),
         ([], "see `drl doctor --help`"),
