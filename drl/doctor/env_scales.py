@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -29,7 +30,7 @@ def scale_findings(env: GymEnv, trace: Trace, masked: bool) -> list[Finding]:
 def _ends(env: GymEnv, trace: Trace) -> list[Finding]:
     steps, lengths = len(trace.outcomes), trace.lengths
     if not lengths:
-        limit = time_limit(env)
+        limit = _time_limit(env)
         if limit is not None and limit >= steps:
             return []  # too few steps to say
         seen = f"no episode terminated or was truncated in {steps:,} steps, and there is no time limit"
@@ -48,11 +49,11 @@ def _ends(env: GymEnv, trace: Trace) -> list[Finding]:
     return []
 
 
-def time_limit(env: GymEnv) -> int | None:
+def _time_limit(env: GymEnv) -> int | None:
     """Of the environment's registration or of a TimeLimit around it."""
-    limits = [getattr(env, "spec", None) and env.spec and env.spec.max_episode_steps]
+    limits = [env.spec.max_episode_steps if env.spec else None]
     layer = env
-    while hasattr(layer, "env"):
+    while isinstance(layer, gym.Wrapper):
         limits.append(getattr(layer, "_max_episode_steps", None))
         layer = layer.env
     return min((int(limit) for limit in limits if limit), default=None)

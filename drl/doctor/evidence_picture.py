@@ -1,5 +1,6 @@
 """The evidence of findings as one picture of small curves."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,19 +11,18 @@ from drl.doctor.findings import STEPS, Finding
 from drl.tracking.curves import thinned
 from drl.tracking.figures import draw_line, finish, look, make_panels, panel_title, save_figure
 
-WIDE, POINTS = 3, 500  # panels side by side; points of a curve
+POINTS = 500  # of a curve
 
 
 def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path:
     """A panel for every finding with numbers over steps; what they should not cross is dashed."""
     shown = [(finding.name, finding.series) for finding in findings if finding.series is not None]
-    wide = min(WIDE, len(shown))
+    wide = math.ceil(math.sqrt(len(shown)))
     down = -(-len(shown) // wide)
     title = f"{folder.resolve().parent.name} / {folder.resolve().name}"
-    figure, axes = make_panels(
-        title, "evidence of drl doctor; dashed: what a healthy run does not cross", down, wide, (3.0, 1.8), titled=True
-    )
-    for number, (ax, (name, series)) in enumerate(zip(axes, shown, strict=False)):
+    about = "evidence of drl doctor; dashed: what a healthy run does not cross"
+    figure, axes = make_panels(title, about, down, wide, (3.0, 1.8), titled=True)
+    for ax, (name, series) in zip(axes, shown, strict=False):
         kept = thinned(len(series.y), POINTS)
         if series.over == STEPS:
             draw_line(ax, series.x[kept], series.y[kept], look(0))
@@ -30,8 +30,7 @@ def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path
             ax.bar(series.x, series.y, width=0.8 * _gap(series.x), color=look(0).color)
         if series.limit is not None and np.isfinite(series.limit):
             ax.axhline(series.limit, color=look(1).color, linestyle="--", linewidth=1.2)
-        below = number + wide < len(shown)  # a panel, which has the same axis
-        finish(ax, series.label, "" if below and series.over == STEPS else series.over)
+        finish(ax, series.label, series.over)
         panel_title(ax, name)
     for ax in axes[len(shown) :]:
         ax.set_visible(False)
