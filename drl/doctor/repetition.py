@@ -36,7 +36,8 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
     if (where := _difference(trace, again)) is not None:
         seen = f"the same environment with the same seed {seed} and actions differs {where} once it has played before"
         change = "put everything back in reset, also counters, caches and goals that earlier episodes have changed"
-        return [Finding("depends-on-earlier-episodes", PROBLEM, seen, change)]
+        severity = PROBLEM if again.firsts[:1] != trace.firsts[:1] else ADVICE  # physics engines keep caches, too
+        return [Finding("depends-on-earlier-episodes", severity, seen, change)]
     return []
 
 
@@ -77,11 +78,11 @@ def _matters(env: GymEnv, entry: int, seed: int) -> bool:
     for prefix in PREFIXES:
         env.action_space.seed(seed + prefix)
         before, after = ([env.action_space.sample() for _ in range(count)] for count in (prefix, AFTER))
-        base = env.action_space.sample()
-        outcomes = [
-            _outcomes(env, seed + prefix, [*before, varied, *after])
-            for varied in _variants(env.action_space, base, entry)
-        ]
+        played = _outcomes(env, seed + prefix, before)
+        if played and (played[-1].terminated or played[-1].truncated):
+            before = before[: len(played) - 1]  # then it is the last action of the episode that is varied
+        variants = _variants(env.action_space, env.action_space.sample(), entry)
+        outcomes = [_outcomes(env, seed + prefix, [*before, varied, *after]) for varied in variants]
         if any(each != outcomes[0] for each in outcomes[1:]):
             return True
     return False

@@ -17,7 +17,7 @@ from drl.tracking.curves import column, episodes_of, trailing_mean
 from drl.tracking.files import Row, read_metrics
 
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
-LEAST_UPDATES = 500  # the same for algorithms with a replay buffer, whose updates are small
+LEAST_UPDATES = 1000  # the same for algorithms with a replay buffer, whose updates are small
 FIFTH = 5
 FLAG = re.compile(r"--(?:no-)?([a-z][a-z-]+)")
 

@@ -70,7 +70,7 @@ class MixedStrategy(Walk):
         return np.zeros(1, np.float32)
 
 
-# What is wrong → the settings, and the finding that has to come first.
+# What is wrong → the settings, and the finding that names it.
 SABOTAGED = {
     "huge learning rate": (PPO | {"learning_rate": 1.0}, "kl-spikes"),
     "huge entropy bonus": (PPO | {"entropy_coef": 10.0}, "exploding-entropy"),
@@ -80,7 +80,7 @@ SABOTAGED = {
     "tiny learning rate": (PPO | {"learning_rate": 1e-9}, "frozen-policy"),
     "rate gone early": (PPO | {"learning_rate_schedule": rate_gone_early}, "learning-rate-gone"),
     "rate rises at the end": (PPO | {"learning_rate": 0.5, "learning_rate_schedule": rate_rises}, "collapse"),
-    "tiny clip range": (PPO | {"clip_range": 0.005, "learning_rate": 0.01}, "clip-fraction"),
+    "tiny clip range": (PPO | {"clip_range": 0.001, "learning_rate": 0.01, "epochs": 8}, "clip-fraction"),
     "no value loss": (PPO | {"value_coef": 0.0}, "critic-explains-nothing"),
     "policy collapses": (PPO | {"algorithm": "a2c", "learning_rate": 0.3}, "dead-entropy"),
     "only random does well": (PPO | {"env": f"{HERE}:MixedStrategy"}, "evaluation-below-training"),
@@ -93,8 +93,11 @@ SABOTAGED = {
     ),
     "few updates": (DQN | {"train_every": 200}, "replay-ratio-low"),
     "learns late": (DQN | {"warmup": 2000}, "late-learning"),
-    "values run away": (DQN | {"learning_rate": 0.1, "tau": 1.0, "max_grad_norm": None}, "values-beyond-returns"),
-    "saturated tanh": (TD3 | {"learning_rate": 1.0}, "saturated-actions"),
+    "values run away": (
+        DQN | {"learning_rate": 0.1, "tau": 1.0, "max_grad_norm": None, "train_every": 2},
+        "values-beyond-returns",
+    ),
+    "saturated tanh": (TD3 | {"learning_rate": 1.0, "train_every": 4}, "saturated-actions"),
 }
 HEALTHY = {
     "ppo CartPole": PPO,
@@ -106,8 +109,8 @@ HEALTHY = {
     "ppo IPD": PPO | {"env": "IteratedPrisonersDilemma-v0"},
     "ppo MovieRec": PPO | {"env": "MovieRec-v1"},
     "a2c CartPole": PPO | {"algorithm": "a2c"},
-    "dqn CartPole": DQN,
-    "sac Pendulum": TD3 | {"algorithm": "sac", "total_timesteps": 4800},
+    "dqn CartPole": DQN | {"train_every": 1, "learning_rate": 1e-3, "tau": 0.01, "hidden_sizes": [64]},
+    "sac Pendulum": TD3 | {"algorithm": "sac", "total_timesteps": 4800, "train_every": 4},
     "very short": PPO | {"total_timesteps": 512},
 }
 

@@ -1,7 +1,5 @@
 """Every broken environment is named by its one fault; healthy ones get no complaint."""
 
-from pathlib import Path
-
 import pytest
 
 from drl.doctor.examine_env import examine_env
@@ -9,11 +7,10 @@ from drl.doctor.findings import ADVICE, PROBLEM
 from drl.envs.env_config import as_config
 from tests.doctor.broken_envs import BROKEN, HARD, Push, Slow, Walk
 
-HERE = Path(__file__).parent / "broken_envs.py"
 HEALTHY = [
     "CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "FrozenLake-v1", "Taxi-v4",
-    "Blackjack-v1", "MovieRec-v1", "IteratedPrisonersDilemma-v0", "drl/LegalMoves-v0", "drl/BitFlip-v0",
-    "drl/Match-v0", "drl/CartPoleNoVelocity-v1", Walk, Push,
+    "Blackjack-v1", "MovieRec-v1", "IteratedPrisonersDilemma-v0", "drl/LegalMoves-v0", "drl/Recall-v0",
+    "drl/BitFlip-v0", "drl/Match-v0", "drl/CartPoleNoVelocity-v1", Walk, Push,
 ]  # fmt: skip
 
 
@@ -32,3 +29,18 @@ def test_a_healthy_environment_gets_no_complaint(env):
     assert found.findings == (), found.text()
     assert found.notes == ()
     assert "share of a training step" in found.numbers
+
+
+class Cache(Walk):
+    """Its first observations do not depend on what was played before."""
+
+    played = 0
+
+    def reward(self):
+        self.played += 1
+        return self.speed + 1e-9 * self.played
+
+
+def test_a_cache_that_earlier_episodes_fill_is_advice():
+    (finding,) = examine_env(as_config(Cache), steps=400, seed=1).findings
+    assert (finding.name, finding.severity) == ("depends-on-earlier-episodes", ADVICE)
