@@ -28,6 +28,7 @@ TD3 = {
     "algorithm": "td3", "env": "Pendulum-v1", "total_timesteps": 6000, "num_envs": 4, "warmup": 400, "batch_size": 32,
     "train_every": 8, "updates_per_log": 20, "learning_rate": 1e-3,
 }  # fmt: skip
+SHORT_PPO, SHORT_DQN = PPO | {"total_timesteps": 2048}, DQN | {"total_timesteps": 1500}  # for wrong settings
 HERE = "tests.doctor.sabotaged_runs"
 
 
@@ -74,25 +75,25 @@ class MixedStrategy(Walk):
 SABOTAGED = {
     "huge learning rate": (PPO | {"learning_rate": 1.0}, "kl-spikes"),
     "huge entropy bonus": (PPO | {"entropy_coef": 10.0}, "exploding-entropy"),
-    "short discount": (PPO | {"gamma": 0.3}, "short-discount"),
-    "time limit of 3 steps": (PPO | {"wrappers": ["TimeLimit:max_episode_steps=3"]}, "short-time-limit"),
+    "short discount": (SHORT_PPO | {"gamma": 0.3}, "short-discount"),
+    "time limit of 3 steps": (SHORT_PPO | {"wrappers": ["TimeLimit:max_episode_steps=3"]}, "short-time-limit"),
     "no reward": (PPO | {"wrappers": [f"{HERE}:NoReward"]}, "no-reward"),
     "tiny learning rate": (PPO | {"learning_rate": 1e-9}, "frozen-policy"),
-    "rate gone early": (PPO | {"learning_rate_schedule": rate_gone_early}, "learning-rate-gone"),
+    "rate gone early": (SHORT_PPO | {"learning_rate_schedule": rate_gone_early}, "learning-rate-gone"),
     "rate rises at the end": (PPO | {"learning_rate": 0.5, "learning_rate_schedule": rate_rises}, "collapse"),
     "tiny clip range": (PPO | {"clip_range": 0.001, "learning_rate": 0.01, "epochs": 8}, "clip-fraction"),
     "no value loss": (PPO | {"value_coef": 0.0}, "critic-explains-nothing"),
     "policy collapses": (PPO | {"algorithm": "a2c", "learning_rate": 0.3}, "dead-entropy"),
     "only random does well": (PPO | {"env": f"{HERE}:MixedStrategy"}, "evaluation-below-training"),
     "wide Gaussian": (PPO | {"env": "Pendulum-v1", "entropy_coef": 1.0, "log_std_init": 1.5}, "exploding-entropy"),
-    "epsilon fixed at 1": (DQN | {"epsilon_start": 1.0, "epsilon_schedule": "constant"}, "high-epsilon"),
-    "tiny buffer": (DQN | {"capacity": 64}, "small-replay"),
+    "epsilon fixed at 1": (SHORT_DQN | {"epsilon_start": 1.0, "epsilon_schedule": "constant"}, "high-epsilon"),
+    "tiny buffer": (SHORT_DQN | {"capacity": 64}, "small-replay"),
     "many updates": (
         DQN | {"total_timesteps": 250, "warmup": 100, "epsilon_decay": 100, "gradient_steps": 40},
         "replay-ratio-high",
     ),
-    "few updates": (DQN | {"train_every": 200}, "replay-ratio-low"),
-    "learns late": (DQN | {"warmup": 2000}, "late-learning"),
+    "few updates": (SHORT_DQN | {"train_every": 200}, "replay-ratio-low"),
+    "learns late": (SHORT_DQN | {"warmup": 1000}, "late-learning"),
     "values run away": (
         DQN | {"learning_rate": 0.1, "tau": 1.0, "max_grad_norm": None, "train_every": 2},
         "values-beyond-returns",
