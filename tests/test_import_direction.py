@@ -25,9 +25,10 @@ ALLOWED = SIBLINGS | {
     "deploy": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "experiment"},
     "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
     "report": {"core", "tracking", "experiment"},
-    "testing": {"core", "envs", "games", "buffers", "trainer"},
     "analysis": {*SIBLINGS, "trainer", "experiment"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "analysis", "deploy", "report"},
+    "doctor": {*SIBLINGS, "trainer", "experiment"},
+    "testing": {"core", "envs", "games", "buffers", "trainer"},
+    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "analysis", "deploy", "doctor", "report"},
 }
 
 

@@ -39,6 +39,7 @@ COMMANDS = {
         "drl.cli.reproduce",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
+    "doctor": ("drl.cli.doctor", "say what is likely wrong with an environment or a run: drl doctor RUN"),
     "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
     "report": ("drl.cli.report", "write one page about runs, to open in a browser: drl report RUN…"),
     "board": ("drl.cli.live_board", "show the runs in a folder in a browser, as they go: drl board results/"),

@@ -97,6 +97,7 @@ READ = {
     "serve": ["card", "weights"],
     "resume": ["record", "config", "state", "arrays", "rows", "metrics", "table", "lock"],
     "fork": ["record", "config", "state", "arrays", "rows"],
+    "doctor": ["record", "config", "metrics", "card", "weights"],
     "plot": ["metrics"],
     "report": ["metrics", "record", "config", "video"],
     "main.py": ["pth"],
@@ -132,6 +133,7 @@ ROOMS = {
     "export": ["agent"],
     "serve": ["agent"],
     "film": ["videos"],
+    "doctor": ["agent", "doctor"],
     "plot": ["plots"],
     "report": ["videos"],
 }
@@ -321,7 +323,7 @@ def test_records_that_make_no_sense_are_refused(place, capsys, tally):
     tally(KIND, len(some(RECORDS, 4)) + 5)
 
 
-@pytest.mark.parametrize("command", ["plot", "report", "resume"])
+@pytest.mark.parametrize("command", ["doctor", "plot", "report", "resume"])
 def test_metrics_that_make_no_sense_are_refused(command, place, capsys, tally):
     rows = [DEEP, "[1]", "5", "1" * 6000, '{"a": ' + DEEP + "}", "\0", '{"a": 1} {"b": 2}']
     for row in some(rows, 2):

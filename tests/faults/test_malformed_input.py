@@ -91,7 +91,7 @@ def sizes():
 
 def lines_of_other_commands():
     yield from ([word] for word in ("", "trian", "--bad", "\x1b[2J", "é", "x" * 5000))
-    for command in ("resume", "fork", "evaluate", "plot", "report", "board", "compare"):
+    for command in ("resume", "fork", "evaluate", "plot", "report", "board", "compare", "doctor"):
         yield from ([command, run] for run in ("", "nowhere", "/dev/null", "a\x00b", "\udc80"))
         yield [command, "nowhere", "--bad"]
     yield from (["evaluate", "nowhere", "--trust", "--trust"], ["resume", "nowhere", "--trust", "--trust"])

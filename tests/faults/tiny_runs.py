@@ -70,6 +70,7 @@ COMMANDS = {
     "serve": ["serve", "RUN", "--port", "0"],
     "resume": ["resume", "RUN"],
     "fork": ["fork", "RUN"],
+    "doctor": ["doctor", "RUN"],
     "plot": ["plot", "RUN"],
     "report": ["report", "RUN"],
 }

@@ -1,0 +1,92 @@
+"""`examine_env`: play an environment with random actions and say what to change."""
+
+import json
+import time
+from functools import partial
+
+import numpy as np
+
+from drl.core.errors import BadInput, DrlError
+from drl.doctor.env_scales import SLOW_STEP, scale_findings
+from drl.doctor.findings import PROBLEM, Diagnosis, Finding
+from drl.doctor.random_play import Complaints, RandomPlay, Trace
+from drl.doctor.repetition import action_findings, repetition_findings
+from drl.envs.env_config import EnvConfig
+from drl.envs.faults import close_anyway, reason
+from drl.envs.make_vec_env import make_env
+from drl.envs.spaces import GymEnv, action_spec, obs_spec
+from drl.experiment.building import open_trainer
+from drl.experiment.config import Experiment
+from drl.experiment.open_envs import JAX_ONLY
+
+TIMED_STEPS = 128  # of the learning step that is timed
+
+
+def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosis:
+    """Play `steps` random steps, then some of them again, and name what is wrong or hard to learn."""
+    if config.env.startswith(JAX_ONLY):
+        raise BadInput(f"{config.env} is stepped by the JAX engine; `drl doctor` examines Gymnasium environments")
+    fresh = partial(make_env, config)
+    env = fresh()
+    try:
+        try:
+            obs_spec(env.observation_space), action_spec(env.action_space)
+        except BadInput as error:
+            change = "use spaces that drl knows; see docs/environments.md"
+            return Diagnosis(config.env, {}, (Finding("unusable-space", PROBLEM, str(error), change),))
+        complaints, notes = Complaints(), list[str]()
+        player = RandomPlay(env, complaints)
+        trace = player.play(steps, seed)
+        found = complaints.findings() or scale_findings(
+            env, trace, player.mask is not None
+        )  # broken numbers would be named twice
+        if len(trace.outcomes) == steps:
+            repeated = repetition_findings(env, trace, fresh, seed)
+            found += repeated
+            if not repeated and player.mask is None:
+                found += _effects(env, seed, notes)
+    finally:
+        close_anyway(env.close, config.env)
+    numbers = _numbers(trace)
+    if not any(finding.severity == PROBLEM for finding in found):
+        numbers |= _training_share(config, numbers)
+    return Diagnosis(config.env, numbers, tuple(found), tuple(notes))
+
+
+def _effects(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
+    try:
+        return action_findings(env, seed)
+    except Exception as error:  # an action at its bound may be one that random play has not met
+        notes.append(f"the effect of actions: {reason(error)}")
+        return []
+
+
+def _numbers(trace: Trace) -> dict[str, float | str]:
+    numbers: dict[str, float | str] = {"steps": len(trace.outcomes), "episodes": len(trace.lengths)}
+    if trace.lengths:
+        numbers |= {"mean length": float(np.mean(trace.lengths)), "mean return": float(np.mean(trace.returns))}
+    if trace.outcomes:
+        numbers |= {"smallest reward": float(trace.rewards.min()), "largest reward": float(trace.rewards.max())}
+        numbers["steps per second"] = 1.0 / max(float(np.median(trace.seconds)), 1e-9)
+    return numbers
+
+
+def _training_share(config: EnvConfig, numbers: dict[str, float | str]) -> dict[str, float | str]:
+    """How much of a training step of PPO with its default settings the environment takes."""
+    seconds = 1.0 / float(numbers["steps per second"])
+    if seconds > SLOW_STEP:
+        return {"share of a training step": "nearly all"}
+    pairs = [f"{name}={json.dumps(value, default=str)}" for name, value in config.env_kwargs.items()]
+    settings = {"env": config.env, "env_kwargs": pairs, "wrappers": list(config.wrappers), "num_envs": 1}
+    settings |= {"frame_stack": config.frame_stack, "rollout_length": TIMED_STEPS, "vectorization": "sync"}
+    try:
+        with open_trainer(
+            Experiment.from_flat({"algorithm": "ppo", "compile": "off", **settings}, "doctor")
+        ) as trainer:
+            next(steps := iter(trainer()))  # the first one also loads and allocates
+            started = time.perf_counter()
+            next(steps)
+            whole = (time.perf_counter() - started) / TIMED_STEPS
+    except DrlError:
+        return {}  # PPO has no default network for it
+    return {"share of a training step": f"{min(seconds / whole, 1.0):.0%} (ppo, one environment)"}

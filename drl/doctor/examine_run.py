@@ -1,0 +1,80 @@
+"""`examine_run`: read what a run has written, let its agent play a little, and name what is likely wrong."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from drl.core.errors import DrlError, UnusableFile
+from drl.core.network_parts import import_plugins
+from drl.core.safe_files import stay_inside
+from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
+from drl.doctor.cause_checks import CAUSES
+from drl.doctor.evidence_picture import draw_evidence
+from drl.doctor.findings import Diagnosis, Finding
+from drl.doctor.return_checks import RETURNS
+from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
+from drl.doctor.update_checks import LOSSES, UPDATES
+from drl.envs.faults import reason
+from drl.experiment.run_folder import find_run
+
+
+def examine_run(
+    path: str | Path, steps: int = 2000, seed: int = 0, *, trust: bool = False, picture: bool = True
+) -> Diagnosis:
+    """Causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
+    folder = find_run(path)
+    out = stay_inside(folder, folder / "doctor" / "evidence.png")
+    try:
+        run = RunRecords(folder)
+        findings, losses = _found(run, (*CAUSES, *RETURNS, *UPDATES)), _found(run, LOSSES)
+        numbers = _numbers(run)
+    except DrlError:
+        raise
+    except Exception as error:  # a run's files may come from anyone and contain anything
+        raise UnusableFile(f"{folder} cannot be examined ({reason(error)})") from error
+    notes = list[str]()
+    if run.early:
+        counts = f"{len(run.rows)} learning steps, {run.updates:,} updates and {len(run.returns)} episodes"
+        notes.append(f"how it learns: too early to say after {counts}")
+    play = _play(run, steps, seed, trust, notes)
+    if play is not None:
+        findings += [found for check in AGENT if (found := check(run, play)) is not None]
+    findings += losses
+    pictures = []
+    if picture and any(finding.series is not None for finding in findings):
+        pictures.append(str(draw_evidence(findings, folder, out)))
+    return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
+
+
+def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | None]]) -> list[Finding]:
+    return [found for check in checks if (found := check(run)) is not None]
+
+
+def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
+    """The agent in its environment; None, with a note, where that is not possible."""
+    from drl.experiment.agent_env import env_for
+    from drl.experiment.load_agent import load_agent
+
+    try:
+        if trust and isinstance(plugins := run.settings.get("plugins"), list):
+            import_plugins([name for name in plugins if isinstance(name, str)])
+        agent = load_agent(run.folder)
+        config = env_for(agent, source=f"{run.folder}/agent/card.json", trust=trust)
+        vectorization = "envpool" if run.settings.get("vectorization") == "envpool" else "sync"
+        return play_agent(agent, config, steps, seed, vectorization)
+    except UnusableFile:
+        raise
+    except DrlError as error:
+        notes.append(f"the agent's actions and values: {error}")
+        return None
+
+
+def _numbers(run: RunRecords) -> dict[str, float | str]:
+    numbers: dict[str, float | str] = {"status": str(run.record.get("status", "unknown")), "steps": run.env_steps}
+    numbers |= {"of its budget": f"{run.used:.0%}", "episodes": len(run.returns)}
+    if len(run.returns):
+        first, last = (float(np.nanmean(part(run.returns))) for part in (first_fifth, last_fifth))
+        numbers |= {"first returns": first, "last returns": last}
+        numbers["truncated"] = f"{1.0 - run.terminated.mean():.0%}"
+    return numbers

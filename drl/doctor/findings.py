@@ -1,0 +1,112 @@
+"""What the doctor says: findings with evidence, in words or as plain data."""
+
+import re
+import textwrap
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from drl.core.specs import Array, PlainDict
+
+PROBLEM, ADVICE = "problem", "advice"
+BARS = "▁▂▃▄▅▆▇█"
+STEPS = "environment steps"
+WIDTH, SPARK = 110, 40  # columns of the text, and of a sparkline
+
+
+class Series(NamedTuple):
+    """Numbers over environment steps or something else, the evidence of a finding."""
+
+    label: str
+    x: Array
+    y: Array
+    limit: float | None = None  # what they should not cross
+    over: str = STEPS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is likely wrong."""
+
+    name: str  # such as nan-reward
+    severity: str  # problem · advice
+    seen: str  # with numbers
+    change: str  # with the flag, if there is one
+    series: Series | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that was found, and what the examination rests on."""
+
+    subject: str  # an environment or the folder of a run
+    numbers: dict[str, float | str]  # what was seen in general
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be examined, and why
+    pictures: tuple[str, ...] = field(default=(), compare=False)  # files
+
+    @property
+    def problems(self) -> int:
+        return sum(finding.severity == PROBLEM for finding in self.findings)
+
+    def names(self) -> list[str]:
+        return [finding.name for finding in self.findings]
+
+    def plain(self) -> PlainDict:
+        """For JSON; a number that is not finite becomes a text."""
+        told = [
+            {"name": each.name, "severity": each.severity, "seen": each.seen, "change": each.change}
+            for each in self.findings
+        ]
+        numbers = {name: value if _is_plain(value) else str(value) for name, value in self.numbers.items()}
+        plain: PlainDict = {"subject": self.subject, "problems": self.problems, "findings": told, "numbers": numbers}
+        return plain | {"notes": list(self.notes), "pictures": list(self.pictures)}
+
+    def text(self) -> str:
+        """For a terminal."""
+        advice = len(self.findings) - self.problems
+        counts = [_counted(self.problems, "problem")] if self.problems or not advice else []
+        counts += [f"{advice} piece{'s' if advice > 1 else ''} of advice"] if advice else []
+        told = [f"{self.subject}: {', '.join(counts) if self.findings else 'nothing to complain about'}"]
+        told += _wrapped("", " · ".join(f"{name} {_short(value)}" for name, value in self.numbers.items()))
+        for finding in sorted(self.findings, key=lambda each: each.severity != PROBLEM):
+            told += ["", f"{finding.severity}: {finding.name}", *_wrapped("  seen    ", finding.seen)]
+            if finding.series is not None:
+                told.append(f"          {sparkline(finding.series.y)}  {finding.series.label}")
+            told += _wrapped("  change  ", finding.change)
+        told += ["", *(line for note in self.notes for line in _wrapped("not examined: ", note))] if self.notes else []
+        return "\n".join([*told, *(f"picture: {path}" for path in self.pictures)])
+
+
+def sparkline(values: Array, width: int = SPARK) -> str:
+    """Numbers as a line of bars; numbers that are not finite are gaps.
+
+    >>> sparkline(np.array([0.0, 1.0, np.nan, 7.0]))
+    '▁▂ █'
+    """
+    parts = np.array_split(np.asarray(values, float), min(len(values), width) or 1)
+    means = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
+    finite = means[np.isfinite(means)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    span = high - low or 1.0
+    return "".join(BARS[round((mean - low) / span * 7)] if np.isfinite(mean) else " " for mean in means)
+
+
+def _is_plain(value: float | str) -> bool:
+    return isinstance(value, str) or bool(np.isfinite(value))
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """Lines of at most `WIDTH` columns; a flag stays with its value."""
+    kept = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(kept, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -1,0 +1,99 @@
+"""What the returns say: no reward, no difference, a collapse, an evaluation that does not fit."""
+
+import math
+
+import numpy as np
+
+from drl.doctor.findings import PROBLEM, Finding, Series
+from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
+from drl.tracking.curves import trailing_mean
+
+SAME = 50  # episodes with one return
+FALL = 0.5  # share of what was gained that is lost again
+SURE = 5.0  # standard errors
+APART = 0.5  # share of the range of returns between training and evaluation
+
+
+def no_reward(run: RunRecords) -> Finding | None:
+    if run.early:
+        return None
+    returns, rewards = run.returns, run.series("rollout/mean_reward")
+    if np.any(returns != 0) or (rewards is not None and np.any(rewards.y != 0)):
+        return None
+    seen = f"all {len(returns):,} episodes have a return of 0: there is nothing to learn from"
+    change = f"check the reward with drl doctor ENV; reward progress as well; {_explore(run)}"
+    return Finding("no-reward", PROBLEM, seen, change, rewards)
+
+
+def constant_return(run: RunRecords) -> Finding | None:
+    returns = run.returns
+    if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0:
+        return None
+    seen = f"all {len(returns):,} episodes have the same return, {returns[0]:g}: no action was better than another"
+    change = f"{_explore(run)}; reward progress as well; begin nearer to the goal"
+    return Finding("constant-return", PROBLEM, seen, change, run.smooth_returns())
+
+
+def _explore(run: RunRecords) -> str:
+    return "explore more: " + run.advice("--entropy-coef 0.05", "a larger --epsilon-decay", "a larger --noise-sigma")
+
+
+def collapse(run: RunRecords) -> Finding | None:
+    count = len(run.returns)
+    if run.early or count < SAME:
+        return None
+    smooth, window = run.smooth_returns(), max(10, count // 10)
+    curve = smooth.y[window - 1 :]
+    best = int(np.nanargmax(curve))
+    high, first, last = float(curve[best]), float(curve[0]), float(curve[-1])
+    error = float(np.nanstd(run.returns[best : best + window])) / math.sqrt(window)
+    error += float(np.nanstd(run.returns[-window:])) / math.sqrt(window)
+    gained, lost = high - min(first, last), high - last
+    if high - first < SURE * error or lost < FALL * gained or lost <= SURE * error:
+        return None
+    seen = f"the return fell from {high:.4g} (mean of {window} episodes) to {last:.4g}; it began at {first:.4g}"
+    slower = run.advice(run.slower, "--learning-rate-schedule linear", "--target-kl 0.02")
+    change = f"{slower}; the best agent is kept: drl evaluate RUN --which best"
+    return Finding("collapse", PROBLEM, seen, change, smooth)
+
+
+def truncated_episodes(run: RunRecords) -> Finding | None:
+    """Episodes that are cut off more and more while the return does not rise: the agent learns to stall."""
+    if run.early or run.improved:
+        return None
+    cut = 1.0 - run.terminated.astype(float)
+    before, after = first_fifth(cut).mean(), last_fifth(cut).mean()
+    if before > 0.5 or after < 0.9:
+        return None
+    seen = f"{after:.0%} of episodes are truncated now ({before:.0%} at first), and the return has not risen"
+    change = "a small cost per step in the reward, or a longer --wrapper TimeLimit:max_episode_steps=…"
+    share = Series("share that is truncated", run.smooth_returns().x, trailing_mean(cut, max(10, len(cut) // 10)))
+    return Finding("truncated-episodes", PROBLEM, seen, change, share)
+
+
+def evaluation_apart(run: RunRecords) -> Finding | None:
+    evaluations = run.evaluations()
+    if run.early or not evaluations:
+        return None
+    row, numbers = evaluations[-1]
+    try:
+        mean, deviation, episodes = (float(numbers[name]) for name in ("mean_return", "std_return", "episodes"))
+        trained, window = float(row["recent/mean_ep_return"]), int(row["recent/window"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    recent = run.returns[-window:] if row is run.rows[-1] else run.returns
+    span = float(np.nanpercentile(run.returns, 95) - np.nanpercentile(run.returns, 5))
+    error = math.sqrt(deviation**2 / max(episodes, 1) + float(np.nanvar(recent)) / max(window, 1))
+    if trained - mean < max(APART * span, 3 * error, 1e-9):
+        return None
+    seen = f"the evaluation reached {mean:.4g} ± {deviation:.2g}, the last {window} episodes of training {trained:.4g}"
+    memory = run.advice("--frame-stack 4", "--recurrent gru")
+    change = (
+        "try drl evaluate RUN --sampled: if that is as good as training, the policy needs its randomness, and the "
+        f"agent may not see enough ({memory}); if not, environment or normalizer differ"
+    )
+    x, y = np.array([row["env_steps"] for row, _ in evaluations]), [each["mean_return"] for _, each in evaluations]
+    return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))
+
+
+RETURNS = (no_reward, constant_return, collapse, truncated_episodes, evaluation_apart)

@@ -1,0 +1,46 @@
+"""Every broken environment is named by its one fault; healthy ones get no complaint."""
+
+import pytest
+
+from drl.doctor.examine_env import examine_env
+from drl.doctor.findings import ADVICE, PROBLEM
+from drl.envs.env_config import as_config
+from tests.doctor.broken_envs import BROKEN, HARD, Push, Slow, Walk
+
+HEALTHY = [
+    "CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "FrozenLake-v1", "Taxi-v4",
+    "Blackjack-v1", "MovieRec-v1", "IteratedPrisonersDilemma-v0", "drl/LegalMoves-v0", "drl/Recall-v0",
+    "drl/BitFlip-v0", "drl/Match-v0", "drl/CartPoleNoVelocity-v1", Walk, Push,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "name"), [*BROKEN.items(), *HARD.items()], ids=lambda each: getattr(each, "__name__", "")
+)
+def test_a_broken_environment_is_named(env, name):
+    found = examine_env(as_config(env), steps=40 if env is Slow else 1000, seed=1)
+    assert found.names() == [name], found.text()
+    assert found.findings[0].severity == (PROBLEM if env in BROKEN else ADVICE)
+
+
+@pytest.mark.parametrize("env", HEALTHY, ids=lambda each: getattr(each, "__name__", each))
+def test_a_healthy_environment_gets_no_complaint(env):
+    found = examine_env(as_config(env), seed=1)
+    assert found.findings == (), found.text()
+    assert found.notes == ()
+    assert "share of a training step" in found.numbers
+
+
+class Cache(Walk):
+    """Its first observations do not depend on what was played before."""
+
+    played = 0
+
+    def reward(self):
+        self.played += 1
+        return self.speed + 1e-9 * self.played
+
+
+def test_a_cache_that_earlier_episodes_fill_is_advice():
+    (finding,) = examine_env(as_config(Cache), steps=400, seed=1).findings
+    assert (finding.name, finding.severity) == ("depends-on-earlier-episodes", ADVICE)
