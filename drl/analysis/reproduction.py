@@ -52,6 +52,7 @@ class Preset:
 
     @property
     def name(self) -> str:
+        """As the user types it."""
         return f"{self.algorithm}/{self.env}"
 
 
@@ -65,6 +66,7 @@ class Answer:
 
     @property
     def verdict(self) -> str:
+        """PASS, FAIL or UNDECIDED."""
         return str(self.record.verdict)
 
     def sentence(self) -> str:
@@ -102,6 +104,7 @@ def find_preset(name: str) -> Preset:
 
 
 def answers_file(results_dir: Path) -> Path:
+    """Where `drl reproduce` keeps its answers."""
     return results_dir / "reproductions.yaml"
 
 

@@ -12,6 +12,8 @@ from drl.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl compare`."""
+
     folders: Annotated[tuple[str, ...], tyro.conf.Positional]  # a folder of runs for each algorithm
     labels: tuple[str, ...] = ()  # a name for each folder; folders with the same name are one algorithm
     # auto: none for one environment, else reference · reference: 0 is a random policy, 1 the target (docs/comparing.md)
@@ -24,6 +26,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl compare`."""
     flags = parse_flags(Flags, arguments, prog="drl compare", description="Compare algorithms by their runs.")
     from drl.analysis.comparison import compare
     from drl.analysis.comparison_picture import draw_comparison

@@ -19,6 +19,8 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl doctor`."""
+
     subject: Annotated[str, tyro.conf.Positional]  # an environment, as for --env; or a run, or an experiment's newest
     env_kwargs: tuple[str, ...] = ()  # of an environment: NAME=VALUE pairs for its constructor, read as YAML
     wrappers: tuple[str, ...] = ("auto",)  # around an environment, also as --wrapper, once for each
@@ -30,6 +32,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl doctor`."""
     flags = parse_flags(Flags, list_wrappers(arguments), prog="drl doctor", description=ABOUT)
     require(flags, "a whole number of at least 10", "steps", lambda x: x >= 10)
     require(flags, "a whole number of at least 0", "seed", lambda x: x >= 0)

@@ -13,6 +13,8 @@ from drl.experiment.run_folder import KEPT, find_agent_folder
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl push`."""
+
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     repository: Annotated[str, tyro.conf.Positional]  # owner/name; it is made if it does not exist
     which: str | None = None  # of a run: final (the newest), best (by the window of training) or best-evaluated
@@ -20,6 +22,7 @@ class Flags:
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl push`."""
     flags = parse_flags(
         Flags, arguments, prog="drl push", description="Upload an agent to the Hugging Face Hub, with HF_TOKEN."
     )

@@ -19,6 +19,8 @@ SEVERITY = [0, 7, 1]  # the last one of several answers counts
 
 @dataclass(frozen=True)
 class Flags:
+    """Flags of `drl reproduce`."""
+
     preset: Annotated[str | None, tyro.conf.Positional] = None  # ALGORITHM/ENVIRONMENT: drl list presets
     seeds: int = 5  # fresh seeds to train; those of an undecided answer before count as well
     all: bool = False  # every preset, as far as --minutes reach
@@ -35,6 +37,7 @@ DESCRIPTION = (
 
 
 def main(arguments: list[str]) -> int:
+    """Run `drl reproduce`."""
     flags = parse_flags(Flags, arguments, prog="drl reproduce", description=DESCRIPTION)
     _check(flags)
     from drl.analysis.reproduction import find_preset, reproduce

@@ -27,6 +27,8 @@ class GoldenInputs(NamedTuple):
 
 
 class GoldenPairs(NamedTuple):
+    """What an agent sees and how it acts."""
+
     inputs: GoldenInputs
     action: Array  # [N, …] in the environment's units
     outputs: Array | None = None  # [N, P] parameters of the policy's distribution, or action values
@@ -61,6 +63,7 @@ class InputSampler:
         self.steps += 1
 
     def inputs(self) -> GoldenInputs:
+        """The observations that were kept."""
         places = np.linspace(0, len(self.kept) - 1, min(self.most, len(self.kept))).round().astype(int)
         obs, masks = zip(*(self.kept[place] for place in places), strict=True)
         return GoldenInputs(np.stack(obs), None if masks[0] is None else np.stack(masks))

@@ -62,6 +62,7 @@ def _joined(parts: tuple[Array | None, ...]) -> Array | None:
 
 
 def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
+    """One action is taken almost always."""
     spec = play.agent.action_spec
     if run.early or run.improved or spec.kind != "discrete" or spec.sizes[0] < 2:
         return None
@@ -76,6 +77,7 @@ def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
 
 
 def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
+    """Most continuous actions are at a bound."""
     if run.early or run.improved or play.agent.action_spec.kind != "box":
         return None
     share = float((np.abs(play.actions) >= 0.99).mean())
@@ -89,6 +91,7 @@ def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
 
 
 def values_beyond_returns(run: RunRecords, play: AgentPlay) -> Finding | None:
+    """Values that no sequence of rewards can give."""
     if run.settings.get("normalize_reward") or run.setting("reward_scale", 1.0) != 1.0 or run.early:
         return None
     gamma, means = run.setting("gamma", 0.99), run.series("rollout/mean_reward")
@@ -112,6 +115,7 @@ def values_beyond_returns(run: RunRecords, play: AgentPlay) -> Finding | None:
 
 
 def stale_normalizer(run: RunRecords, play: AgentPlay) -> Finding | None:
+    """Observations are outside of what the normalizer has seen."""
     normalizer = play.agent.normalizer
     if normalizer is None or play.obs.dtype.names:
         return None

@@ -18,6 +18,7 @@ HIGH_EPSILON = 0.5
 
 
 def failed(run: RunRecords) -> Finding | None:
+    """The run ended with an error."""
     if run.record.get("status") != "failed":
         return None
     error = str(run.record.get("error", "unknown"))[:300]
@@ -28,6 +29,7 @@ def failed(run: RunRecords) -> Finding | None:
 
 
 def late_learning(run: RunRecords) -> Finding | None:
+    """Most of the budget is over before the first update."""
     budget, warmup = run.setting("total_timesteps", 0.0), run.setting("warmup", 0.0)
     if not budget or warmup < LATE * budget:
         return None
@@ -38,6 +40,7 @@ def late_learning(run: RunRecords) -> Finding | None:
 
 
 def small_replay(run: RunRecords) -> Finding | None:
+    """The replay buffer holds a few episodes only."""
     capacity = run.setting("capacity", 0.0)
     if not capacity or capacity >= LEAST_CAPACITY or capacity >= SMALL_REPLAY * run.env_steps:
         return None
@@ -46,6 +49,7 @@ def small_replay(run: RunRecords) -> Finding | None:
 
 
 def replay_ratio(run: RunRecords) -> Finding | None:
+    """Too many or too few updates per environment step."""
     rounds, batch = run.setting("train_every", 0.0), run.setting("batch_size", 0.0)
     if not rounds or not batch:
         return None
@@ -60,6 +64,7 @@ def replay_ratio(run: RunRecords) -> Finding | None:
 
 
 def short_time_limit(run: RunRecords) -> Finding | None:
+    """A wrapper cuts episodes off much earlier than the environment does."""
     wrappers, env = run.settings.get("wrappers"), run.settings.get("env")
     if not isinstance(wrappers, list) or not len(run.lengths):
         return None
@@ -80,6 +85,7 @@ def short_time_limit(run: RunRecords) -> Finding | None:
 
 
 def short_discount(run: RunRecords) -> Finding | None:
+    """The agent looks ahead a small part of an episode."""
     gamma = run.setting("gamma", 0.99)
     if gamma >= 0.9 or not len(run.lengths):
         return None
@@ -91,6 +97,7 @@ def short_discount(run: RunRecords) -> Finding | None:
 
 
 def learning_rate_gone(run: RunRecords) -> Finding | None:
+    """The learning rate was almost 0 for long."""
     rate = run.series("trainer/learning_rate")
     if rate is None or rate.y[0] <= 0:
         return None
@@ -104,6 +111,7 @@ def learning_rate_gone(run: RunRecords) -> Finding | None:
 
 
 def high_epsilon(run: RunRecords) -> Finding | None:
+    """Many actions are still random at the end."""
     epsilon = run.series("trainer/epsilon", HIGH_EPSILON)
     if epsilon is None or run.used < 0.9 or epsilon.y[-1] <= HIGH_EPSILON:
         return None

@@ -48,9 +48,11 @@ class Diagnosis:
 
     @property
     def problems(self) -> int:
+        """How many findings are problems."""
         return sum(finding.severity == PROBLEM for finding in self.findings)
 
     def names(self) -> list[str]:
+        """The names of all findings, in their order."""
         return [finding.name for finding in self.findings]
 
     def plain(self) -> PlainDict:

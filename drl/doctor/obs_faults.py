@@ -16,6 +16,8 @@ SLACK = 1e-6  # relative distance from a bound that rounding explains
 
 
 class ObsFault(NamedTuple):
+    """What is wrong with one observation."""
+
     name: str
     seen: str
     change: str

@@ -42,6 +42,7 @@ class Complaints:
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def findings(self) -> list[Finding]:
+        """One finding for each kind, with how often it was seen."""
         often = {name: f" (and {count - 1:,} more times)" if count > 1 else "" for name, count in self.counts.items()}
         return [Finding(name, PROBLEM, seen + often[name], change) for name, (seen, change) in self.first.items()]
 
@@ -60,6 +61,7 @@ class Trace:
 
     @property
     def rewards(self) -> Array:
+        """Of all steps."""
         return np.array([outcome.reward for outcome in self.outcomes])
 
 
@@ -73,6 +75,7 @@ class RandomPlay:
         self.mask: object = None
 
     def play(self, steps: int, seed: int) -> Trace:
+        """Take up to `steps` steps; the first episode begins with `seed`."""
         trace, length, total = self.trace, 0, 0.0
         self.env.action_space.seed(seed)
         try:

@@ -15,6 +15,7 @@ APART = 0.5  # share of the range of returns between training and evaluation
 
 
 def no_reward(run: RunRecords) -> Finding | None:
+    """No episode had a reward."""
     if run.early:
         return None
     returns, rewards = run.returns, run.series("rollout/mean_reward")
@@ -26,6 +27,7 @@ def no_reward(run: RunRecords) -> Finding | None:
 
 
 def constant_return(run: RunRecords) -> Finding | None:
+    """All episodes have the same return."""
     returns = run.returns
     if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0:
         return None
@@ -39,6 +41,7 @@ def _explore(run: RunRecords) -> str:
 
 
 def collapse(run: RunRecords) -> Finding | None:
+    """The return was much better once."""
     count = len(run.returns)
     if run.early or count < SAME:
         return None
@@ -72,6 +75,7 @@ def truncated_episodes(run: RunRecords) -> Finding | None:
 
 
 def evaluation_apart(run: RunRecords) -> Finding | None:
+    """Evaluation and training differ by more than chance."""
     evaluations = run.evaluations()
     if run.early or not evaluations:
         return None

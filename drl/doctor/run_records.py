@@ -48,6 +48,7 @@ class RunRecords:
 
     @property
     def slower(self) -> str:
+        """The advice to learn more slowly."""
         return f"--learning-rate {self.setting('learning_rate', 1e-3) / 10:g} (a tenth of it)"
 
     @property
@@ -126,12 +127,15 @@ class RunRecords:
 
 
 def halves(series: Series) -> tuple[Array, Array]:
+    """The first and the second half of a series."""
     return series.y[: len(series.y) // 2], series.y[len(series.y) // 2 :]
 
 
 def last_fifth(values: Array) -> Array:
+    """The newest values."""
     return values[-max(len(values) // FIFTH, 1) :]
 
 
 def first_fifth(values: Array) -> Array:
+    """The oldest values."""
     return values[: max(len(values) // FIFTH, 1)]

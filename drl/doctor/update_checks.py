@@ -21,6 +21,7 @@ HOT = 10.0  # times the first temperature
 
 
 def kl_spikes(run: RunRecords) -> Finding | None:
+    """Updates that change the policy too much."""
     kl = run.learned("approx_kl", LARGE_KL)
     if kl is None:
         return None
@@ -32,6 +33,7 @@ def kl_spikes(run: RunRecords) -> Finding | None:
 
 
 def much_clipped(run: RunRecords) -> Finding | None:
+    """Most ratios are clipped."""
     clipped = run.learned("clip_fraction", MUCH_CLIPPED)
     if clipped is None or (mean := float(halves(clipped)[1].mean())) <= MUCH_CLIPPED:
         return None
@@ -41,6 +43,7 @@ def much_clipped(run: RunRecords) -> Finding | None:
 
 
 def frozen_policy(run: RunRecords) -> Finding | None:
+    """Updates that hardly change the policy."""
     kl = run.learned("approx_kl")
     if kl is None or run.improved or kl.y.max() > 1e-3 or (median := float(np.median(kl.y))) > TINY_KL:
         return None
@@ -50,6 +53,7 @@ def frozen_policy(run: RunRecords) -> Finding | None:
 
 
 def entropy(run: RunRecords) -> Finding | None:
+    """The policy is certain, or random, too early."""
     series, spec = run.learned("entropy"), run.action_spec
     if series is None or spec is None or run.series("learn/temperature") is not None:
         return None
@@ -84,6 +88,7 @@ def _most_entropy(spec: ActionSpec) -> float:
 
 
 def critic_explains_nothing(run: RunRecords) -> Finding | None:
+    """The critic's values do not follow the returns."""
     fit = run.learned("explained_variance", 0.0)
     if fit is None or run.updates < CRITIC_UPDATES or len(run.returns) < CRITIC_EPISODES or np.ptp(run.returns) == 0:
         return None
@@ -96,6 +101,7 @@ def critic_explains_nothing(run: RunRecords) -> Finding | None:
 
 
 def gradients(run: RunRecords) -> Finding | None:
+    """Gradients that explode or vanish."""
     for name in ("grad_norm", "critic_grad_norm", "actor_grad_norm"):
         norms = run.learned(name)
         if norms is None:
@@ -112,6 +118,7 @@ def gradients(run: RunRecords) -> Finding | None:
 
 
 def growing_loss(run: RunRecords) -> Finding | None:
+    """A loss that grows more than the returns do."""
     for name in ("loss", "value_loss", "critic_loss"):
         losses = run.learned(name)
         if losses is None or not len(run.returns):
@@ -127,6 +134,7 @@ def growing_loss(run: RunRecords) -> Finding | None:
 
 
 def hot(run: RunRecords) -> Finding | None:
+    """SAC's temperature rises without a better return."""
     temperature = run.learned("temperature")
     if temperature is None:
         return None

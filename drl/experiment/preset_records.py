@@ -63,6 +63,7 @@ class Record:
 
     @property
     def all_seeds(self) -> set[int]:
+        """The seeds that were trained."""
         return set(self.scores or range(self.first_seed, self.first_seed + self.seeds))
 
     @property
