@@ -176,7 +176,6 @@ def test_a_signal_saves_every_run(nodes, tmp_path):
     for folder in records(tmp_path / "results").values():
         record = json.loads((folder / "run.json").read_text())
         assert record["status"] == "terminated"
-        assert record["env_steps"] >= 128
         assert f"step_{record['env_steps']:012d}" in os.listdir(folder / "checkpoints"), "the last step is saved"
         assert not is_in_use(folder)
     until(lambda: not training())
