@@ -60,13 +60,13 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     path = out or folder.with_name(folder.name + target.suffix)
     if path.exists() or path.is_symlink():
         raise BadInput(f"{path} exists and is not overwritten; choose another --out")
-    card, arrays = read_agent(folder)
+    card, _ = read_agent(folder)
     agent = load_agent(folder)
     if masked is None and (masked := gives_masks(agent)) is None:
         warnings.warn(f"{MASKS_UNKNOWN}; add --action-mask on if it does", stacklevel=2)
         masked = False
     made = target.make(folder, open_agent(folder), masked, describe(card))
-    golden = golden_inputs(made.graph, arrays)
+    golden = golden_inputs(made.graph, agent.golden_inputs)
     parity = None if made.run is None else check_parity(agent, made.graph, made.run, golden)
     write_atomically(path, made.content)
     return Exported(path, made.interface, parity)

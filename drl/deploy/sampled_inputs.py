@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
+from drl.core.golden_pairs import GoldenInputs
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import MASK_KEY, Array, ObsSpec, RawObs
 from drl.deploy.policy_graph import PolicyGraph, port_name, raw_dtype
 
-GOLDEN = "golden."  # prefix of the arrays of golden pairs in an agent's file
 MOST_NUMBERS = 30_000_000  # of all observations together, so fewer of them if they are large
 
 
@@ -39,20 +39,19 @@ def raw_observations(spec: ObsSpec, inputs: dict[str, Array], path: str = "") ->
     return children if spec.kind == "dict" else tuple(children.values())
 
 
-def golden_inputs(graph: PolicyGraph, arrays: dict[str, Array]) -> dict[str, Array] | None:
-    """The observations of the golden pairs among an agent's arrays, raw again; None: it has none."""
-    leaves, spec = graph.obs_spec.leaves, graph.obs_spec
-    if spec.is_structured:
-        encoded = {path: arrays.get(f"{GOLDEN}obs.{path}") for path in leaves}
-    else:
-        whole = arrays.get(f"{GOLDEN}obs")
-        encoded = {path: whole if whole is None or not path else whole[:, spec.columns(path)] for path in leaves}
-    if any(part is None for part in encoded.values()):
+def golden_inputs(graph: PolicyGraph, golden: GoldenInputs | None) -> dict[str, Array] | None:
+    """The observations of an agent's golden pairs, raw again; None: it has none."""
+    if golden is None:
         return None
-    inputs = {port_name(path): _decode_leaf(leaves[path], np.asarray(part)) for path, part in encoded.items()}
+    inputs = {}
+    for path, leaf in graph.obs_spec.leaves.items():
+        whole = golden.obs
+        if path:
+            whole = whole[path] if graph.obs_spec.is_structured else whole[:, graph.obs_spec.columns(path)]
+        inputs[port_name(path)] = _decode_leaf(leaf, whole)
     if graph.masked:
-        legal = np.ones((len(next(iter(inputs.values()))), graph.action_spec.num_choices), bool)
-        inputs[MASK_KEY] = arrays.get(f"{GOLDEN}{MASK_KEY}", legal).astype(bool)
+        legal = np.ones((len(golden.obs), graph.action_spec.num_choices), bool)
+        inputs[MASK_KEY] = legal if golden.action_mask is None else golden.action_mask.astype(bool)
     return inputs
 
 

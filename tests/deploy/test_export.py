@@ -13,6 +13,7 @@ from drl import __version__
 from drl.cli.entry import main
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput
+from drl.core.golden_pairs import GoldenInputs
 from drl.deploy.c_library import find_compiler
 from drl.deploy.export_agent import TARGETS, export_agent, gives_masks
 from drl.deploy.parity import check_parity
@@ -44,6 +45,7 @@ def test_a_file_acts_as_the_agent(to, name, tmp_path):
     assert exported.path == tmp_path / f"agent{TARGETS[to].suffix}"
     assert exported.path.stat().st_size > 0
     assert exported.parity.rows == 1000
+    assert exported.parity.golden > 0
     assert exported.parity.ties == 0
     assert exported.parity.largest < 1e-5
 
@@ -61,9 +63,7 @@ def test_the_module_acts_as_the_agent(name):
     encoded = agent.obs_spec.encode(
         raw_observations(agent.obs_spec, sample_inputs(policy.graph, 5, np.random.default_rng(2)))
     )
-    names = encoded.dtype.names
-    arrays = {f"golden.obs.{n}": encoded[n] for n in names} if names else {"golden.obs": encoded}
-    parity = check_parity(agent, policy.graph, run, golden_inputs(policy.graph, arrays))
+    parity = check_parity(agent, policy.graph, run, golden_inputs(policy.graph, GoldenInputs(encoded)))
     assert (parity.rows, parity.golden, parity.ties) == (1000, 5, 0)
     inputs = sample_inputs(policy.graph, 3, np.random.default_rng(0))
     state = {"rnn_state": np.ones((3, policy.graph.rnn_state_size), np.float32), "reset": np.ones(3, bool)}
@@ -97,21 +97,18 @@ def test_golden_pairs_become_raw_again(name):
     graph = PolicyGraph.of(make_agent(name), masked=True)
     inputs = sample_inputs(graph, 7, np.random.default_rng(0))
     encoded = graph.obs_spec.encode(raw_observations(graph.obs_spec, inputs))
-    names = encoded.dtype.names
-    arrays = {f"golden.obs.{n}": encoded[n] for n in names} if names else {"golden.obs": encoded}
-    arrays["golden.action_mask"] = inputs["action_mask"].astype(np.uint8)
-    again = golden_inputs(graph, arrays)
+    again = golden_inputs(graph, GoldenInputs(encoded, inputs["action_mask"]))
     assert again.keys() == inputs.keys()
     for port in graph.inputs:
         assert again[port.name].dtype == port.dtype
         np.testing.assert_allclose(again[port.name], inputs[port.name], rtol=1e-6)
-    assert golden_inputs(graph, {}) is None
+    assert golden_inputs(graph, None) is None
 
 
 def test_golden_pairs_in_the_file_are_checked(tmp_path):
     """A difference that only they would show is found."""
     agent = make_agent("ppo_gru")
-    policy, golden = TorchPolicy(agent), {"golden.obs": np.full((4, 4), 77.0, np.float32)}
+    policy, golden = TorchPolicy(agent), GoldenInputs(np.full((4, 4), 77.0, np.float32))
 
     def run(inputs):
         with torch.no_grad():
@@ -254,7 +251,7 @@ def test_the_command(tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[0] == str(tmp_path / "agent.c")
     assert said[1].strip() == "int drl_act(const float *obs, const unsigned char *action_mask)"
-    assert "1,000 observations: actions equal" in said[2]
+    assert "1,000 observations and 16 golden pairs: actions equal" in said[2]
     before = (tmp_path / "agent.c").read_bytes()
     wrong = {
         ("--to", "c"): "exists and is not overwritten; choose another --out",
