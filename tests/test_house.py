@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drl.core.algorithms import ALGORITHMS
 from drl.experiment.config import RunConfig
-from drl.search.run_search import SearchConfig
+from drl.search.search_plan import SearchConfig
 
 PACKAGE = Path(__file__).parents[1] / "drl"
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -240,7 +240,8 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
 
 
 def _search(flags: argparse.Namespace) -> int:
-    from drl.search.run_search import SearchConfig, search
+    from drl.search.run_search import search
+    from drl.search.search_plan import SearchConfig
 
     name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
     options = {"distributional": ("none", "c51")}  # all that these flags can express

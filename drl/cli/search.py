@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> int:
     import_plugins(peek_list(arguments, "--plugins"))
     find_algorithm(algorithm)
     from drl.experiment.config import read_yaml
-    from drl.search.run_search import SearchConfig, search
+    from drl.search.run_search import search
+    from drl.search.search_plan import SearchConfig
 
     @dataclass(frozen=True, kw_only=True)
     class Flags:

@@ -20,7 +20,7 @@ from drl.tracking.job_table import JobTable
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from drl.search.run_search import SearchConfig
+    from drl.search.search_plan import SearchConfig
 
 WORK = ("drl.search.search_worker", "work")
 

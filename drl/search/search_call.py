@@ -10,8 +10,9 @@ from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment.one_call import as_settings
-from drl.search.run_search import SearchConfig, SearchResult
+from drl.search.run_search import SearchResult
 from drl.search.run_search import search as run
+from drl.search.search_plan import SearchConfig
 
 OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
 

@@ -17,7 +17,8 @@ from drl.tracking.job_table import JobTable
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from drl.search.run_search import Found, SearchConfig, SearchResult
+    from drl.search.run_search import SearchResult
+    from drl.search.search_plan import Found, SearchConfig
 
 SHOWN = 10  # rows of the table
 

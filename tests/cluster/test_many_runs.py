@@ -17,7 +17,8 @@ from drl.experiment import ablation
 from drl.experiment.config import Experiment
 from drl.experiment.run_folder import is_in_use
 from drl.experiment.seed_processes import SeedFailed
-from drl.search.run_search import SearchConfig, search
+from drl.search.run_search import search
+from drl.search.search_plan import SearchConfig
 from drl.search.search_worker import Job, run_job
 from tests.cluster.waiting_env import ExitingCartPole
 from tests.run_files import rows, weights
@@ -94,7 +95,7 @@ def test_seeds_go_on_when_a_node_dies(nodes, undisturbed, disturbed, tmp_path, s
 def test_a_search_goes_on_when_a_node_dies(nodes, disturbed, tmp_path, monkeypatch):
     """Its trials have the scores that they have elsewhere."""
     asked = []
-    monkeypatch.setattr("drl.search.run_search._Plan.job", watched := _watch(asked))
+    monkeypatch.setattr("drl.search.search_plan.SearchPlan.job", watched := _watch(asked))
     assert watched
     settings = {"num_envs": 2, "rollout_length": 16, "hidden_sizes": [8], "epochs": 1, "minibatches": 1}
     settings |= {"vectorization": "sync", "compile": "off"}
@@ -118,9 +119,9 @@ def test_a_search_goes_on_when_a_node_dies(nodes, disturbed, tmp_path, monkeypat
 
 
 def _watch(asked):
-    from drl.search.run_search import _Plan
+    from drl.search.search_plan import SearchPlan
 
-    real = _Plan.job
+    real = SearchPlan.job
 
     def job(plan, *arguments) -> Job:
         asked.append(real(plan, *arguments))

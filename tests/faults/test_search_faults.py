@@ -18,7 +18,8 @@ from drl.core.log import Episode
 from drl.experiment.evaluation import Evaluation
 from drl.games.probes import MatchEnv
 from drl.search import search_worker, study
-from drl.search.run_search import SearchConfig, search
+from drl.search.run_search import search
+from drl.search.search_plan import SearchConfig
 
 KIND = "search"
 SMALL = {

@@ -18,7 +18,8 @@ from drl.experiment.config import Experiment, read_yaml
 from drl.experiment.evaluation import Evaluation
 from drl.experiment.launch import train
 from drl.search import search_worker
-from drl.search.run_search import FRESH_SEEDS, SearchConfig, search
+from drl.search.run_search import FRESH_SEEDS, search
+from drl.search.search_plan import SearchConfig
 from drl.search.search_space import as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
 
@@ -81,7 +82,7 @@ def test_trials_go_to_the_boards_as_one_group(tmp_path, scored, monkeypatch):
         return []
 
     monkeypatch.setattr(search_worker, "remote_boards", remote_boards)
-    monkeypatch.setattr("drl.search.run_search.check_boards", lambda run: None)
+    monkeypatch.setattr("drl.search.search_plan.check_boards", lambda run: None)
     result = run(tmp_path, 2, wandb_project="project")
     assert seen[:2] == [("project", None, "study", tmp_path / "study", f"trial {number}") for number in (0, 1)]
     assert "wandb_project" not in result.preset

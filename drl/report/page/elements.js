@@ -52,15 +52,17 @@ function table(caption, columns, rows, kind = "") {
 // The theme of the system, until the button is used.
 function themeButton(changed) {
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const button = byId("theme");
-  const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+  const root = document.documentElement.dataset;
+  let chosen = null;
   const show = () => {
-    button.textContent = isDark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", `Use ${isDark() ? "light" : "dark"} colors`);
+    root.theme = chosen ?? (system.matches ? "dark" : "light");
+    const other = root.theme === "dark" ? "light" : "dark";
+    byId("theme").textContent = other === "dark" ? "Dark" : "Light";
+    byId("theme").setAttribute("aria-label", `Use ${other} colors`);
     changed();
   };
-  button.addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  byId("theme").addEventListener("click", () => {
+    chosen = root.theme === "dark" ? "light" : "dark";
     show();
   });
   system.addEventListener("change", show);

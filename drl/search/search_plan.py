@@ -1,0 +1,213 @@
+"""What is searched: the settings of a search, checked and planned before the first trial.
+
+>>> SearchConfig(n_trials=20, num_timesteps_per_trial=10_000).name_for("dqn")
+'CartPole-v1_dqn_search'
+"""
+
+import json
+import os
+import statistics
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drl.core.configs import require
+from drl.core.errors import BadInput, did_you_mean
+from drl.core.search_dimensions import Choice, Space
+from drl.core.state_files import PlainDict
+from drl.envs.make_vec_env import make_vec_env
+from drl.experiment.boards import check_boards, check_server
+from drl.experiment.building import build_trainer
+from drl.experiment.config import Experiment, is_folder_name
+from drl.experiment.presets import load_preset
+from drl.experiment.scaling_config import ScalingConfig
+from drl.search.search_space import MODES, as_settings, space_for
+from drl.search.search_worker import Job
+
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.trial import FrozenTrial
+
+PRUNERS = ("median", "hyperband", "none")
+BUDGETS = {"total_timesteps", "num_episodes"}
+BOARDS = {"wandb_project", "mlflow_experiment", "group"}
+OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard"} | BOARDS
+NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Settings of a search."""
+
+    env: str = "CartPole-v1"  # any Gymnasium id, also module:Id
+    n_trials: int = 100  # finished trials in total; the same command runs only the missing ones
+    num_timesteps_per_trial: int | None = None  # environment steps; default: the preset's budget, else 50 000
+    num_episodes_per_trial: int | None = None  # or episodes
+    mode: str = "base"  # base: a few settings · all: also switches, batch sizes and network width
+    pruner: str = "median"  # stops weak trials early: median · hyperband · none
+    storage: str | None = None  # URL, or a file ending in .db or .log; default: results/<name>/study.db
+    n_jobs: int = 1  # trials in parallel, each in its own process; 0: one after another in this process
+    # Where they run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) · ADDRESS
+    # of a Ray cluster; None: on this machine without Ray.
+    cluster: str | None = None
+    cpus_per_run: float = 1.0  # cores that a cluster reserves for each trial
+    gpus_per_run: float = 0.0  # the same for GPUs
+    trial_timeout: float = 60.0  # minutes without a sign of life after which a trial is ended and counts as failed
+    seed: int = 0  # of the sampler and of the trials; trial i trains with seed + i
+    name: str | None = None  # study and folder; default: <env>_<algorithm>_search
+    results_dir: str = "results"  # where the folders of runs go
+    reports: int = 10  # evaluations in a trial; the last one is of the final agent
+    evaluation_episodes: int = 20  # per evaluation
+    rerun_best: int = 3  # how many of the best trials are re-run
+    rerun_seeds: int = 2  # fresh seeds per re-run trial; 0: no re-runs
+    wandb_project: str | None = None  # Weights & Biases project, a run for each trial; None: off
+    mlflow_experiment: str | None = None  # MLflow experiment, a run for each trial; None: off
+    plots: bool = True  # plots of the study at the end
+    quiet: bool = False  # print one line at the end
+
+    def __post_init__(self) -> None:
+        positive = "n_trials num_timesteps_per_trial num_episodes_per_trial reports evaluation_episodes"
+        require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
+        require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds n_jobs", lambda x: x >= 0)
+        require(self, "a number of minutes above 0", "trial_timeout", lambda x: x > 0)
+        ScalingConfig(cluster=self.cluster, cpus_per_run=self.cpus_per_run, gpus_per_run=self.gpus_per_run)
+        if self.cluster is not None and self.n_jobs == 0:
+            raise BadInput("n_jobs is 0, trials in this process, and cluster is given; give --n-jobs 2 or leave it out")
+        require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
+        require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
+        require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
+        require(
+            self,
+            "a name, a folder or a URL",
+            "env results_dir storage wandb_project mlflow_experiment",
+            lambda x: x.strip() != "",
+        )
+        if self.num_timesteps_per_trial and self.num_episodes_per_trial:
+            raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
+
+    def name_for(self, algorithm: str) -> str:
+        """One study for each environment, algorithm and mode."""
+        plain = self.env.replace("/", "_").replace(":", "_")
+        return self.name or f"{plain}_{algorithm}_search{'_all' if self.mode == 'all' else ''}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished trial and its scores when trained again."""
+
+    number: int
+    score: float  # in the search; biased upward, because the best are selected by it
+    settings: PlainDict  # chosen by the search, as flat names
+    on_the_way: float = 0.0  # mean of the evaluations in the trial; breaks ties in favor of faster learning
+    fresh: dict[int, float | None] = field(default_factory=dict)  # seed → score of a re-run; None if it failed
+
+    @property
+    def honest(self) -> float | None:
+        """Mean score over fresh seeds, which did not influence the selection."""
+        scores = [score for score in self.fresh.values() if score is not None]
+        return statistics.fmean(scores) if scores else None
+
+
+def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
+    """Settings on top of a preset. A budget in `settings` replaces the preset's, also one of the other kind.
+
+    >>> one_budget({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
+    {'gamma': 0.9, 'num_episodes': 5}
+    """
+    if all(settings.get(name) for name in BUDGETS):
+        raise BadInput("the settings have both total_timesteps and num_episodes; give one budget")
+    replaced = BUDGETS if BUDGETS & {name for name, value in settings.items() if value} else set()
+    return {name: value for name, value in preset.items() if name not in replaced} | settings
+
+
+class SearchPlan:
+    """What is searched; fixed before the first trial. Bad input raises here, before anything is written."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        config: SearchConfig,
+        given: PlainDict,
+        narrowed: Mapping[str, tuple[object, ...]],
+        own_study: bool,
+        space: Space | None,
+    ):
+        self.own_space = space
+        self.algorithm, self.config = algorithm, config
+        pair = {"algorithm": algorithm, "env": config.env}
+        boards = {name: getattr(config, name) for name in ("wandb_project", "mlflow_experiment")}
+        pair |= {name: where for name, where in boards.items() if where is not None}
+        self.given: PlainDict = pair | given | pair
+        self.budget = self._budget()
+        self.name = config.name_for(algorithm)
+        if own_study:
+            self.name += f"_{zlib.crc32(json.dumps(self.belongs(), sort_keys=True).encode()):08x}"
+        self.folder = Path(config.results_dir) / self.name
+        start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
+        run = start.run
+        check_boards(run)
+        if config.cluster is not None:
+            check_server(run.mlflow_experiment)
+        with make_vec_env(
+            run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
+        ) as envs:
+            self.images = len(envs.obs_spec.shape) == 3
+            build_trainer(start, envs)
+        self.start_flat = start.to_flat()
+        if self.images:
+            self.start_flat["width"] = start.model.cnn_features // 4
+        self.layers = max(len(start.model.hidden_sizes), 1)
+        self.space = space or space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
+        if unknown := [name for name in self.space if name != "width" and name not in self.start_flat]:
+            known = ["width", *self.start_flat]
+            raise BadInput(
+                f"search_space has {unknown[0]!r}, no setting of {algorithm}; {did_you_mean(unknown[0], known)}"
+            )
+        self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
+        cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
+        share = cores // max(config.n_jobs, 1) if config.cluster is None else min(int(config.cpus_per_run), cores)
+        self.threads = run.threads or max(share, 1)
+
+    def _budget(self) -> dict[str, int]:
+        config = self.config
+        if config.num_timesteps_per_trial or config.num_episodes_per_trial:
+            steps, episodes = config.num_timesteps_per_trial, config.num_episodes_per_trial
+        else:
+            steps, episodes = self.given.get("total_timesteps"), self.given.get("num_episodes")
+        return {"num_episodes": int(episodes)} if episodes else {"total_timesteps": int(float(steps or 50_000))}
+
+    def fixed(self) -> PlainDict:
+        """The settings that all trials share, without their budget."""
+        return {name: value for name, value in self.given.items() if name not in BUDGETS}
+
+    def job(self, number: int, chosen: PlainDict, seed: int, reports: int) -> Job:
+        """One run with chosen settings, for a worker."""
+        own: PlainDict = {"seed": seed, "threads": self.threads, "evaluation_episodes": self.config.evaluation_episodes}
+        if any(self.given.get(name) for name in BOARDS):
+            own |= {"group": self.given.get("group") or self.name, "results_dir": str(self.folder)}
+        return Job(number, self.fixed() | self.budget | chosen | own, reports)
+
+    def chosen(self, trial: "Trial | FrozenTrial") -> PlainDict:
+        """A trial's values as flat settings."""
+        return as_settings(trial.params, self.layers, self.images)
+
+    def belongs(self) -> PlainDict:
+        """What must stay the same so that scores are comparable."""
+        names = ("mode", "reports", "evaluation_episodes")
+        fixed = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
+        told = {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
+        return told if self.own_space is None else told | {"search_space": str(self.own_space)}
+
+    def preset(self, found: Found) -> PlainDict:
+        """Settings that train like this trial, with or without a shipped preset for the pair."""
+        budget = {name: self.given[name] for name in sorted(BUDGETS) if self.given.get(name)}
+        kept = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
+        whole = kept | (budget or self.budget) | found.settings
+        # `drl train --config` overrides the shipped preset, so every setting of that preset must be in the file.
+        under = set(load_preset(self.algorithm, self.config.env) or {}) - NOT_IN_PRESETS
+        default = Experiment(algorithm=self.algorithm).to_flat()
+        always = {"algorithm", "env", *found.settings, *under}
+        whole = {name: value for name, value in whole.items() if name in always or value != default[name]}
+        return whole | {name: self.start_flat[name] for name in sorted(under - set(whole))}
