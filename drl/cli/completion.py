@@ -34,12 +34,16 @@ BEYOND_CONFIGS = (
     "--trust",
     "--help",
 )  # flags of `drl train` that are no settings
-VALUES = {
+SETTINGS = {
     "--engine": ("torch", "jax"),
     "--vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
     "--compile": ("auto", "on", "off"),
     "--device": ("auto", "cpu", "cuda", "mps"),
     "--backbone": ("auto", *BACKBONES),
+}
+VALUES = SETTINGS | {
+    "--which": ("final", "best", "best-evaluated"),
+    "--to": ("onnx", "torch-export", "jax-export", "c"),
 }
 Words = dict[str, tuple[str, ...]]
 

@@ -51,6 +51,8 @@ def offered(script, *words):
         (("search", "ppo", "--n-"), ["--n-jobs", "--n-trials"]),
         (("evaluate", "--epi"), ["--episodes"]),
         (("evaluate", "results/run", "--temp"), ["--temperature"]),
+        (("evaluate", "results/run", "--which", "best"), ["best", "best-evaluated"]),
+        (("export", "results/run", "--to", "o"), ["onnx"]),
         (("resume", "res"), []),  # bash goes on with files
         (("list", "presets", "al"), ["algorithms"]),
         (("completion", "b"), ["bash"]),
@@ -60,6 +62,12 @@ def offered(script, *words):
 )
 def test_bash_offers_what_fits(scripts, words, expected):
     assert sorted(offered(scripts["bash"], *words)) == sorted(expected)
+
+
+def test_every_kind_of_export_is_offered():
+    from drl.deploy.export_agent import TARGETS
+
+    assert completion.VALUES["--to"] == tuple(TARGETS)
 
 
 def test_every_command_and_algorithm_is_offered(scripts):
@@ -74,7 +82,7 @@ def test_the_flags_are_those_of_the_help():
 
 
 def test_the_values_are_accepted():
-    for flag, values in completion.VALUES.items():
+    for flag, values in completion.SETTINGS.items():
         for value in values:
             Experiment.from_flat({flag.removeprefix("--"): value}, "test")
 
