@@ -60,8 +60,8 @@ class Drawing:
 
 
 def architecture() -> Drawing:
-    """Who has whom."""
-    d = Drawing(760, 430, "Who has whom: experiment, trainer, agent, model, algorithm, buffer, environment, trackers")
+    """What owns what."""
+    d = Drawing(760, 430, "What owns what: experiment, trainer, agent, model, algorithm, buffer, environment, trackers")
     d.box(290, 16, 180, 50, "Experiment", PINK, "stages, budget, run folder")
     d.box(290, 110, 180, 50, "Trainer", ORANGE, "a generator of logs")
     d.box(560, 110, 180, 50, "Trackers", PINK, "files, plots, videos, board")

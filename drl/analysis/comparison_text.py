@@ -41,10 +41,7 @@ def _how(pair: Versus) -> str:
         how = "intervals paired by seed; too few pairs for a paired test, so the test is the unpaired one"
     counts = f"{pair.runs[0]} and {pair.runs[1]}" if pair.runs[0] != pair.runs[1] else f"{pair.runs[0]}"
     needed = "more than anyone trains" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
-    return (
-        f"{counts} seeds, {how}; difference of the IQM {_shown(pair.iqm_difference)}; "
-        f"a power of 80 % at 5 % takes {needed}"
-    )
+    return f"{counts} seeds, {how}; difference of the IQM {_shown(pair.iqm_difference)}; a power of 80 % takes {needed}"
 
 
 def _shown(estimate: Estimate) -> str:

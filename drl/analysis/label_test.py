@@ -35,8 +35,8 @@ def label_test(first: Array, second: Array, paired: bool, rng: np.random.Generat
 
 def smallest_p(runs: tuple[int, int], envs: int, paired: bool) -> float:
     """The smallest p value that so many runs per environment can reach."""
-    ways = 2.0 ** (runs[0] * envs) if paired else float(math.comb(sum(runs), runs[0])) ** envs
-    return 2 / ways
+    ways: int = (2 ** runs[0] if paired else math.comb(sum(runs), runs[0])) ** envs
+    return 2 / ways if ways.bit_length() < 1024 else 0.0
 
 
 def seeds_needed(

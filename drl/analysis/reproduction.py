@@ -122,7 +122,8 @@ def reproduce(
     experiment = _experiment(preset, engine, results_dir)
     earlier = [each for each in all_records(answers_file(results_dir)) if each.preset == (preset.algorithm, preset.env)]
     compared = set() if preset.stored is None else preset.stored.all_seeds
-    carried = {seed: score for seed, score in _carried(earlier, experiment).items() if seed not in compared}
+    changes = {} if preset.stored is None else preset.stored.changes
+    carried = {seed: score for seed, score in _carried(earlier, experiment, changes).items() if seed not in compared}
     used = set().union(*(record.all_seeds for record in earlier))
     folder = Path(experiment.run.results_dir) / str(experiment.run.name)
     there = {seed: run for seed, run in _runs(folder, experiment).items() if seed not in used}
@@ -144,10 +145,10 @@ def reproduce(
         env=preset.env,
         engine=experiment.run.engine,
         steps=steps,
-        command=f"drl reproduce {preset.name} --seeds {summary['seeds']}",
+        command=f"drl reproduce {preset.name} --seeds {summary['seeds']}" + (f" --engine {engine}" if engine else ""),
         settings=settings_digest(preset.algorithm, preset.env),
         provenance=REPRODUCE,
-        changes={} if preset.stored is None else preset.stored.changes,
+        changes=changes,
         episodes=experiment.run.evaluation_episodes,
         minutes=round(sorted(minutes)[len(minutes) // 2], 2),
         version=drl.__version__,
@@ -171,12 +172,13 @@ def _experiment(preset: Preset, engine: str | None, results_dir: Path) -> Experi
     return make_experiment(algorithm, preset.env, preset=named or True, **settings)
 
 
-def _carried(earlier: list[Record], experiment: Experiment) -> dict[int, float]:
-    """The scores of the last answer, if it is undecided and of the same settings, engine and version."""
+def _carried(earlier: list[Record], experiment: Experiment, changes: PlainDict) -> dict[int, float]:
+    """The scores of the last answer, if it is undecided and was measured as this experiment is."""
     for record in earlier[-1:]:
-        digest = settings_digest(*record.preset)
-        same = (record.settings, record.engine, record.version) == (digest, experiment.run.engine, drl.__version__)
-        if record.verdict == UNDECIDED and same and record.scores is not None:
+        run = experiment.run
+        here = (settings_digest(*record.preset), changes, run.engine, run.evaluation_episodes, drl.__version__)
+        there = (record.settings, record.changes, record.engine, record.episodes, record.version)
+        if record.verdict == UNDECIDED and here == there and record.scores is not None:
             return record.scores
     return {}
 

@@ -56,7 +56,8 @@ def read_scores(
     table = _tabulated(runs, left_out)
     for label in names.values():
         if label not in table:
-            why = f"; {left_out[0]}" if left_out else ""
+            folders = [str(folder) for folder, name in names.items() if name == label]
+            why = next((f"; {reason}" for reason in left_out if reason.startswith(tuple(folders))), "")
             raise BadInput(f"{label} has no run that can be compared{why}")
     words = "mean return of the last training episodes, not of an evaluation"
     if kind == "evaluation":
@@ -161,10 +162,18 @@ def _score_kind(score: str, runs: Labeled) -> str:
 
 def _with_scores(runs: Labeled, kind: str, left_out: list[str]) -> Labeled:
     """Those that have a score of this kind."""
-    if kind == "training":
-        runs = [(label, run._replace(score=_training_score(run.folder))) for label, run in runs]
-    left_out += [f"{run.folder}: it has no {kind} score" for _, run in runs if run.score is None]
-    return [(label, run) for label, run in runs if run.score is not None]
+    kept: Labeled = []
+    for label, run in runs:
+        try:
+            score = _training_score(run.folder) if kind == "training" else run.score
+        except DrlError as error:
+            left_out.append(f"{run.folder}: {error}")
+            continue
+        if score is None:
+            left_out.append(f"{run.folder}: it has no {kind} score")
+        else:
+            kept.append((label, run._replace(score=score)))
+    return kept
 
 
 def _training_score(folder: Path) -> float | None:

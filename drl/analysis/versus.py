@@ -94,9 +94,7 @@ def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, dra
     # tested as if they were none, which is the more careful the more alike the runs of a seed are.
     in_pairs = paired and tests.smallest_p(runs, envs, paired=True) <= level
     test = tests.label_test(first, second, in_pairs, rng)
-    decided = test.p_value <= level
-    least = max(tests.fewest_seeds(envs, in_pairs, level), 0 if decided else min(runs) + 1)
-    return Versus(
+    found = Versus(
         first=names[0],
         second=names[1],
         runs=runs,
@@ -106,8 +104,11 @@ def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, dra
         p_value=test.p_value,
         paired=paired,
         paired_test=in_pairs,
-        seeds_needed=tests.seeds_needed(probability.value, test.spread, runs, least, level),
+        seeds_needed=None,
     )
+    decided = test.p_value <= level and found.winner is not None
+    least = max(tests.fewest_seeds(envs, in_pairs, level), 0 if decided else min(runs) + 1)
+    return replace(found, seeds_needed=tests.seeds_needed(probability.value, test.spread, runs, least, level))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

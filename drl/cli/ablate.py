@@ -1,14 +1,18 @@
-"""`drl ablate dqn --env ID …`: add and remove each switch alone, over several seeds; print a table, write a plot."""
+"""`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds; print a table and a plot."""
 
 from drl.cli.train import read_experiment, take_flag
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 from drl.core.size_limits import check_size
+
+USAGE = "usage: drl ablate ALGORITHM --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train]"
 
 
 def main(arguments: list[str]) -> int:
     """Run `drl ablate`."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: drl ablate dqn --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train dqn]")
+        print(USAGE)
+        print(f"algorithms: {', '.join(name for name, record in ALGORITHMS.items() if record.switches)}")
         return 0 if arguments else 2
     algorithm, flags = arguments[0], list(arguments[1:])
     numbers = {name: _whole(flags, f"--{name}", default) for name, default in (("seeds", 5), ("episodes", 50))}

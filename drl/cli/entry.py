@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "replay": ("drl.cli.replay", "play an episode of training again, exactly: drl replay RUN --episode best"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
-    "ablate": ("drl.cli.ablate", "measure what each part of DQN adds: drl ablate dqn --env CartPole-v1"),
+    "ablate": ("drl.cli.ablate", "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
     "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds would tell: drl compare A/ B/"),
     "reproduce": (

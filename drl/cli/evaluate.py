@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     folder = find_agent_folder(flags.agent, flags.which)
 
     from drl.experiment.agent_env import env_for
-    from drl.experiment.load_agent import load_agent
+    from drl.experiment.load_agent import load_agent, sample_actions
 
     agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
     env = env_for(
@@ -67,10 +67,8 @@ def main(arguments: list[str]) -> int:
         command=f"drl evaluate {flags.agent}",
         trust=flags.trust,
     )
-    if flags.sampled and flags.temperature != 1.0:
-        if not hasattr(agent, "temperature"):
-            raise BadInput("--temperature is for agents with a policy; this one acts by action values")
-        agent.temperature = flags.temperature
+    if flags.sampled:
+        sample_actions(agent, folder, flags.temperature)
     result = _play(agent, env, flags)
     if flags.json:
         print(json.dumps({"env": env.env, "agent": str(folder)} | result.summary()))

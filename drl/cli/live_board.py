@@ -1,6 +1,5 @@
 """`drl board results/`: the pages of all runs in a folder in your browser, updated as they go."""
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.configs import require
 from drl.core.errors import BadInput, Interrupted
+from drl.core.hosts import is_loopback
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
     with board_server(folder, flags.host, flags.port) as server:
         host = f"[{flags.host}]" if ":" in flags.host else flags.host
-        if not _is_local(flags.host):
+        if not is_loopback(flags.host):
             print(f"warning: everyone who can reach {flags.host} can read the runs in {folder}", flush=True)
         print(f"board of {folder}: http://{host}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         try:
@@ -41,14 +41,3 @@ def main(arguments: list[str]) -> int:
             if isinstance(stop, Interrupted):  # SIGTERM, SIGHUP
                 raise
     return 0
-
-
-def _is_local(host: str) -> bool:
-    """
-    >>> [_is_local(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
-    [True, True, True, False, False]
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

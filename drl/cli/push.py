@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         Flags, arguments, prog="drl push", description="Upload an agent to the Hugging Face Hub, with HF_TOKEN."
     )
     if flags.which is not None and flags.which not in KEPT:
-        raise BadInput(f"which is {flags.which!r}; expected {', '.join(KEPT)}")
+        raise BadInput(f"--which is {flags.which!r}; expected {', '.join(KEPT)}")
     folder = find_agent_folder(flags.agent, flags.which)
 
     from drl.experiment.hub import push_agent

@@ -12,6 +12,7 @@ import tyro
 from drl.cli.flags import parse_flags
 from drl.core.configs import require
 from drl.core.errors import BadInput, MissingExtra
+from drl.core.hosts import is_loopback
 from drl.core.network_parts import import_plugins
 from drl.experiment.run_folder import find_agent_folder
 
@@ -25,7 +26,7 @@ class Flags:
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     port: int = 8000  # 0: any free one
-    host: str = "127.0.0.1"  # address to listen on; others than this machine can reach only what is not loopback
+    host: str = "127.0.0.1"  # address to listen on; with another one, other machines can ask, too
     engine: str = "torch"  # what computes: torch · jax · numpy (MLPs only)
     sampled: bool = False  # sample actions from the policy instead of taking the most likely
     temperature: float = 1.0  # of sampled actions
@@ -48,15 +49,13 @@ def main(arguments: list[str]) -> int:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra("drl serve", "serve", module)
     import_plugins(flags.plugins)
-    find_agent_folder(flags.agent)  # before an engine is loaded
+    folder = find_agent_folder(flags.agent)  # before an engine is loaded
 
-    from drl.experiment.load_agent import load_agent
+    from drl.experiment.load_agent import load_agent, sample_actions
 
     agent = load_agent(flags.agent, engine=flags.engine)
-    if flags.sampled and flags.temperature != 1.0:
-        if not hasattr(agent, "temperature"):
-            raise BadInput("--temperature is for agents with a policy; this one acts by action values")
-        agent.temperature = flags.temperature
+    if flags.sampled:
+        sample_actions(agent, folder, flags.temperature)
     with _listen(flags.host, flags.port) as listening:
         _serve(agent, flags, listening)
     return 0
@@ -75,7 +74,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _serve(agent: object, flags: Flags, listening: socket.socket) -> None:
     import uvicorn
 
-    from drl.deploy.http_app import ServeLimits, is_loopback, make_app
+    from drl.deploy.http_app import ServeLimits, make_app
 
     limits = ServeLimits(flags.max_bytes, flags.max_batch)
     app = make_app(agent, limits, flags.batch_window / 1000.0, flags.sampled, flags.host)  # type: ignore[arg-type]

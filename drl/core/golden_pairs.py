@@ -155,7 +155,7 @@ def pairs_from_json(plain: PlainValue, obs_spec: ObsSpec, action_spec: ActionSpe
         mask = _shaped(mask, (rows, action_spec.num_choices)).astype(bool)
     if outputs is not None:
         box = action_spec.kind == "box"
-        outputs = _shaped(outputs, (rows, outputs.shape[1] if box else _num_outputs(action_spec)))
+        outputs = _shaped(outputs, (rows, outputs.shape[-1] if box else _num_outputs(action_spec)))
     return GoldenPairs(GoldenInputs(obs, mask), _shaped(action, (rows, *action_spec.shape)), outputs)
 
 
@@ -187,6 +187,8 @@ def difference(agent: Acting, pairs: GoldenPairs) -> str | None:
     except Exception as error:  # a model of the user's own can raise anything
         return f"it raises {type(error).__name__}: {' '.join(str(error).split())[:100]}"
     rows, spec = len(action), agent.action_spec
+    if not (np.isfinite(action).all() and (outputs is None or np.isfinite(outputs).all())):
+        return "an action or an output of the network is not a finite number"
     before, now = (array.reshape(rows, -1).astype(np.float64) for array in (pairs.action, action))
     drift, scale = np.zeros((rows, 1)), np.ones(1)
     if pairs.outputs is not None and outputs is not None:

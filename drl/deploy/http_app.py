@@ -5,7 +5,6 @@ Answers are JSON; a request that is refused gets one line that says why.
 
 import asyncio
 import contextlib
-import ipaddress
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drl import __version__
+from drl.core.hosts import is_loopback, is_own_host
 from drl.core.specs import PlainDict
 from drl.deploy.act_batches import ActBatches
 from drl.deploy.act_requests import ActRequest, Refused, read_request, rnn_state_size
@@ -53,13 +53,6 @@ def make_app(
     ]
     app = Starlette(routes=routes, lifespan=server.lifespan, exception_handlers={HTTPException: _refuse_http})
     return _OwnNames(app, host) if is_loopback(host) else app
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 class _Server:
@@ -157,17 +150,15 @@ def _example(agent: Actor) -> object:
 
 
 class _OwnNames:
-    """Passes on requests whose Host is the served address, `localhost` or a loopback address."""
+    """Passes on requests whose Host is an address, `localhost` or the served name."""
 
     def __init__(self, app: ASGIApp, host: str):
-        self.app, self.host = app, host
+        self.app, self.host = app, host.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            name = given.rpartition(":")[0] if given.rpartition(":")[2].isdecimal() else given
-            name = name.strip("[]").lower()
-            if not (name == self.host or is_loopback(name)):
+            if not is_own_host(given, self.host):
                 refusal = _refusal(403, "this server answers only to the names of its own machine, such as localhost")
                 await refusal(scope, receive, send)
                 return

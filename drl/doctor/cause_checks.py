@@ -105,7 +105,7 @@ def learning_rate_gone(run: RunRecords) -> Finding | None:
     share = float(gone.mean())
     if share < 0.3 or not gone[-1]:
         return None
-    seen = f"the learning rate was below 1 % of its first value in {share:.0%} of the learning steps"
+    seen = f"the learning rate was below 1 % of its highest value in {share:.0%} of the learning steps"
     change = "--learning-rate-schedule linear, which ends with the budget, or constant"
     return Finding("learning-rate-gone", PROBLEM, seen, change, rate)
 

@@ -1,5 +1,6 @@
 """`examine_run`: read what a run has written, let its agent play a little, and name what is likely wrong."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -43,7 +44,10 @@ def examine_run(
     findings += losses
     pictures = []
     if picture and any(finding.series is not None for finding in findings):
-        pictures.append(str(draw_evidence(findings, folder, out)))
+        try:
+            pictures.append(str(draw_evidence(findings, folder, out)))
+        except OSError as error:
+            warnings.warn(f"there is no picture of the evidence: {error.strerror}", stacklevel=2)
     return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
 
 

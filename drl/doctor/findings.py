@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drl.core.errors import printable
 from drl.core.specs import Array, PlainDict
 
 PROBLEM, ADVICE = "problem", "advice"
@@ -78,7 +79,8 @@ class Diagnosis:
                 told.append(f"          {sparkline(finding.series.y)}  {finding.series.label}")
             told += _wrapped("  change  ", finding.change)
         told += ["", *(line for note in self.notes for line in _wrapped("not examined: ", note))] if self.notes else []
-        return "\n".join([*told, *(f"picture: {path}" for path in self.pictures)])
+        told += [f"picture: {path}" for path in self.pictures]
+        return "\n".join(map(printable, told))  # a run may come from anyone
 
 
 def sparkline(values: Array, width: int = SPARK) -> str:

@@ -9,6 +9,7 @@ from drl.core.specs import Array
 from drl.doctor.findings import ADVICE, PROBLEM, Finding
 from drl.doctor.obs_faults import digest_of
 from drl.doctor.random_play import Complaints, Outcome, RandomPlay, Trace
+from drl.envs.faults import close_anyway
 from drl.envs.spaces import GymEnv, GymSpace
 
 AGAIN = 500  # steps that are compared
@@ -21,12 +22,15 @@ USE_SEED = "draw every random number from `self.np_random`, and begin reset with
 def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], seed: int) -> list[Finding]:
     """Compare what was played in `env` with the same episodes in a fresh environment, and in the same one again."""
     steps = min(len(trace.outcomes), AGAIN)
-    again = RandomPlay(env, Complaints()).play(steps, seed)
+    faults = Complaints()  # that come only when it is played again
+    again = RandomPlay(env, faults).play(steps, seed)
     other = fresh()
     try:
-        elsewhere = RandomPlay(other, Complaints()).play(steps, seed)
+        elsewhere = RandomPlay(other, faults).play(steps, seed)
     finally:
-        other.close()
+        close_anyway(other.close, "the environment")
+    if faults.first and min(len(again.outcomes), len(elsewhere.outcomes)) < steps:
+        return faults.findings()
     if (where := _difference(trace, elsewhere)) is not None:
         seen = f"two environments with seed {seed} and the same actions differ {where}"
         return [Finding("not-deterministic", PROBLEM, f"{seen}; runs cannot be repeated or resumed exactly", USE_SEED)]

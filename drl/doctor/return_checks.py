@@ -93,8 +93,8 @@ def evaluation_apart(run: RunRecords) -> Finding | None:
     seen = f"the evaluation reached {mean:.4g} ± {deviation:.2g}, the last {window} episodes of training {trained:.4g}"
     memory = run.advice("--frame-stack 4", "--recurrent gru")
     change = (
-        "try drl evaluate RUN --sampled: if that is as good as training, the policy needs its randomness, and the "
-        f"agent may not see enough ({memory}); if not, environment or normalizer differ"
+        f"the agent may not see enough ({memory}), so that it needs its randomness: drl evaluate RUN --sampled of an "
+        "agent with a policy is then as good as training; if not, environment or normalizer differ"
     )
     x, y = np.array([row["env_steps"] for row, _ in evaluations]), [each["mean_return"] for _, each in evaluations]
     return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))

@@ -14,7 +14,7 @@ from drl.core.specs import ActionSpec, Array, PlainDict
 from drl.doctor.findings import Series
 from drl.experiment.run_folder import find_agent_folder, read_record, read_settings
 from drl.tracking.curves import column, episodes_of, trailing_mean
-from drl.tracking.files import Row, read_metrics
+from drl.tracking.files import Row, evaluation_in, read_metrics
 
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
 LEAST_UPDATES = 1000  # the same for algorithms with a replay buffer, whose updates are small
@@ -119,8 +119,7 @@ class RunRecords:
         """Rows of metrics with the evaluation that was made at them, the final one with the last row."""
         found: list[tuple[Row, PlainDict]] = []
         for row in self.rows:
-            numbers = {name.partition("/")[2]: value for name, value in row.items() if name.startswith("evaluation/")}
-            if numbers:
+            if numbers := evaluation_in(row):
                 found.append((row, numbers))
         final = self.record.get("final_evaluation")
         return found + ([(self.rows[-1], final)] if isinstance(final, dict) and self.rows else [])

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from drl.core.agent_files import check_finite, read_agent
+from drl.core.agent_files import check_finite, open_agent, read_agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
@@ -57,6 +57,19 @@ def load_agent(
         raise MissingExtra(f"engine {engine!r}", engine, engine)
     agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
     return _proven(agent, path, card, engine, strict)
+
+
+def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
+    """Prepare the agent of a folder for sampled actions; one that always takes the same action is refused."""
+    if not hasattr(agent, "temperature"):
+        if temperature != 1.0:
+            raise BadInput("--temperature is for agents with a policy; this one acts by action values")
+        if not getattr(open_agent(folder).config, "noisy", False):
+            raise BadInput("--sampled is for agents with a policy; this one takes the action of the highest value")
+    elif getattr(agent, "distribution", None) is not None and agent.distribution.kind == "deterministic":
+        raise BadInput("--sampled is for random policies; the policy of this agent is deterministic")
+    else:
+        agent.temperature = temperature
 
 
 def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:

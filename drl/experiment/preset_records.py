@@ -110,9 +110,12 @@ def all_records(path: Path | None = None) -> list[Record]:
 
 
 def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
-    """The stored result by (algorithm, env): the record with the most seeds, the first of several."""
+    """The stored result by (algorithm, env): the record with the most seeds, the first of several. One that failed to
+    reproduce another is none."""
     stored: dict[tuple[str, str], Record] = {}
     for record in all_records(path):
+        if record.verdict == FAIL:
+            continue
         if record.preset not in stored or record.seeds > stored[record.preset].seeds:
             stored[record.preset] = record
     return {preset: stored[preset] for preset in sorted(stored)}

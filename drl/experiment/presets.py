@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.schedules import SHAPES
 from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
@@ -21,12 +21,14 @@ def preset_path(algorithm: str, env: str) -> Path:
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
     """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
-    path = _find(algorithm if name is None else f"{algorithm}/{name}", env)
+    whole = algorithm if name is None else f"{algorithm}/{name}"
+    known = name is None or any(whole == each for each, _ in list_presets())  # before it becomes part of a path
+    path = _find(whole, env) if known else None
     if path is None and name is not None:
         offers = [each for each, offered in list_presets() if preset_path(each, offered) == _find(each, env)]
         names = [each.partition("/")[2] for each in offers if each.startswith(f"{algorithm}/")]
         said = did_you_mean(name, names) if names else "it has none of another name"
-        raise BadInput(f"{algorithm} has no preset {name!r} for {env}; {said}")
+        raise BadInput(f"{algorithm} has no preset {shown(name)} for {env}; {said}")
     return None if path is None else read_yaml(path)
 
 

@@ -19,7 +19,7 @@ class Base(NamedTuple):
 
 
 def base_of(settings: PlainDict, command: Sequence[str]) -> Base | None:
-    """None if the algorithm is not one of ours. `command` is what was typed: it may name a preset."""
+    """None if the algorithm or the preset is not one of ours. `command` is what was typed: it may name a preset."""
     algorithm, env = settings.get("algorithm"), settings.get("env")
     if not isinstance(algorithm, str) or not isinstance(env, str):
         return None

@@ -18,7 +18,8 @@ from drl.report.one_file import points_for
 from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
 
 FRESH_SECONDS = 1.0  # for which a list of the folders is used again
-TAIL = 1 << 18  # bytes at the end of metrics.jsonl in which its last row is looked for
+TAIL = 1 << 18  # bytes at the end of metrics.jsonl in which its last row is looked for first
+LONGEST_ROW = 1 << 26
 Stamp = tuple[tuple[int, int] | None, ...]
 
 
@@ -29,7 +30,7 @@ class BoardContent:
     def __init__(self, root: Path):
         self.root = root
         self._found: tuple[float, dict[str, Path]] = (-FRESH_SECONDS, {})
-        self._pages: dict[tuple[str, int], tuple[Stamp, PlainDict]] = {}
+        self._pages: dict[str, tuple[Stamp, int, PlainDict]] = {}  # the last page of each, and its points
         self._entries: dict[str, tuple[Stamp, PlainDict]] = {}
         self._lock = threading.Lock()  # two requests for a long run do not read it twice
 
@@ -39,6 +40,8 @@ class BoardContent:
         if time.monotonic() - when >= FRESH_SECONDS:
             folders = found_runs(self.root) if self.root.is_dir() else []
             found = {_name(self.root, folder): folder for folder in folders}
+            self._pages = {name: page for name, page in self._pages.items() if name in found}
+            self._entries = {name: entry for name, entry in self._entries.items() if name in found}
             self._found = (time.monotonic(), found)
         return found
 
@@ -57,10 +60,10 @@ class BoardContent:
     def _page(self, name: str, folder: Path, points: int) -> PlainDict:
         video = find_video(folder)
         stamp = _stamp(folder, "metrics.jsonl", "run.json", "config.yaml")
-        known = self._pages.get((name, points))
-        if known is None or known[0] != stamp:
-            known = self._pages[name, points] = (stamp, read_run(folder, name, points))
-        page = known[1]
+        known = self._pages.get(name)
+        if known is None or known[:2] != (stamp, points):
+            known = self._pages[name] = (stamp, points, read_run(folder, name, points))
+        page = known[2]
         if "problem" not in page:
             status: PlainDict = {"status": page["facts"].get("status")}
             page = page | {"training": in_training(folder, status)}  # its process may have been killed since
@@ -102,9 +105,14 @@ def last_row(folder: Path) -> PlainDict:
     path = folder / "metrics.jsonl"
     if not path.is_file() or not is_inside(folder, path):
         return {}
+    size, tail = path.stat().st_size, TAIL
     with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - TAIL, 0))
-        lines = file.read(TAIL).split(b"\n")[:-1]
+        while True:
+            file.seek(max(size - tail, 0))
+            lines = file.read(tail).split(b"\n")[:-1]
+            if len(lines) > 1 or tail >= min(size, LONGEST_ROW):
+                break
+            tail *= 2  # until all of the last row is there
     try:
         row = json.loads(lines[-1]) if lines else {}
     except (ValueError, RecursionError):

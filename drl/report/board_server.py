@@ -2,7 +2,6 @@
 nothing."""
 
 import hashlib
-import ipaddress
 import json
 import re
 import socket
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from drl.core.errors import BadInput
+from drl.core.hosts import is_own_host
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent
 from drl.report.page_html import render_page
@@ -136,21 +136,6 @@ class BoardHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the terminal stays as it is."""
-
-
-def is_own_host(header: str, own_name: str) -> bool:
-    """Whether a Host header names this machine: by its address, as localhost, or by the name that was asked for. A page
-    of another site that points its own name here (DNS rebinding) is thereby refused.
-
-    >>> [is_own_host(host, "127.0.0.1") for host in ("127.0.0.1:80", "localhost", "[::1]:80", "evil.example", "")]
-    [True, True, True, False, False]
-    """
-    name = re.sub(r":\d*$", "", header.strip().lower())
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name in ("localhost", own_name)
-    return True
 
 
 def asked_span(header: str, size: int) -> range | None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.report.page_html import is_our_page, render_page
@@ -35,7 +35,11 @@ def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = Tr
     content = _fitting(runs, names, title)
     if video:
         _add_videos(content, runs)
-    write_atomically(path, render_page("report", title, {"runs": content}).encode(errors="replace"))
+    page = render_page("report", title, {"runs": content}).encode(errors="replace")
+    try:
+        write_atomically(path, page)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({error.strerror}); choose another file with --out") from None
     return path
 
 
@@ -79,7 +83,11 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         video = None if "problem" in run else find_video(folder)
         if video is None:
             continue
-        content = read_video(folder, video)
+        try:
+            content = read_video(folder, video)
+        except UnusableFile as error:
+            run["notes"] = [*run["notes"], f"its video is not in this page: {error}"]
+            continue
         room -= len(content)
         if room < 0:
             run["notes"] = [*run["notes"], f"its video is not in this page, which would become too large: {video}"]

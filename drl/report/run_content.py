@@ -11,7 +11,7 @@ from drl.core.specs import PlainDict, PlainValue
 from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
-from drl.tracking.files import Row, read_metrics
+from drl.tracking.files import Row, evaluation_in, read_metrics
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # of one text
@@ -91,7 +91,7 @@ def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict
 
 def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
     """A table of the evaluations during training, and of that of the final agent."""
-    made = [(row.get("env_steps"), _named(row)) for row in rows]
+    made = [(row.get("env_steps"), evaluation_in(row)) for row in rows]
     made = [(steps, numbers) for steps, numbers in made if numbers]
     left_out = max(len(made) - MOST_EVALUATIONS, 0)
     final = record.get("final_evaluation")
@@ -104,10 +104,6 @@ def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
         "rows": [[plain_value(cell) for cell in line] for line in lines],
         "left_out": left_out,
     }
-
-
-def _named(row: Row) -> PlainDict:
-    return {name.partition("/")[2]: value for name, value in row.items() if name.startswith("evaluation/")}
 
 
 def _notes(record: PlainDict) -> list[str]:

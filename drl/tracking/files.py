@@ -145,6 +145,11 @@ def read_metrics(path: str | Path) -> list[Row]:
     return [row for _, row in _json_rows(path)]
 
 
+def evaluation_in(row: Row) -> PlainDict:
+    """The numbers of the evaluation that was made at a row, by name; empty if there was none."""
+    return {name.partition("/")[2]: value for name, value in row.items() if name.startswith("evaluation/")}
+
+
 def _json_rows(path: Path) -> list[tuple[bytes, Row]]:
     with path.open("rb") as file:
         lines = file.readlines()

@@ -116,6 +116,23 @@ def test_a_damaged_run_is_named(results):
     assert str(odd) in read_scores(folders(results, "A", "B")).left_out[0]
 
 
+def test_damaged_metrics_are_named(results):
+    for run in (results / "A").iterdir():
+        (run / "metrics.jsonl").write_text('{"env_steps": 8, "recent/mean_ep_return": 12.5}\n')
+    odd = make_run(results, "A", 9, 1.0)
+    (odd / "metrics.jsonl").write_text("{")
+    table = read_scores(folders(results, "A"), score="training")
+    assert len(table.scores["A"]["CartPole-v1"]) == 6
+    assert str(odd) in table.left_out[0]
+
+
+def test_the_reason_is_that_of_the_folder(results):
+    make_run(results, "A", 9, None)
+    make_run(results, "D", 0, None, status="failed")
+    with pytest.raises(BadInput, match=r"D has no run that can be compared; \S+/D/\S+: failed"):
+        read_scores(folders(results, "A", "D"))
+
+
 def test_mixed_budgets_need_to_be_asked_for(results):
     make_runs(results, "C", [1, 2, 3], settings={"total_timesteps": 5000})
     with pytest.raises(BadInput, match=r"C has no run that can be compared.*its budget is 5,000 steps"):

@@ -114,6 +114,24 @@ def test_undecided_seeds_count_again(results, monkeypatch):
     assert only.seeds == 3
 
 
+def test_undecided_seeds_of_another_budget_do_not_count(results):
+    store(5.0, std=100.0)
+    answer(results, seeds=1)
+    store(5.0, std=100.0, changes={"total_timesteps": 128})
+    other = answer(results, seeds=1)
+    assert list(other.record.scores) == [10_001]
+    assert other.record.changes == {"total_timesteps": 128}
+
+
+def test_a_failed_reproduction_is_never_compared_with(results):
+    store(450.0, seeds=3)
+    failed = answer(results, seeds=4, engine="torch")
+    assert failed.verdict == FAIL
+    assert failed.record.command.endswith("--seeds 4 --engine torch")
+    keep_record(failed.record)
+    assert read_records()[KEY].mean == 450.0
+
+
 def test_a_run_that_the_time_stopped_goes_on(results, monkeypatch):
     """Metrics are those of a run that was never stopped."""
     store(5.0)

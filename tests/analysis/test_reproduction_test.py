@@ -59,8 +59,10 @@ def test_verdicts(scores, verdict):
 
 def test_equal_scores_need_no_spread():
     old = stored(mean=-13.0, worst=-13.0, std=0.0)
-    assert judge(old, [-13.0]).verdict == PASS
-    assert judge(old, [-15.0]).verdict == FAIL
+    assert judge(old, [-13.0] * 3).verdict == PASS
+    assert judge(old, [-15.0] * 3).verdict == FAIL
+    few = judge(old, [-13.0] * 2)  # too few to tell that there is no spread
+    assert (few.verdict, few.more_seeds) == (UNDECIDED, 1)
 
 
 def test_few_equal_seeds_do_not_hide_the_stored_spread():

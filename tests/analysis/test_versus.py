@@ -69,6 +69,11 @@ def test_the_smallest_p_value_is_reached_by_full_separation(runs, envs, paired):
     assert found == pytest.approx(tests.smallest_p(runs, envs, paired))
 
 
+def test_many_runs_on_many_environments_have_a_smallest_p_value():
+    assert tests.smallest_p((18, 18), 57, paired=True) == 0.0
+    assert tests.smallest_p((9, 9), 200, paired=False) == 0.0
+
+
 def test_the_spread_is_that_of_the_rank_sum():
     rng = np.random.default_rng(3)
     found = tests.label_test(rng.normal(size=(6, 1)), rng.normal(size=(6, 1)), False, rng)
@@ -122,6 +127,7 @@ def test_a_winner_has_not_the_lower_mean():
     assert found.probability.high < 0.5
     assert found.winner is None
     assert "has the lower mean" in found.sentence()
+    assert found.seeds_needed > 40  # those that there are have not decided
 
 
 def test_a_sentence_names_the_winner_first():

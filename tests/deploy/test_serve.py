@@ -415,6 +415,7 @@ def test_wrong_flags(tmp_path, capsys, monkeypatch):
             ("--batch-window", "-1"): "expected milliseconds from 0 to 1000",
             ("--temperature", "2"): "add --sampled",
             ("--temperature", "2", "--sampled"): "this one acts by action values",
+            ("--sampled",): "this one takes the action of the highest value",
             ("--engine", "tf"): "unknown engine 'tf'",
         }
         for words, message in wrong.items():

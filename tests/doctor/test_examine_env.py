@@ -44,3 +44,31 @@ class Cache(Walk):
 def test_a_cache_that_earlier_episodes_fill_is_advice():
     (finding,) = examine_env(as_config(Cache), steps=400, seed=1).findings
     assert (finding.name, finding.severity) == ("depends-on-earlier-episodes", ADVICE)
+
+
+class BreaksLater(Walk):
+    """After more steps than the first play has."""
+
+    steps = 0
+
+    def reward(self):
+        self.steps += 1
+        if self.steps > 450:
+            raise RuntimeError("worn out")
+        return self.speed
+
+
+class CannotClose(Walk):
+    def close(self):
+        raise RuntimeError("no")
+
+
+def test_what_breaks_when_it_is_played_again_is_named():
+    (finding,) = examine_env(as_config(BreaksLater), steps=400, seed=1).findings
+    assert finding.name == "raises"
+    assert "worn out" in finding.seen
+
+
+@pytest.mark.filterwarnings("ignore:.*close")
+def test_an_environment_that_cannot_be_closed_is_examined():
+    assert examine_env(as_config(CannotClose), steps=400, seed=1).findings == ()

@@ -345,3 +345,13 @@ def test_a_converted_agent_keeps_its_observations(trained, tmp_path):
     assert main(["convert", str(trained), "--engine", "jax", "--out", str(tmp_path / "jax")]) == 0
     np.testing.assert_array_equal(stored(tmp_path / "jax").inputs.obs, stored(trained).inputs.obs)
     load_agent(tmp_path / "jax", strict=True)
+
+
+@pytest.mark.parametrize("spec", [ACTIONS["discrete"], ACTIONS["box"]], ids=["discrete", "box"])
+def test_numbers_that_are_not_finite_are_noticed(spec):
+    agent = make(spec=spec)
+    pairs = make_pairs(agent)
+    assert difference(agent, pairs) is None
+    with torch.no_grad():
+        next(agent.model.parameters()).fill_(float("nan"))
+    assert difference(agent, pairs) == "an action or an output of the network is not a finite number"

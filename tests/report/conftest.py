@@ -34,7 +34,7 @@ def board(run) -> Iterator[int]:
     thread.join()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Callable[..., object]]:
     """Opens pages; a message on the console, or an error, is collected in the page's `complaints`."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from written_runs import append_rows, metric_row, write_run
 
 from drl.core.errors import BadInput
+from drl.report.board_content import BoardContent, last_row
 from drl.report.board_server import board_server
 from drl.report.found_runs import found_runs
 
@@ -168,3 +170,26 @@ def test_the_command_serves_until_it_is_stopped(run, number, code):
     assert (process.returncode, error) == (code, "")
     if host:
         assert lines[0].startswith("warning: everyone who can reach 0.0.0.0 can read the runs in ")
+
+
+def test_a_board_forgets_runs_that_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr("drl.report.board_content.FRESH_SECONDS", 0.0)
+    content = BoardContent(tmp_path)
+    runs = [write_run(tmp_path / "a" / f"r{number}") for number in range(3)]
+    content.listing()
+    for count in (1, 2, 3):
+        content.page_data(dict(list(content.runs().items())[:count]))
+    assert len(content._pages) == 3
+    shutil.rmtree(runs[0])
+    content.listing()
+    assert len(content._pages) == len(content._entries) == 2
+
+
+def test_the_last_row_may_be_long(run, monkeypatch):
+    monkeypatch.setattr("drl.report.board_content.TAIL", 64)
+    append_rows(run, [metric_row(77) | {"episodes": [1.0] * 500}])
+    assert last_row(run)["env_steps"] == metric_row(77)["env_steps"]
+    (run / "metrics.jsonl").write_text(json.dumps(metric_row(5)) + "\n")  # the only row
+    assert last_row(run)["env_steps"] == metric_row(5)["env_steps"]
+    (run / "metrics.jsonl").write_text("")
+    assert last_row(run) == {}

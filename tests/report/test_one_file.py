@@ -10,6 +10,7 @@ from written_runs import append_rows, metric_row, write_run
 
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
+from drl.experiment.presets import PRESETS
 from drl.report.base_settings import base_of
 from drl.report.board_content import BoardContent
 from drl.report.one_file import MOST_BYTES, write_report
@@ -198,3 +199,25 @@ def test_forks_and_resumed_runs_say_so(tmp_path):
     run = write_run(tmp_path / "a" / "b", forked_from={"run": "other", "env_steps": 500}, resumed=resumed)
     notes = read_run(run, "b", 100)["notes"]
     assert notes == ["forked from other at step 500; its curves begin there", "resumed at step 800 (exact)"]
+
+
+def test_the_name_of_a_preset_is_no_path(tmp_path):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "CartPole-v1.yaml").write_text("epochs: 77\n")
+    outward = os.path.relpath(secret, PRESETS / "ppo")
+    for name in (outward, str(secret), "x" * 300, "none\0"):
+        assert base_of({"algorithm": "ppo", "env": "CartPole-v1"}, ["drl", "train", "ppo", "--preset", name]) is None
+
+
+def test_a_video_that_cannot_be_read_is_named(run, monkeypatch):
+    (run / "videos").mkdir()
+    (run / "videos" / "film.mp4").write_bytes(b"film")
+    monkeypatch.setattr("drl.report.run_content.MOST_VIDEO", 3)
+    (shown,) = data_of(write_report([run]))
+    assert "its video is not in this page" in shown["notes"][0]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(run, capsys):
+    assert main(["report", str(run), "--out", "/proc/x.html"]) == 2
+    assert "choose another file with --out" in capsys.readouterr().err

@@ -61,7 +61,8 @@ def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, 
         raise BadInput(f"quantiles_to_drop is {to_drop}, but each critic has {atoms} quantiles; drop fewer")
     if kind == "qr" and config.target_q != "min":
         raise BadInput(f"target_q is {config.target_q!r}, but the quantiles of all critics are pooled; leave it out")
-    if not config.target_network and (config.tau, config.target_every) != (OffPolicyConfig.tau, 1):
+    default = type(config)
+    if not config.target_network and (config.tau, config.target_every) != (default.tau, default.target_every):
         raise BadInput("there is no target network for tau and target_every; leave them out, or use --target-network")
     if config.weight_norm and not normed:
         raise BadInput(

@@ -59,5 +59,7 @@ byId("controls").addEventListener("submit", (event) => {
 themeButton(() => {});
 follow(pageData.source, 3, (answer) => {
   runs = answer.runs;
+  const names = new Set(runs.map((run) => run.name));
+  [...chosen].filter((name) => !names.has(name)).forEach((name) => chosen.delete(name)); // deleted in the meantime
   draw();
 });

@@ -15,7 +15,7 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 const colorOf = (i) => style(`--run-${i % COLORS}`);
 const dashesOf = (i) => DASHES[Math.floor(i / COLORS) % DASHES.length];
 const readable = () => runs.filter((run) => !run.problem);
-const curveOf = (run, metric) => (run.curves && run.curves[metric]) || null;
+const curveOf = (run, metric) => (run.curves && Object.hasOwn(run.curves, metric) ? run.curves[metric] : null);
 const visible = (metric) =>
   runs
     .map((run, i) => ({ run, i, curve: curveOf(run, metric) }))

@@ -120,7 +120,7 @@ function drawSettings() {
     ...configured.map((run) => cell(run, name)),
   ]);
   const bases = new Set(
-    configured.map((run) => (run.base ? `the ${run.base.name}` : "nothing, as the algorithm is not one of drl's own")),
+    configured.map((run) => (run.base ? `the ${run.base.name}` : "nothing, as the algorithm or its preset is not one of drl's own")),
   );
   fill(
     "settings",
