@@ -1,14 +1,15 @@
 """`drl search ALGORITHM --env ID --n-trials N …`: search for better settings. The same command continues a search."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
-from drl.cli.train import peek_list
+from drl.cli.train import import_named_plugins, peek
 from drl.core.algorithms import ALGORITHMS, find_algorithm
-from drl.core.errors import BadInput
-from drl.core.network_parts import import_plugins
+from drl.core.errors import BadInput, shown
 from drl.core.state_files import PlainDict
+from drl.envs.trust import check_trusted
+from drl.experiment.config import read_yaml
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
 
@@ -22,10 +23,12 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2
-    algorithm = arguments[0]
-    import_plugins(peek_list(arguments, "--plugins"))
+    algorithm, typed = arguments[0], arguments[1:]
+    file, trust = peek(typed, "--config"), "--trust" in typed
+    settings: PlainDict = {} if file is None else read_yaml(file)
+    again = f"drl search {algorithm} --config {file}"
+    import_named_plugins(typed, settings, trust, str(file), again)
     find_algorithm(algorithm)
-    from drl.experiment.config import read_yaml
     from drl.search.run_search import search
     from drl.search.search_plan import SearchConfig
 
@@ -35,17 +38,25 @@ def main(arguments: list[str]) -> int:
         config: str | None = None  # settings as YAML that override the preset: fixed, or where the search starts
         plugins: tuple[str, ...] = ()  # your own modules to import first
         preset: bool = True  # start from the preset of the pair, if there is one
+        trust: bool = False  # import the modules that the file names; this runs their code
 
     flags = parse_flags(
         Flags,
-        arguments[1:],
+        typed,
         prog=f"drl search {algorithm}",
         description=f"Search for settings of {algorithm}. The same command continues the search.",
     )
-    settings: PlainDict = read_yaml(flags.config) if flags.config is not None else {}
     if settings.pop("algorithm", algorithm) != algorithm:
-        raise BadInput(f"{flags.config} is for another algorithm than {algorithm}")
+        raise BadInput(f"{file} is for another algorithm than {algorithm}")
+    config = flags.search
+    env = settings.pop("env", config.env) if peek(typed, "--env") is None else config.env
     settings.pop("env", None)
+    if not isinstance(env, str):
+        raise BadInput(f"{file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
+    if not trust:
+        named = "" if peek(typed, "--env") else env
+        check_trusted(named, settings.get("wrappers") or (), str(file), again)
+    config = replace(config, env=env)
     settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
-    result = search(algorithm, flags.search, settings, use_preset=flags.preset)
+    result = search(algorithm, config, settings, use_preset=flags.preset)
     return EXIT_CODES[result.status]

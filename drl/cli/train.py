@@ -48,7 +48,11 @@ def main(arguments: list[str]) -> int:
     runs = train_seeds(experiment) if len(experiment.run.all_seeds) > 1 else [train(experiment)]
     if not experiment.run.quiet:
         say("\n".join(f"\n{finished.report()}" for finished in runs))
-    return EXIT_CODES[runs[0].status]
+    seeds = experiment.run.all_seeds
+    if missing := [str(seed) for seed in seeds[len(runs) :]]:
+        say(f"not begun: seed {', '.join(missing)}")
+    statuses = [*(run.status for run in runs), *(["interrupted"] if missing else [])]
+    return EXIT_CODES[next((status for status in statuses if status != "finished"), "finished")]
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
@@ -58,27 +62,27 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file is not None else {}
-    _import_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
+    import_named_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
     find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:
         raise BadInput(
             f"{config_file} is for {from_file['algorithm']}; type: drl train {from_file['algorithm']} --config …"
         )
-    env = _peek(flags, "--env") or from_file.get("env", RunConfig.env)
+    env = peek(flags, "--env") or from_file.get("env", RunConfig.env)
     if not isinstance(env, str):
         raise BadInput(f"{config_file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
     check_size("env", env)
     if not trust:
         named = () if peek_list(flags, "--wrappers") else from_file.get("wrappers") or ()
-        in_file = "" if _peek(flags, "--env") else env
+        in_file = "" if peek(flags, "--env") else env
         check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
     if preset_name is not None and not use_preset:
         raise BadInput("both --preset and --no-preset are given; give one of them")
     preset = (load_preset(algorithm, env, preset_name) if use_preset else None) or {}
-    typed = [name for name in BUDGETS if _peek(flags, f"--{name.replace('_', '-')}") is not None]
+    typed = [name for name in BUDGETS if peek(flags, f"--{name.replace('_', '-')}") is not None]
     one_budget(preset, from_file, typed)
     words = [flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
-    schedules = {word: _peek(flags, f"--{word.replace('_', '-')}") for word in words if word.endswith("_schedule")}
+    schedules = {word: peek(flags, f"--{word.replace('_', '-')}") for word in words if word.endswith("_schedule")}
     one_schedule(preset, from_file, schedules | dict.fromkeys(word for word in words if word.endswith("_end")))
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
     default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
@@ -127,7 +131,7 @@ def full_words(flags: list[str]) -> list[str]:
     return words
 
 
-def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, source: str, command: str) -> None:
+def import_named_plugins(flags: list[str], from_file: PlainDict, trust: bool, source: str, command: str) -> None:
     """Import the plugins of the command line. Those of a file need --trust, because importing runs their code."""
     typed = peek_list(flags, "--plugins")
     named = from_file.get("plugins") or []
@@ -143,14 +147,20 @@ def _import_plugins(flags: list[str], from_file: PlainDict, trust: bool, source:
 
 
 def peek_list(flags: list[str], name: str) -> list[str]:
-    """The values of `--flag one two`; `flags` stays as it is."""
-    if name not in flags:
-        return []
-    values = itertools.takewhile(lambda value: not value.startswith("--"), flags[flags.index(name) + 1 :])
-    return list(values)
+    """The values of `--flag one two` or `--flag=one`, underscores allowed; `flags` stays as it is.
+
+    >>> peek_list(["--seed=1", "--plugins", "a", "b", "--quiet"], "--plugins"), peek_list(["--plugins=a"], "--plugins")
+    (['a', 'b'], ['a'])
+    """
+    for position, flag in enumerate(flags):
+        head, equals, tail = flag.partition("=")
+        if head.replace("_", "-") == name:
+            following = itertools.takewhile(lambda value: not value.startswith("--"), flags[position + 1 :])
+            return [*([tail] if equals else []), *following]
+    return []
 
 
-def _peek(flags: list[str], name: str) -> str | None:
+def peek(flags: list[str], name: str) -> str | None:
     """The value of `--flag value` or `--flag=value`, underscores allowed; `flags` stays as it is."""
     value = None
     for position, flag in enumerate(flags):
@@ -161,8 +171,8 @@ def _peek(flags: list[str], name: str) -> str | None:
 
 
 def take_flag(flags: list[str], name: str) -> str | None:
-    """Like `_peek`, but removes the flag and its value."""
-    value = _peek(flags, name)
+    """Like `peek`, but removes the flag and its value."""
+    value = peek(flags, name)
     for position, flag in enumerate(flags):
         if flag.partition("=")[0].replace("_", "-") == name:
             if value is None:

@@ -1,27 +1,29 @@
 """Ablation: add every switch of an algorithm alone to the plain one, and remove it alone from the full one."""
 
-import concurrent.futures
 import contextlib
-import functools
+import dataclasses
 import json
-from collections.abc import Generator, Iterator, Mapping
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from drl.core.algorithms import ALGORITHMS, find_algorithm
-from drl.core.errors import BadInput, EnvFailed, Interrupted
+from drl.core.errors import BadInput, Interrupted
 from drl.core.state_files import PlainDict, write_json
 from drl.experiment.ablation_picture import draw_ablation
 from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
-from drl.experiment.finished import Finished
+from drl.experiment.many_runs import RunFailed, progress_of, train_many
+from drl.experiment.packed_run import Answer
+from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import STATUS
 from drl.tracking.forest_plots import interval_of
-from drl.tracking.job_bar import JobBar
-from drl.tracking.job_table import JobTable
+from drl.tracking.run_groups import OF_ONE_RUN
 
+SETTINGS = "settings.json"  # of an ablation's folder: what is measured
+NOT_MEASURED = OF_ONE_RUN | {"workers", *(field.name for field in dataclasses.fields(ScalingConfig))}
 Switches = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]  # name → settings when on, when off
 
 
@@ -55,96 +57,81 @@ def ablate(base: Experiment, seeds: int, workers: int | None = None, episodes: i
     best first, and a plot.
 
     The folder is `results/<name>/`; each variant has a folder inside it. Finished runs are not repeated, so a stopped
-    ablation continues.
+    ablation continues; one of other settings needs another name.
     """
     switches = find_algorithm(base.algorithm).switches
     if not switches:
         able = ", ".join(record.name for record in ALGORITHMS.values() if record.switches)
         raise BadInput(f"ablate is for {able}, whose parts are switches; {base.algorithm} has none")
-    folder = Path(base.run.results_dir) / (base.run.name or f"{base.run.env.replace('/', '_')}_ablation")
-    jobs = [(name, seed) for seed in range(seeds) for name in variants(switches)]
-    missing = [(name, seed) for name, seed in jobs if not _result(folder, name, seed).exists()]
-    scores: Iterator[tuple[str, int, float]]
-    with contextlib.ExitStack() as stack:
-        there = len(jobs) - len(missing)
-        if base.scaling.cluster is None:
-            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(workers or 1))
-            futures = {pool.submit(_run, base, folder, *each, episodes): each for each in missing}
-            bar = stack.enter_context(JobBar(base.run.quiet))  # after the workers, whose output it must not catch
-            scores = ((*futures[future], future.result()) for future in concurrent.futures.as_completed(futures))
-        else:
-            bar = progress = stack.enter_context(JobTable(base.run.quiet))
-            answers = _on_cluster(base, folder, missing, episodes, progress, workers)
-            scores = stack.enter_context(contextlib.closing(answers))
-        bar.begin("ablation", len(jobs), there)
-        for name, seed, score in scores:
-            bar.advance(f"{name:24} seed {seed}  {score:8.2f}")
-    results = {name: [_read(folder, name, seed) for seed in range(seeds)] for name in variants(switches)}
+    folder = Path(base.run.results_dir) / (
+        base.run.name or f"{base.run.env.replace('/', '_')}_{base.algorithm}_ablation"
+    )
+    _claim(folder, base, episodes)
+    numbers = range(base.run.seed, base.run.seed + seeds)
+    jobs = {f"{name}, seed {seed}": (name, seed) for seed in numbers for name in variants(switches)}
+    missing = {job: each for job, each in jobs.items() if not _result(folder, *each).exists()}
+    runs = {job: _experiment(base, folder, *each, episodes) for job, each in missing.items()}
+    failed, stopped = dict[str, Answer](), "finished"
+    with (
+        progress_of(base.scaling, base.run.quiet) as bar,
+        contextlib.closing(train_many(runs, base.scaling, bar, workers)) as ended,
+    ):
+        bar.begin("ablation", len(jobs), len(jobs) - len(missing))
+        for job, answer in ended:
+            if answer.folder is None:
+                failed[job] = answer
+            elif answer.evaluation is None:
+                stopped = answer.status
+            else:
+                score = _keep(folder, *missing[job], answer.folder, answer.evaluation)
+                bar.advance(f"{missing[job][0]:24} seed {missing[job][1]}  {score:8.2f}")
+    for job, answer in failed.items():
+        message = f"{len(failed)} of {len(runs)} runs failed; {job}: {answer.error}; the same command repeats them"
+        raise RunFailed(message, answer)
+    if not all(_result(folder, *each).exists() for each in jobs.values()):
+        raise Interrupted(next((number for number, status in STATUS.items() if status == stopped), signal.SIGINT))
+    results = {name: [_read(folder, name, seed) for seed in numbers] for name in variants(switches)}
     table = _table(results)
     write_json(folder / "ablation.json", table)
-    runs = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
-    draw_ablation(runs, {row["variant"]: row["returns"] for row in table}, list(switches), folder / "ablation.png")
+    folders = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
+    draw_ablation(folders, {row["variant"]: row["returns"] for row in table}, list(switches), folder / "ablation.png")
     return folder, table
 
 
-def _run(base: Experiment, folder: Path, name: str, seed: int, episodes: int) -> float:
-    """Train one seed of one variant and return the mean return of its evaluation."""
-    from drl.experiment.launch import train
-
-    finished = train(_experiment(base, folder, name, seed), console=False)
-    return _keep(folder, name, seed, finished.folder, _evaluated(finished, base, seed, episodes))
-
-
-def _on_cluster(
-    base: Experiment,
-    folder: Path,
-    missing: list[tuple[str, int]],
-    episodes: int,
-    table: JobTable,
-    workers: int | None,
-) -> Generator[tuple[str, int, float]]:
-    """`_run` on the nodes of a cluster. If runs fail the others go on, and the first error is raised at the end."""
-    from drl.experiment.cluster_runs import RunJob, alone, train_on_cluster
-
-    jobs, orders, failed, stopped = dict[str, tuple[str, int]](), list[RunJob](), list[str](), list[int]()
-    for name, seed in missing:
-        # A run that is lost with its node goes on from here.
-        one = _experiment(alone(base), folder, name, seed, keep_checkpoints=1)
-        jobs[label := f"{name}, seed {seed}"] = (name, seed)
-        after = functools.partial(_evaluated, base=base, seed=seed, episodes=episodes)
-        orders.append(RunJob(label, one, after=after))
-    for job, answer in train_on_cluster(orders, base.scaling, table, workers):
-        name, seed = jobs[job.name]
-        if answer.folder is None:
-            failed.append(f"{job.name}: {answer.error}")
-        elif answer.result is None:
-            stopped += [number for number, status in STATUS.items() if status == answer.status]
-        else:
-            yield name, seed, _keep(folder, name, seed, answer.folder, answer.result)
-    if failed:
-        raise EnvFailed(f"{len(failed)} of {len(orders)} runs failed; {failed[0]}; the same command repeats them")
-    if stopped:
-        raise Interrupted(stopped[0])
+def _claim(folder: Path, base: Experiment, episodes: int) -> None:
+    """Write down what is measured. Raises if the folder holds results of other settings: they do not compare."""
+    plain = {name: value for name, value in base.to_flat().items() if name not in NOT_MEASURED}
+    settings: PlainDict = json.loads(json.dumps(plain | {"episodes": episodes}))
+    path = folder / SETTINGS
+    if path.exists():
+        before: PlainDict = json.loads(path.read_text())
+        other = [name for name in before | settings if before.get(name) != settings.get(name)]
+        if other:
+            changes = "; ".join(f"{each} was {before.get(each)!r} and is now {settings.get(each)!r}" for each in other)
+            raise BadInput(f"{folder} is another ablation: {changes}. Give the same values to go on, or another --name")
+    elif any(folder.glob("*/seed_*.json")):
+        raise BadInput(f"{folder} has results without a {SETTINGS} that says of what; give another --name")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
 
 
-def _experiment(base: Experiment, folder: Path, name: str, seed: int, keep_checkpoints: int = 0) -> Experiment:
-    lean: PlainDict = {"quiet": True, "video": False, "plots": False, "tensorboard": False}
-    lean |= {"evaluate_every": 0, "keep_checkpoints": keep_checkpoints, "num_checkpoints": 0}
+def _experiment(base: Experiment, folder: Path, name: str, seed: int, episodes: int) -> Experiment:
+    """The run of one seed of one variant."""
+    lean: PlainDict = {"quiet": True, "video": False, "plots": False, "tensorboard": False, "evaluate_every": 0}
+    # A run that is lost with its node goes on from its checkpoint.
+    lean |= {"keep_checkpoints": 0 if base.scaling.cluster is None else 1, "num_checkpoints": 0}
     run = base.run
-    place: PlainDict = {"seed": seed, "name": name, "results_dir": str(folder)}
+    place: PlainDict = {"seed": seed, "name": name, "results_dir": str(folder), "evaluation_episodes": episodes}
     if run.wandb_project is not None or run.mlflow_experiment is not None:
         place["group"] = run.group or folder.name
     flat = base.to_flat() | variants(find_algorithm(base.algorithm).switches)[name] | lean | place
     return Experiment.from_flat(flat, name)
 
 
-def _evaluated(finished: Finished, base: Experiment, seed: int, episodes: int) -> PlainDict:
-    return dict(evaluate(finished.agent, base.run.env_config, episodes, seed=10_000 + seed).summary())
-
-
-def _keep(folder: Path, name: str, seed: int, run: Path, summary: PlainDict) -> float:
-    write_json(_result(folder, name, seed), summary | {"seed": seed, "run": run.name})
-    return float(summary["mean_return"])
+def _keep(folder: Path, name: str, seed: int, run: Path, evaluation: Mapping[str, float]) -> float:
+    write_json(_result(folder, name, seed), {**evaluation, "seed": seed, "run": run.name})
+    return evaluation["mean_return"]
 
 
 def _result(folder: Path, name: str, seed: int) -> Path:

@@ -101,14 +101,18 @@ def _actions(spec: ActionSpec) -> str:
 
 @contextlib.contextmanager
 def own_stream(agent: Agent, seed: int) -> Iterator[None]:
-    """Give the agent a separate random stream and an empty `rnn_state`; restore both afterwards, so that training
-    is not affected."""
+    """Give the agent a separate random stream and an empty `rnn_state`; restore them and its exploration afterwards, so
+    that training is not affected."""
     training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
     remembered, agent.rnn_state = agent.rnn_state, None
+    exploration = getattr(agent, "exploration", None)  # an agent of the user may have none
+    noise = None if exploration is None else exploration.state_dict()
     try:
         yield
     finally:
         agent.rng, agent.rnn_state = training_stream, remembered
+        if exploration is not None:
+            exploration.load_state_dict(noise)
 
 
 def evaluate(

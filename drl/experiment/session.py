@@ -103,6 +103,8 @@ class Session:
         if (failure := getattr(algorithm, "failure", None)) is not None:
             self.save_checkpoint()  # the step was finished without the learner that failed
             raise failure
+        if log is None:
+            self.trainer.leave()
         return log is not None
 
     def save(self, write: Callable[[], object]) -> bool:

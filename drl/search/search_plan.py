@@ -9,18 +9,18 @@ import os
 import statistics
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.configs import require
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
-from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.boards import check_boards, check_server
-from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment, is_folder_name
+from drl.experiment.building import build_trainer, start_engine
+from drl.experiment.config import Experiment, RunConfig, is_folder_name
+from drl.experiment.open_envs import open_vec_env
 from drl.experiment.presets import load_preset
 from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_space import MODES, as_settings, space_for
@@ -122,6 +122,15 @@ def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
     return {name: value for name, value in preset.items() if name not in replaced} | settings
 
 
+def _check_one_run(experiment: Experiment) -> None:
+    """A trial is one run in one process that keeps no files."""
+    given = experiment.to_flat()
+    many = [each for each in fields(RunConfig) if each.name in ("num_seeds", "seeds", "workers", "fallback_dir")]
+    for setting in (*many, *fields(ScalingConfig)):
+        if (value := given[setting.name]) not in (setting.default, []):
+            raise BadInput(f"{setting.name} is {shown(value)} in the settings; a trial cannot have it: leave it out")
+
+
 class SearchPlan:
     """What is searched; fixed before the first trial. Bad input raises here, before anything is written."""
 
@@ -141,16 +150,20 @@ class SearchPlan:
         pair |= {name: where for name, where in boards.items() if where is not None}
         self.given: PlainDict = pair | given | pair
         self.budget = self._budget()
+        start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
+        run = start.run
+        _check_one_run(start)
+        names = start.to_flat()  # of functions and classes
+        self.given |= {name: names[name] for name in self.given if name in names and name not in BUDGETS}
         self.name = config.name_for(algorithm)
         if own_study:
             self.name += f"_{zlib.crc32(json.dumps(self.belongs(), sort_keys=True).encode()):08x}"
         self.folder = Path(config.results_dir) / self.name
-        start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
-        run = start.run
+        start_engine(start)
         check_boards(run)
         if config.cluster is not None:
             check_server(run.mlflow_experiment)
-        with make_vec_env(
+        with open_vec_env(
             run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:
             self.images = len(envs.obs_spec.shape) == 3

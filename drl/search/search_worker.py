@@ -26,13 +26,13 @@ from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.state_files import PlainDict
 from drl.envs.env_specs import find_spec
-from drl.envs.make_vec_env import make_vec_env
+from drl.envs.wrapper_names import find_wrapper
 from drl.experiment import stages
 from drl.experiment.boards import remote_boards
-from drl.experiment.building import build_trainer
+from drl.experiment.building import build_trainer, start_engine
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import evaluate
-from drl.experiment.open_envs import JAX_ONLY
+from drl.experiment.open_envs import JAX_ONLY, open_vec_env
 from drl.tracking.board import Ending
 from drl.tracking.guarded import Guarded, guard
 
@@ -87,7 +87,8 @@ def _trained(
     job: Job, experiment: Experiment, boards: list[Guarded], report: Report, stop: Callable[[], bool]
 ) -> Outcome:
     run, score = experiment.run, None
-    with make_vec_env(
+    start_engine(experiment)
+    with open_vec_env(
         run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
     ) as envs:
         _set_threads(run.threads or 1)
@@ -345,6 +346,8 @@ def _missing(settings: PlainDict) -> str:
         run = Experiment.from_flat(settings, "the search").run
         if not run.env.startswith(JAX_ONLY) and run.vectorization != "envpool":
             find_spec(run.env)
+        for wrapper in run.env_config.wrappers:
+            find_wrapper(wrapper)
     except Exception as error:
         return str(error) or type(error).__name__
     return ""

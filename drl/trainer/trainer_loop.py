@@ -54,6 +54,9 @@ class TrainerLoop(ABC):
     def step(self) -> Log:
         """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
 
+    def leave(self) -> None:  # noqa: B027
+        """No further log will be taken: the state stays as it is, whatever runs together with this trainer."""
+
     @property
     def in_sync(self) -> bool:
         """Whether the agent is as the last log left it, not already ahead."""

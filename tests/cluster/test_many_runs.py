@@ -15,8 +15,8 @@ import drl
 from drl.cli.entry import main
 from drl.experiment import ablation
 from drl.experiment.config import Experiment
+from drl.experiment.many_runs import RunFailed
 from drl.experiment.run_folder import is_in_use
-from drl.experiment.seed_processes import SeedFailed
 from drl.search.run_search import search
 from drl.search.search_plan import SearchConfig
 from drl.search.search_worker import Job, run_job
@@ -141,14 +141,13 @@ def test_an_ablation_has_the_scores_of_one_machine(nodes, tmp_path, monkeypatch)
     assert {row["variant"] for row in table} == set(two)
     assert len(list(folder.glob("*/*/run.json"))) == 2
     elsewhere = Experiment.from_flat(tiny | {"results_dir": str(tmp_path / "here")}, "test")
-    score = ablation._run(elsewhere, tmp_path / "here", "full", 0, 3)
-    assert score == next(row["mean_return"] for row in table if row["variant"] == "full")
+    assert ablation.ablate(elsewhere, seeds=1, workers=2, episodes=3)[1] == table
 
 
 def test_a_process_that_exits_is_told_and_not_repeated(nodes, tmp_path):
     """The environment is an object of this process."""
     quiet = {"results_dir": str(tmp_path), "console": False, "vectorization": "sync"}
-    with pytest.raises(SeedFailed, match="seed 5: its process ended with exit code 7"):
+    with pytest.raises(RunFailed, match="seed 5: its process ended with exit code 7"):
         drl.train_seeds("ppo", env=lambda: ExitingCartPole(), seeds=[5], cluster=nodes.address, **quiet)
     (record,) = tmp_path.rglob("run.json")
     assert json.loads(record.read_text())["status"] == "unfinished"

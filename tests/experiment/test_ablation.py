@@ -1,13 +1,18 @@
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from drl.core.algorithms import ALGORITHMS
+from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
 from drl.experiment import ablation_picture
-from drl.experiment.ablation import _run, _table, ablate, variants
+from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate, variants
 from drl.experiment.config import Experiment
+from drl.experiment.many_runs import RunFailed
+from drl.experiment.packed_run import Answer
 from drl.tracking.curves import bootstrap
 from drl.tracking.files import JsonlTracker
 
@@ -32,18 +37,63 @@ def test_variants_are_one_in_and_one_out():
         assert sum(named[f"full - {name}"][key] != full[key] for key in full) == 1
 
 
-def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(tmp_path, capsys):
-    base = Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "updates_per_log": 50}, "test")
-    folder, table = ablate(base, seeds=1, episodes=3)
-    assert {row["variant"] for row in table} == set(variants(SWITCHES))
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A tiny run of DQN with one switch."""
+    one = replace(ALGORITHMS["dqn"], switches={"double": SWITCHES["double"]})
+    monkeypatch.setitem(ALGORITHMS, "dqn", one)
+    return Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "updates_per_log": 50, "seed": 7}, "test")
+
+
+def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base, capsys):
+    folder, table = ablate(base, seeds=1, workers=2, episodes=3)
+    assert folder.name == "drl_Match-v0_dqn_ablation"
+    assert {row["variant"] for row in table} == {"plain", "plain + double", "full", "full - double"}
     assert json.loads((folder / "ablation.json").read_text()) == table
     assert all(row["low_95"] is row["high_95"] is None and len(row["returns"]) == 1 for row in table)
     assert (folder / "ablation.png").exists()
-    runs = len(list(folder.rglob("run.json")))
-    (folder / "plain" / "seed_0.json").unlink()
+    records = [json.loads(file.read_text()) for file in folder.rglob("run.json")]
+    assert [(record["seed"], record["final_evaluation"]["episodes"]) for record in records] == [(7, 3)] * 4
+    (folder / "plain" / "seed_7.json").unlink()
     ablate(base, seeds=1, episodes=3)
-    assert len(list(folder.rglob("run.json"))) == runs + 1
-    assert "14 of 14" in capsys.readouterr().out
+    assert len(list(folder.rglob("run.json"))) == 5
+    assert "4 of 4" in capsys.readouterr().out
+
+
+def test_results_of_other_settings_are_never_taken_for_these(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("drl.experiment.ablation.train_many", answers("interrupted"))
+    with pytest.raises(Interrupted):
+        ablate(base, seeds=1)
+    assert not list(tmp_path.rglob("seed_*.json")), "a run that was interrupted is no result"
+    other = Experiment.from_flat(base.to_flat() | {"total_timesteps": 240}, "test")
+    with pytest.raises(BadInput, match="total_timesteps was 120 and is now 240"):
+        ablate(other, seeds=1)
+    with pytest.raises(BadInput, match="episodes was 50 and is now 9"):
+        ablate(base, seeds=1, episodes=9)
+    (tmp_path / "drl_Match-v0_dqn_ablation" / SETTINGS).unlink()
+    kept = tmp_path / "drl_Match-v0_dqn_ablation" / "plain" / "seed_0.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    with pytest.raises(BadInput, match="give another --name"):
+        ablate(base, seeds=1)
+
+
+def test_a_run_that_fails_is_told_with_its_exit_code(base, monkeypatch):
+    monkeypatch.setattr("drl.experiment.ablation.train_many", answers(error="the environment broke", exit_code=5))
+    with pytest.raises(RunFailed, match="4 of 4 runs failed; plain, seed 7: the environment broke") as failed:
+        ablate(base, seeds=1)
+    assert failed.value.exit_code == 5
+
+
+def answers(status="failed", **parts):
+    """In place of training."""
+
+    def train_many(runs, *_):
+        for name, run in runs.items():
+            folder = None if parts else Path(run.run.results_dir)
+            yield name, Answer(folder, status, **parts)
+
+    return train_many
 
 
 def test_the_table_has_a_bootstrap_interval_of_three_seeds():
@@ -78,18 +128,11 @@ def test_the_picture_has_curves_beside_a_row_per_variant(tmp_path, monkeypatch):
     assert with_full.get_ylim() == with_plain.get_ylim()
 
 
-def test_the_runs_of_an_ablation_are_one_group(tmp_path, monkeypatch):
-    class Seen(Exception):
-        pass
-
-    def train(experiment, console):
-        raise Seen(experiment.run.group)
-
-    monkeypatch.setattr("drl.experiment.launch.train", train)
+def test_the_runs_of_an_ablation_are_one_group(tmp_path):
     for changes, group in (
-        ({}, "None"),
+        ({}, None),
         ({"wandb_project": "p"}, "parts"),
         ({"wandb_project": "p", "group": "g"}, "g"),
     ):
-        with pytest.raises(Seen, match=group):
-            _run(Experiment.from_flat(TINY | changes, "test"), tmp_path / "parts", "plain", 0, 1)
+        base = Experiment.from_flat(TINY | changes, "test")
+        assert _experiment(base, tmp_path / "parts", "plain", 0, 1).run.group == group

@@ -2,10 +2,15 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from drl.core.configs import ActionNoiseConfig
 from drl.core.log import Episode
+from drl.core.specs import ActionSpec
+from drl.engines.numpy.exploration import make_exploration
 from drl.envs.sync_vec_env import SyncVecEnv
 from drl.experiment.evaluation import Evaluation, own_stream, run_episodes
 from drl.games.probes import CountingEnv
+
+BOX = ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0), dtype="float32")
 
 
 class Constant:
@@ -31,15 +36,19 @@ def test_every_environment_plays_its_share_however_long_its_episodes_are():
 
 
 def test_evaluation_leaves_the_stream_and_the_memory_of_training_alone():
-    agent = SimpleNamespace(rng=np.random.default_rng(3), rnn_state="what it remembers")
+    noise = make_exploration(ActionNoiseConfig(noise="ornstein_uhlenbeck", noise_sigma=0.5), BOX)
+    agent = SimpleNamespace(rng=np.random.default_rng(3), rnn_state="what it remembers", exploration=noise)
+    noise.noise = np.ones((4, 2), np.float32)
     drawn = []
     for _ in range(2):
         with own_stream(agent, seed=7):
             assert agent.rnn_state is None
+            noise.begin()
             drawn.append(agent.rng.random())
     assert drawn[0] == drawn[1]  # the same evaluation again
     assert agent.rng.random() == np.random.default_rng(3).random()
     assert agent.rnn_state == "what it remembers"
+    assert (noise.noise == 1.0).all()
 
 
 def test_the_sentence_says_how_fast_and_the_summary_does_not():

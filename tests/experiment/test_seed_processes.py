@@ -8,13 +8,20 @@ import sys
 import time
 
 import pytest
+import torch
+
+from drl.core.configs import ModelConfig
+from drl.core.specs import ActionSpec, ObsSpec
+from drl.engines.torch.agents import PolicyAgent
+from drl.engines.torch.models import make_policy_value_model
+from drl.experiment.seed_processes import _agent_of
 
 QUIET = ["--no-plots", "--no-video", "--no-tensorboard", "--quiet", "--hidden-sizes", "8", "--evaluate-every", "0"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_every_run(tmp_path, number):
-    """It is sent to the process of the command only."""
+    """SIGINT reaches the whole group, as from a terminal; each run gets it once and saves its last step."""
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--num-seeds", "2", "--workers", "2"]
     command += ["--total-timesteps", "100000000", "--results-dir", str(tmp_path), *QUIET]
     with subprocess.Popen(command, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
@@ -23,9 +30,28 @@ def test_a_signal_saves_every_run(tmp_path, number):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        process.send_signal(number)
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         assert process.wait(timeout=60) == 128 + number
-    records = [json.loads(file.read_text()) for file in tmp_path.rglob("run.json")]
+    folders = [file.parent for file in tmp_path.rglob("run.json")]
+    records = [json.loads((folder / "run.json").read_text()) for folder in folders]
     expected = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     assert [record["status"] for record in records] == [expected] * 2
-    assert len(list(tmp_path.rglob("checkpoints/step_*"))) >= 2
+    for folder, record in zip(folders, records, strict=True):
+        assert f"step_{record['env_steps']:012d}" in os.listdir(folder / "checkpoints")
+
+
+def test_every_seed_has_its_own_model(tmp_path):
+    """A user's module, or a function that makes one."""
+
+    def make(obs_spec, action_spec):
+        return make_policy_value_model(obs_spec, action_spec, ModelConfig(hidden_sizes=(4,)), torch.Generator())
+
+    specs = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(2,))
+    for seed in (1, 2):
+        model = make(*specs)
+        with torch.no_grad():
+            next(model.parameters()).fill_(seed)
+        PolicyAgent(model, *specs).save(tmp_path / str(seed))
+    for given in (make(*specs), make):
+        agents = [_agent_of(tmp_path / str(seed), given) for seed in (1, 2)]
+        assert [next(agent.model.parameters())[0, 0].item() for agent in agents] == [1.0, 2.0]

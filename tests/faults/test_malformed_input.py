@@ -189,8 +189,7 @@ YAML = {
 }
 
 
-FITTING = {("another algorithm", "ablate"), ("plugins", "search")}  # a search does not import what a file names
-FITTING |= {("a number as an environment", "search"), ("an empty environment", "search")}  # it has its own --env
+FITTING = {("another algorithm", "ablate")}
 
 
 def names_a_setting(line, words):

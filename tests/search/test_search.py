@@ -6,9 +6,12 @@ import signal
 import sys
 import textwrap
 
+import gymnasium as gym
 import optuna
 import pytest
 
+import drl
+from drl.cli.entry import main
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
 from drl.core.log import Episode
@@ -19,7 +22,7 @@ from drl.experiment.evaluation import Evaluation
 from drl.experiment.launch import train
 from drl.search import search_worker
 from drl.search.run_search import FRESH_SEEDS, search
-from drl.search.search_plan import SearchConfig
+from drl.search.search_plan import SearchConfig, SearchPlan
 from drl.search.search_space import as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
 
@@ -331,3 +334,54 @@ def test_the_function_is_still_there_when_its_package_is_imported():
     for _ in range(2):
         with pytest.raises(BadInput, match="unknown algorithm 'nothing'"):
             drl.search("nothing")
+
+
+def test_a_trial_is_one_run(tmp_path):
+    for name, value in (("num_seeds", 3), ("cluster", "local"), ("fallback_dir", "x"), ("workers", 2)):
+        with pytest.raises(BadInput, match=f"{name} is .* a trial cannot have it"):
+            run(tmp_path, settings={name: value})
+
+
+def test_the_environment_of_a_jax_package_is_that_of_the_package():
+    plan = SearchPlan("ppo", SearchConfig(env="gymnax:CartPole-v1"), SMALL, {}, False, None)
+    opened = []
+    real = search_worker.open_vec_env
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_worker, "open_vec_env", lambda *a, **k: opened.append(real(*a, **k)) or opened[-1])
+        outcome = search_worker.run_job(plan.job(0, {}, 0, 1), lambda *_: False, lambda: bool(opened))
+    assert outcome.state == "stopped"
+    assert type(opened[0]).__name__ == "HostedVecEnv"
+
+
+class Halved(gym.RewardWrapper):
+    def reward(self, reward):
+        return reward / 2
+
+
+def test_objects_of_this_process_are_searched_in_it(tmp_path, capsys):
+    """A worker process does not know them."""
+    own = {"wrappers": [Halved], "activation": lambda x: x.clamp(min=0.0)}
+    common = SMALL | {"n_trials": 1, "num_timesteps_per_trial": 64, "reports": 1, "rerun_seeds": 0, "plots": False}
+    result = drl.search("ppo", "CartPole-v1", results_dir=str(tmp_path), **common, **own)
+    assert states(result) == ["COMPLETE"]
+    assert "because a worker process cannot" in capsys.readouterr().out
+
+
+def test_the_config_file_names_the_environment_and_needs_trust(tmp_path, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr("drl.search.run_search.search", lambda *given, **_: seen.append(given) or Finished())
+    file, module = tmp_path / "x.yaml", tmp_path / "evil.py"
+    module.write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\nclass W: ...\n")
+    file.write_text("env: Acrobot-v1\n")
+    assert main(["search", "ppo", "--config", str(file)]) == 0
+    assert main(["search", "ppo", "--config", str(file), "--env", "Pendulum-v1"]) == 0
+    assert [given[1].env for given in seen] == ["Acrobot-v1", "Pendulum-v1"]
+    for text in (f'wrappers: ["{module}:W"]', f"env: {module}:W", "plugins: [evil]"):
+        file.write_text(text + "\n")
+        assert main(["search", "ppo", "--config", str(file)]) == 2
+        assert "trust" in capsys.readouterr().err
+    assert not (tmp_path / "marker").exists()
+
+
+class Finished:
+    status = "finished"

@@ -57,6 +57,24 @@ def test_chunks_resume_and_seeds(algorithm):
         np.testing.assert_array_equal(value, other.trainers[0].agent.model_state.host[name])
 
 
+def test_a_seed_that_is_left_stays_as_it_is():
+    """The others go on in the same program."""
+    seed_batch = build_seed_batch(experiment("ppo", num_seeds=2), sync_points=(64,))
+    first, second = seed_batch.trainers
+    taken(first, 2)
+    taken(second, 2)
+    steps, pending = first.env_steps, len(first.pending)
+    before = {name: value.copy() for name, value in first.agent.model_state.host.items()}
+    first.leave()
+    taken(second, 6)
+    assert (first.env_steps, len(first.pending)) == (steps, pending)
+    stored = first.state_dict()
+    for name, value in before.items():
+        np.testing.assert_array_equal(first.agent.model_state.host[name], value)
+        np.testing.assert_array_equal(stored["agent"]["model"][name], value)
+        assert (second.agent.model_state.host[name] != value).any()
+
+
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_the_same_command_twice_gives_the_same_metrics(algorithm, tmp_path):
     made = experiment(algorithm, results_dir=str(tmp_path), **QUIET)

@@ -76,6 +76,10 @@ class FusedTrainer(TrainerLoop):
         self.seed_batch, self.number, self.agent, self.config = seed_batch, number, agent, config
         self.stats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
         self.pending: deque[Taken] = deque()
+        self._left: StateDict | None = None  # its last state, if it was left before the end
+
+    def leave(self) -> None:
+        self._left = self.state_dict()
 
     def step(self) -> Log:
         learned: dict[str, float] = {}
@@ -98,6 +102,8 @@ class FusedTrainer(TrainerLoop):
 
     def receive(self, report: Report, seconds: float) -> None:
         """Queue the learning steps of a chunk, each of which took `seconds`, and update the agent."""
+        if self._left is not None:  # the other seeds continue without it
+            return
         episodes: list[list[Episode]] = [[] for _ in report.steps]
         step, _, env = place = np.nonzero(report.ends.how)
         columns: tuple[AnyArray, ...] = (step, *(column[place] for column in report.ends), env)
@@ -124,6 +130,8 @@ class FusedTrainer(TrainerLoop):
 
     def state_dict(self) -> StateDict:
         """The state of this seed."""
+        if self._left is not None:
+            return self._left
         pending = [taken._asdict() | {"episodes": [e.plain() for e in taken.episodes]} for taken in self.pending]
         return {
             "stats": self.stats.state_dict(),
@@ -135,6 +143,7 @@ class FusedTrainer(TrainerLoop):
 
     def load_state_dict(self, state: StateDict) -> None:
         self.stats.load_state_dict(state["stats"])
+        self._left = None
         self.pending.clear()
         for taken in state["pending"]:
             episodes = [Episode.from_plain(episode) for episode in taken["episodes"]]
