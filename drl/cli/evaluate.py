@@ -82,7 +82,8 @@ def main(arguments: list[str]) -> int:
 def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
     from drl.experiment.watch import film
 
-    path = stay_inside(folder.parent, _free_name(folder.parent / "videos", "evaluation", ".mp4"))
+    home = next((parent for parent in folder.parents if (parent / "run.json").is_file()), folder.parent)
+    path = stay_inside(home, _free_name(home / "videos", "evaluation", ".mp4"))
     if film(agent, env, path, flags.seed, explore=flags.sampled) is None:
         raise BadInput(f"{env.env} cannot be drawn: it has no render mode 'rgb_array'")
     if not flags.json:

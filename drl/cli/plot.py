@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
 from drl.experiment.run_folder import find_run, runs_in
 
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     except DrlError:
         raise
     except Exception as error:  # a run's files may come from anyone and contain anything
-        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        message = one_line(error, 300)
         raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({message})") from error
     if not written:
         raise BadInput(f"{folders[0]} has nothing to draw yet: no finished episode in metrics.jsonl")

@@ -154,15 +154,25 @@ class RayCollectors:
         for process in self.processes:
             while len(process.orders) < AHEAD:
                 self._order(process, env_steps)
-        first = [process.orders[0][2] for process in self.processes]
-        while not (ready := self.ray.wait(first, timeout=LOOK)[0]):
-            for process in self.processes:
-                self._check_hanging(process)
-        process = self.processes[first.index(ready[0])]
+        while not (ready := self._arrived()):
+            pass
+        process = ready[0]
         chunks = self._answer(process)
         self.in_env_step = False
         self.staleness.append(self.version - process.orders[0][0].version)
         return joined(self._received(process, chunks), self.num_envs)
+
+    def _arrived(self) -> list[Process]:
+        """Those whose oldest order is done, at most one; waits a moment. One that hangs meanwhile is started again."""
+        done = self.ray.wait([process.orders[0][2] for process in self.processes], timeout=LOOK)[0]
+        arrived = [process for process in self.processes if process.orders[0][2] in done]
+        for process in self.processes:
+            if process not in arrived:
+                try:
+                    self._check_hanging(process)
+                except (self.ray.exceptions.RayError, EnvFailed) as error:
+                    self._restart(process, error)
+        return arrived
 
     def _order(self, process: Process, env_steps: int) -> None:
         if self.sent[0] != self.version:

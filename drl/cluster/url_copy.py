@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, one_line
 
 
 class UrlCopy:
@@ -37,7 +37,7 @@ class UrlCopy:
                 self._copy(path)
             except Exception as error:  # every file system has its own
                 self._missing.append(path)
-                self.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                self.error = one_line(error)
         return self._missing
 
     def _copy(self, path: str) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from drl.core.agent_readme import write_readme
 from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput, UnusableFile, one_line
 from drl.core.golden_pairs import Acting, make_pairs, pairs_to_json
 from drl.core.normalize import ObsNormalizer
 from drl.core.safe_files import is_inside, remove_drafts, sync_folder, write_atomically
@@ -121,7 +121,7 @@ def open_agent(path: str | Path) -> StoredAgent:
     except UnusableFile:
         raise
     except Exception as error:  # the card is untrusted: parsing it can raise anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        said = one_line(error)
         raise UnusableFile(f"the card of {path} describes an agent that this drl cannot build ({said})") from None
 
 
@@ -232,7 +232,7 @@ def save_agent(
         if (pairs := make_pairs(agent)) is not None:
             card["golden_pairs"] = pairs_to_json(pairs)
     except Exception as error:  # a model of the user's own can raise anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        said = one_line(error)
         warnings.warn(f"the agent in {folder} has no golden pairs, because it cannot act on them: {said}", stacklevel=3)
     card |= {"versions": versions(), "notes": agent.notes | notes}
     write_agent(Path(folder), card, arrays)

@@ -70,6 +70,15 @@ def shown(value: object) -> str:
         return f"an object of {type(value)}"
 
 
+def one_line(error: BaseException, most: int = 200) -> str:
+    """An exception in one short line.
+
+    >>> one_line(ValueError("a\\n b"))
+    'ValueError: a b'
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+
+
 def printable(text: str) -> str:
     r"""A text without control characters, which could move the cursor of a terminal.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, one_line
 from drl.core.network_parts import name_in, register_in
 
 
@@ -197,7 +197,7 @@ def _largest(name: str) -> float:
         try:
             values.append(float(FUNCTIONS[name](percent / 100)))
         except Exception as error:  # it is a user's
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            said = one_line(error, 160)
             raise BadInput(f"the schedule {name!r} fails at {percent / 100} of the time: {said}") from error
         if not 0.0 <= values[-1] < math.inf:
             raise BadInput(f"the schedule {name!r} is {values[-1]} at {percent / 100} of the time; expected at least 0")

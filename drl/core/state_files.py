@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
 
-from drl.core.errors import UnusableFile
+from drl.core.errors import UnusableFile, one_line
 from drl.core.row_log import Chunk, RowFiles, RowLog, StoredRows, with_fields
 from drl.core.safe_files import MOST_WEIGHTS, read_inside, write_atomically
 from drl.core.specs import Array, PlainValue
@@ -111,7 +111,7 @@ def read_state(folder: Path, row_files: RowFiles | None = None) -> StateDict:
     except UnusableFile:
         raise
     except Exception as error:  # the file is untrusted: reading it can raise anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        said = one_line(error)
         raise UnusableFile(f"{folder}/state.json does not describe a state ({said})") from None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from drl.core.errors import UnusableFile
 from drl.core.row_log import RowFiles
-from drl.core.safe_files import is_inside, remove_drafts, stay_inside, sync_folder
+from drl.core.safe_files import is_inside, remove_drafts, stay_inside, sync_folder, write_atomically
 from drl.core.state_files import OtherFormat, StateDict, chunks_of, read_state, write_state
 
 NAME, PATTERN = "step_{:012d}", re.compile(r"step_(\d{12,})")
@@ -61,6 +61,20 @@ class Checkpoints:
         for kept in self.stored():
             needed |= chunks_of(kept)
         self.row_files.delete_others(needed)
+
+    def take_over(self, other: "Checkpoints") -> None:
+        """Copy the newest checkpoint of another folder, unless it is here."""
+        for newest in other.stored()[-1:]:
+            whole, draft = self.folder / newest.name, self.folder / f".{newest.name}"
+            if whole.exists():
+                return
+            self._remove_leftovers()
+            for chunk in chunks_of(newest):
+                write_atomically(self.row_files.folder / chunk, (other.row_files.folder / chunk).read_bytes())
+            for file in newest.iterdir():
+                write_atomically(draft / file.name, file.read_bytes())
+            draft.replace(whole)
+            sync_folder(self.folder)
 
     def load_newest(self) -> StateDict | None:
         """The state of the newest checkpoint that can be read; None if there is no checkpoint. Damaged ones are set

@@ -5,7 +5,6 @@ when it is written. A run that is lost with its node goes on elsewhere, from its
 """
 
 import contextlib
-import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.node_run import After, Order, Progress
 from drl.experiment.packed_run import Answer, pack
-from drl.experiment.run_folder import lock_run, new_folder
+from drl.experiment.run_folder import lock_run, new_folder, unlock_run
 from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.job_table import JobTable
@@ -97,7 +96,7 @@ class _Run:
 
     def unlock(self) -> None:
         if self.lock is not None:
-            os.close(self.lock)
+            unlock_run(self.lock)
             self.lock = None
 
 

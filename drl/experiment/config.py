@@ -107,6 +107,8 @@ class RunConfig:
         )
         if self.seeds and self.num_seeds > 1:
             raise BadInput(f"both seeds {list(self.seeds)} and num_seeds {self.num_seeds} are given; give one of them")
+        if self.workers is not None and len(self.all_seeds) == 1:
+            raise BadInput(f"workers is {self.workers}, processes for several seeds; add --num-seeds, or leave it out")
         if self.vectorization == "async" and self.num_envs > MOST_PROCESSES:
             raise BadInput(
                 f"num_envs is {self.num_envs:,} with vectorization 'async', a process for each; expected at most "

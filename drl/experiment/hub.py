@@ -15,7 +15,7 @@ from typing import Any
 
 from drl.core.agent_files import open_agent, read_agent
 from drl.core.agent_readme import readme
-from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
+from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line
 from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, read_inside
 from drl.core.state_files import read_json
 from drl.core.variants import VARIANTS
@@ -169,4 +169,4 @@ def _one_line(doing: str, endpoint: str) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return one_line(error)

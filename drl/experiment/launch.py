@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -97,6 +97,8 @@ def resume(
     experiment = experiment_of(folder, trust)
     if scaling:
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
+        if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
+            raise BadInput(f"{folder} has neither collectors nor learners for a cluster; leave --cluster out")
     return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
 
 
@@ -108,6 +110,8 @@ def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: 
         raise BadInput(f"{folder} was started with a model of its own, {run.record['model']}: drl.resume(…, model=…)")
     if run.record.get("seed_batch"):
         run.close()
+        if extras.stages or extras.trackers:
+            raise BadInput(f"{folder} is one of several seeds in one program, which takes neither trackers nor stages")
         finished = _resume_seeds(folder, experiment, console)
         return next(each for each in finished if each.folder == folder)
     return _train(experiment, run, extras, console)
@@ -214,6 +218,8 @@ def _train(
             _continue(session)
         if origin is not None:
             session.best.load_state_dict(origin.state["best"])
+            if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
+                session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
             run.note(forked_from=where | {"changes": origin.changes, "inexact": trainer.inexact})
             session.save_checkpoint()  # a fork that is killed at once is resumed from here, not from the start
@@ -299,7 +305,7 @@ def _continue(session: Session) -> None:
             check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
             session.load_state_dict(state)
         except DOES_NOT_FIT as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            said = one_line(error, 160)
             raise UnusableFile(f"the checkpoint of {run.folder} does not fit its config.yaml: {said}") from error
     run.note_resumed(trainer.env_steps, trainer.inexact)
     if not session.experiment.run.quiet:

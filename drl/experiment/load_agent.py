@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drl.core.agent_files import check_finite, open_agent, read_agent
-from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean
+from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
@@ -80,7 +80,7 @@ def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) 
     try:
         pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
     except Exception as error:  # the card is untrusted: parsing it can raise anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        said = one_line(error)
         raise UnusableFile(f"the golden pairs of {path} do not fit its spaces ({said})") from None
     agent.golden_inputs = pairs.inputs
     if (differs := difference(agent, pairs)) is not None:

@@ -97,12 +97,11 @@ def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: 
     """The settings in a file or dict, and its name. Modules that a file names are not imported without `trust`."""
     if config is None:
         return {}, "train"
-    if isinstance(config, Mapping):
-        return dict(config), "config"
-    settings, source = read_yaml(config), str(config)
+    given = isinstance(config, Mapping)
+    settings, source = (dict(config), "config") if isinstance(config, Mapping) else (read_yaml(config), str(config))
     if settings.get("algorithm", algorithm) != algorithm:
         raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
-    if not trust:
+    if not trust and not given:
         if plugins := settings.get("plugins"):
             raise BadInput(f"{source} names the plugins {plugins}, and importing runs their code; add trust=True")
         check_trusted(str(settings.get("env", "")), settings.get("wrappers") or (), source)

@@ -1,5 +1,6 @@
 """A recorded episode played again: same seed, same actions, so the same episode."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,4 +66,11 @@ def film_again(run: RunConfig, recorded: RecordedEpisode, path: Path) -> Path:
     with RenderedEnv(replace(run.env_config, frame_stack=1), timeout=run.worker_timeout) as env:
         if env.render_mode is None:
             raise BadInput(f"{run.env} cannot be drawn: it has no render mode {PICTURES!r}")
-        return write_film(path, env, play_again(env, recorded))
+        steps = play_again(env, recorded)
+        return write_film(path, env, steps if recorded.number else _until_failure(steps))
+
+
+def _until_failure(steps: Iterator[Again]) -> Iterator[Again]:
+    """The steps of an episode that ends with a failure."""
+    with contextlib.suppress(EnvFailed):
+        yield from steps

@@ -117,7 +117,7 @@ class Run:
 
     def _locked(self) -> int:
         lock = lock_run(self.folder)
-        self._locks.callback(os.close, lock)
+        self._locks.callback(unlock_run, lock)
         return lock
 
 
@@ -183,12 +183,28 @@ def lock_run(folder: Path) -> int:
         raise BadInput(f"{folder} is in use: another process trains it") from None
     except OSError:
         pass  # a file system without locks
+    _OWN.append(_identity(os.fstat(file)))
     return file
 
 
+def unlock_run(file: int) -> None:
+    """Give back what `lock_run` gave."""
+    _OWN.remove(_identity(os.fstat(file)))
+    os.close(file)
+
+
+_OWN: list[tuple[int, int]] = []  # lock files that this process holds
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def is_in_use(folder: Path) -> bool:
-    """Whether another process trains this run."""
+    """Whether a process trains this run."""
     try:
+        if _identity(os.lstat(folder / ".lock")) in _OWN:  # closing the file again would give up our own lock
+            return True
         file = os.open(folder / ".lock", LOCK_FLAGS)
     except OSError:
         return False

@@ -6,6 +6,7 @@ memory; as soon as the run's own folder can be written again, everything is brou
 
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -15,6 +16,7 @@ from pathlib import Path
 from drl.core.errors import SaveFailed
 from drl.core.log import Log
 from drl.core.safe_files import write_atomically
+from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.run_folder import Run
 from drl.tracking.files import FileTracker
 
@@ -38,6 +40,7 @@ class RunWriter:
         self.error: OSError | None = None  # of the last attempt, if it failed
         self._tried = 0.0  # when going back was last tried
         self._warned = False
+        self._made: Path | None = None  # the folder in memory
 
     @property
     def away(self) -> bool:
@@ -100,8 +103,8 @@ class RunWriter:
             if self.fallback_dir is not None:
                 refuge = Path(self.fallback_dir) / self.home.parent.name / self.home.name
             else:
-                refuge = Path(tempfile.mkdtemp(prefix="drl-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
-                refuge = refuge / self.home.parent.name / self.home.name
+                self._made = Path(tempfile.mkdtemp(prefix="drl-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+                refuge = self._made / self.home.parent.name / self.home.name
             self._move(refuge)
         except OSError as other:
             self._warn(f"{what}, and saving is tried again. The fallback failed, too: {other}")
@@ -114,9 +117,13 @@ class RunWriter:
         self._tried = time.monotonic()
         if not self.away:
             return
+        refuge = self.run.folder
         with contextlib.suppress(OSError):
             self._move(self.home)
             self.error = None
+            self.run.checkpoints.take_over(Checkpoints(refuge / "checkpoints"))
+            _copy_missing(refuge, self.home)
+            shutil.rmtree(self._made or refuge)
 
     def _move(self, folder: Path) -> None:
         """Continue in another folder with everything that can be taken along. Nothing changes if that fails."""
@@ -157,6 +164,14 @@ class KeptTracker:
         self.writer(self.tracker.close)
 
 
+def _copy_missing(source: Path, target: Path) -> None:
+    """Copy what else is in a folder, such as files of the user's trackers; its checkpoints stay."""
+    for path in sorted(source.rglob("*")):
+        relative = path.relative_to(source)
+        if path.is_file() and relative.parts[0] != "checkpoints" and not (target / relative).exists():
+            write_atomically(target / relative, path.read_bytes())
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copy the files that can be read; cards of agents last, after the weights that they name."""
     files = [path for path in sorted(source.rglob("*")) if path.is_file() and not path.is_symlink()]
@@ -166,3 +181,7 @@ def _copy(source: Path, target: Path) -> None:
         except OSError:
             continue
         write_atomically(target / path.relative_to(source), content)
+        if path.name == "card.json":
+            for old in (target / path.relative_to(source)).parent.glob("weights-*"):  # which no card names any more
+                if not (path.parent / old.name).exists():
+                    old.unlink()

@@ -45,6 +45,8 @@ class ScalingConfig:
                 raise BadInput(
                     f"{name} is {getattr(self, name)} without a cluster; add --cluster local, or leave it out"
                 )
+            if not self.runs_elsewhere and getattr(self, name) != default:
+                raise BadInput(f"{name} is for whole runs on a cluster; leave it out with num_collectors, num_learners")
         for name, unused in (("env_blocks", None), ("async_collectors", False), ("collector_restarts", 3)):
             if getattr(self, name) != unused and not self.num_collectors:
                 raise BadInput(f"{name} is for collectors; add --num-collectors 2, or leave it out")

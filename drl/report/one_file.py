@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.errors import BadInput
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.report.page_html import is_our_page, render_page
@@ -83,16 +83,11 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         video = None if "problem" in run else find_video(folder)
         if video is None:
             continue
-        try:
-            content = read_video(folder, video)
-        except UnusableFile as error:
-            run["notes"] = [*run["notes"], f"its video is not in this page: {error}"]
-            continue
-        room -= len(content)
+        room -= video.lstat().st_size
         if room < 0:
             run["notes"] = [*run["notes"], f"its video is not in this page, which would become too large: {video}"]
         else:
-            run["video"] = "data:video/mp4;base64," + base64.b64encode(content).decode()
+            run["video"] = "data:video/mp4;base64," + base64.b64encode(read_video(folder, video)).decode()
 
 
 def _common_folder(runs: Sequence[Path]) -> Path:

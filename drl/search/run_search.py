@@ -12,7 +12,7 @@ from drl.core.search_dimensions import Space
 from drl.core.state_files import PlainDict
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
-from drl.search.search_plan import Found, SearchConfig, SearchPlan, one_budget
+from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
 from drl.search.search_report import Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
@@ -64,7 +64,7 @@ def search(
     """
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
-    plan = SearchPlan(algorithm, config, one_budget(preset, settings or {}), options or {}, own_study, space)
+    plan = SearchPlan(algorithm, config, merged(preset, settings or {}), options or {}, own_study, space)
     with storage_errors(config.storage or str(plan.folder / "study.db")), contextlib.ExitStack() as stack:
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)

@@ -21,7 +21,7 @@ from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer, start_engine
 from drl.experiment.config import Experiment, RunConfig, is_folder_name
 from drl.experiment.open_envs import open_vec_env
-from drl.experiment.presets import load_preset
+from drl.experiment.presets import BUDGETS, load_preset, one_budget
 from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_space import MODES, as_settings, space_for
 from drl.search.search_worker import Job
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 PRUNERS = ("median", "hyperband", "none")
-BUDGETS = {"total_timesteps", "num_episodes"}
 BOARDS = {"wandb_project", "mlflow_experiment", "group"}
-OF_ONE_RUN = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard"} | BOARDS
-NOT_IN_PRESETS = OF_ONE_RUN | BUDGETS | {"worker_timeout"}
+NOT_IN_PRESETS = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "worker_timeout"}
+NOT_IN_PRESETS |= BOARDS | set(BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +109,16 @@ class Found:
         return statistics.fmean(scores) if scores else None
 
 
-def one_budget(preset: PlainDict, settings: PlainDict) -> PlainDict:
+def merged(preset: PlainDict, settings: PlainDict) -> PlainDict:
     """Settings on top of a preset. A budget in `settings` replaces the preset's, also one of the other kind.
 
-    >>> one_budget({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
+    >>> merged({"total_timesteps": 100, "gamma": 0.9}, {"num_episodes": 5})
     {'gamma': 0.9, 'num_episodes': 5}
     """
     if all(settings.get(name) for name in BUDGETS):
         raise BadInput("the settings have both total_timesteps and num_episodes; give one budget")
-    replaced = BUDGETS if BUDGETS & {name for name, value in settings.items() if value} else set()
-    return {name: value for name, value in preset.items() if name not in replaced} | settings
+    one_budget(preset, settings, ())
+    return preset | settings
 
 
 def _check_one_run(experiment: Experiment) -> None:

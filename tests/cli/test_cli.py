@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,8 +65,10 @@ def test_evaluate_step_by_step_shows_what_the_agent_thinks(trained):
 def test_evaluate_films_without_overwriting(trained):
     folder, _ = trained
     first = drl("evaluate", "results/first", "--episodes", "1", "--video", cwd=folder).stdout.split("video: ")[1]
-    second = drl("evaluate", "results/first", "--episodes", "1", "--video", cwd=folder).stdout.split("video: ")[1]
+    again = ("evaluate", "results/first", "--which", "best", "--episodes", "1", "--video")
+    second = drl(*again, cwd=folder).stdout.split("video: ")[1]
     assert first.split()[0] != second.split()[0]
+    assert Path(first.split()[0]).parent == Path(second.split()[0]).parent
 
 
 def test_plot_draws_one_run_and_several(trained):

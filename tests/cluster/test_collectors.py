@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -151,6 +152,18 @@ def test_a_step_that_is_broken_off_is_taken_again(monkeypatch):
         assert trainer.whole
         logs += [numbers(log) for log in trainer()]
         assert_same((logs, trainer.agent.state_dict()["model"]), calm(PPO | MASKED, 1))
+
+
+def test_a_hanging_collector_is_restarted_while_another_works(tmp_path):
+    (tmp_path / "troubles").write_text("hang")
+    settings = experiment(DQN | troubled(tmp_path), 2, async_collectors=True, worker_timeout=1.0, total_timesteps=10**6)
+    with open_trainer(settings) as trainer, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in trainer():
+            if trainer.collector.restarts < settings.scaling.collector_restarts:
+                break
+            assert trainer.env_steps < 100_000
+    assert "took no step for 1 s" in str(said[0].message)
 
 
 def test_asynchronous_collectors(tmp_path):

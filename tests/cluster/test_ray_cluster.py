@@ -116,6 +116,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     [
         (["--gpus-per-run", "1"], "gpus_per_run is 1.0 without a cluster"),
         (["--results-url", "s3://x"], "results_url is s3://x without a cluster"),
+        (["--gpus-per-run", "1", "--cluster", "local", "--num-collectors", "2"], "is for whole runs on a cluster"),
         (["--results-url", "x", "--cluster", "local"], "expected a URL such as s3://bucket/runs"),
         (
             ["--results-url", "strange://x", "--cluster", "local"],

@@ -108,6 +108,8 @@ def test_the_preset_then_the_config_then_the_call(tiny, tmp_path):
         ({"env": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
         ({"env_kwargs": {"gravity": object()}}, "pass a function"),
         ({"num_seeds": 2}, "use drl.train_seeds"),
+        ({"workers": 2}, "workers is 2, processes for several seeds"),
+        ({"config": {"algorithm": "a2c"}}, "config is for a2c; expected ppo"),
         ({"stages": [3]}, "expected functions that take logs"),
         ({"model": 3, "hidden_sizes": None}, "model is 3; expected a config"),
         ({"model": ModelConfig(), "hidden_sizes": (3,)}, "hidden_sizes is given beside model"),

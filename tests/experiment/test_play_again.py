@@ -86,6 +86,9 @@ def test_the_episode_of_a_crash_is_kept(vectorization, tmp_path, capsys):
     assert "--episode crash" in report
     assert main(["replay", str(run), "--episode", "crash", "--trust"]) == EnvFailed.exit_code
     assert "the environment fails again: RuntimeError: the cart left its track" in capsys.readouterr().err
+    if vectorization == "sync":
+        assert main(["replay", str(run), "--episode", "crash", "--trust", "--video"]) == 0
+        assert (run / "videos" / "episode_crash.mp4").stat().st_size
 
 
 def test_actions_of_every_kind_are_read_as_they_were_written(tmp_path):

@@ -21,7 +21,7 @@ from drl.experiment.building import open_trainer
 from drl.experiment.checkpoints import Checkpoints, DamagedCheckpoint
 from drl.experiment.config import Experiment
 from drl.experiment.launch import fork, is_unfinished, resume, train, train_seeds
-from drl.experiment.run_folder import Run
+from drl.experiment.run_folder import Run, is_in_use
 from drl.tracking.run_groups import grouped_runs
 from drl.trainer.trainer_loop import Stopped
 from tests.run_files import rows, weights
@@ -412,7 +412,10 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
     steps = [int(path.name.removeprefix("step_")) for path in Checkpoints(parent / "checkpoints").stored()]
     same = fork(parent, at=steps[0], console=False)
     assert same.folder.parent == parent.parent
-    assert Checkpoints(same.folder / "checkpoints").stored()[0].name == f"step_{steps[0]:012d}"
+    checkpoints = Checkpoints(same.folder / "checkpoints")
+    assert checkpoints.stored()[0].name == f"step_{steps[0]:012d}"
+    spent = [each.load(steps[0])["evaluation_steps"] for each in (checkpoints, Checkpoints(parent / "checkpoints"))]
+    assert spent[0] == spent[1]
     assert rows(same.folder) == [row for row in rows(parent) if row["env_steps"] > steps[0]]  # nothing was changed
     assert main(["fork", str(parent), "--at", str(steps[1]), "--set", "learning_rate=1e-2", "total_timesteps=900"]) == 0
     record = json.loads((max(parent.parent.iterdir()) / "run.json").read_text())
@@ -433,6 +436,24 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
         assert main(["fork", str(parent), *words]) in (2, 3)
         assert message in capsys.readouterr().err
     assert sorted(parent.parent.iterdir()) == before
+
+
+def test_a_run_without_collectors_is_not_resumed_on_a_cluster(tmp_path):
+    run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
+    run.close()
+    with pytest.raises(BadInput, match="leave --cluster out"):
+        resume(run.folder, scaling={"cluster": "local"})
+
+
+def test_looking_at_a_run_does_not_give_up_its_lock(tmp_path):
+    run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
+    assert is_in_use(run.folder)
+    look = "import sys, pathlib; from drl.experiment.run_folder import is_in_use; "
+    command = [sys.executable, "-c", look + "sys.exit(is_in_use(pathlib.Path(sys.argv[1])))", str(run.folder)]
+    assert subprocess.run(command).returncode == 1
+    run.close()
+    assert not is_in_use(run.folder)
+    assert subprocess.run(command).returncode == 0
 
 
 def test_settings_that_were_edited_are_not_resumed(tmp_path, capsys):

@@ -12,6 +12,7 @@ from fault_cases import some
 
 from drl.core.errors import SaveFailed
 from drl.experiment import launch, run_writer
+from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.launch import is_unfinished, resume, train
 from drl.experiment.run_writer import SavingFailed
@@ -112,7 +113,9 @@ def test_a_folder_that_is_not_there_any_more(whole, tmp_path, tally, algorithm, 
 @pytest.mark.parametrize(("algorithm", "at"), some(CASES, 2))
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_room_comes_back(whole, tmp_path, tally, algorithm, at, kind, monkeypatch):
-    monkeypatch.setattr(run_writer, "RETRY", 0.0)
+    monkeypatch.setattr(run_writer, "RETRY", 0.0 if at % 2 else 1000.0)  # back at once, or when the run ends
+    monkeypatch.setattr(run_writer, "MEMORY", memory := tmp_path / "memory")
+    memory.mkdir()
     home = tmp_path / "results"
     disk = (ReadOnly if kind == "read-only" else Disk)(home, "full")
     fault = Fault(lambda: setattr(disk, "fails_at", 0), at, (at + 2, lambda: setattr(disk, "fails_at", None)))
@@ -121,6 +124,9 @@ def test_room_comes_back(whole, tmp_path, tally, algorithm, at, kind, monkeypatc
     assert len(warned) == 1
     assert finished.folder.is_relative_to(home)
     assert_same(finished, whole[algorithm])
+    assert list(memory.iterdir()) == []
+    assert Checkpoints(finished.folder / "checkpoints").load_newest()["trainer"]
+    assert Checkpoints(finished.folder / "checkpoints").steps()[-1] == rows(finished.folder)[-1]["env_steps"]
     tally("run folders")
 
 

@@ -186,6 +186,8 @@ def test_videos_that_would_make_the_page_too_large_are_named(tmp_path, monkeypat
     assert "video" in first
     assert "video" not in second
     assert "its video is not in this page" in second["notes"][0]
+    monkeypatch.setattr("drl.report.one_file.MOST_VIDEOS", 3)
+    assert "its video is not in this page" in data_of(write_report(runs[:1]))[0]["notes"][0]
 
 
 def test_a_name_that_is_no_text_is_shown_with_question_marks(tmp_path):
@@ -208,14 +210,6 @@ def test_the_name_of_a_preset_is_no_path(tmp_path):
     outward = os.path.relpath(secret, PRESETS / "ppo")
     for name in (outward, str(secret), "x" * 300, "none\0"):
         assert base_of({"algorithm": "ppo", "env": "CartPole-v1"}, ["drl", "train", "ppo", "--preset", name]) is None
-
-
-def test_a_video_that_cannot_be_read_is_named(run, monkeypatch):
-    (run / "videos").mkdir()
-    (run / "videos" / "film.mp4").write_bytes(b"film")
-    monkeypatch.setattr("drl.report.run_content.MOST_VIDEO", 3)
-    (shown,) = data_of(write_report([run]))
-    assert "its video is not in this page" in shown["notes"][0]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(run, capsys):

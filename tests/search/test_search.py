@@ -337,7 +337,7 @@ def test_the_function_is_still_there_when_its_package_is_imported():
 
 
 def test_a_trial_is_one_run(tmp_path):
-    for name, value in (("num_seeds", 3), ("cluster", "local"), ("fallback_dir", "x"), ("workers", 2)):
+    for name, value in (("num_seeds", 3), ("cluster", "local"), ("fallback_dir", "x")):
         with pytest.raises(BadInput, match=f"{name} is .* a trial cannot have it"):
             run(tmp_path, settings={name: value})
 

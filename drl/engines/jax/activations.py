@@ -6,7 +6,7 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, one_line
 from drl.core.network_parts import ACTIVATIONS, part_maker
 
 Function = Callable[[jax.Array], jax.Array]
@@ -31,7 +31,7 @@ def activation_of(name: str) -> Function:
     try:
         answer = jax.eval_shape(function, seen)
     except Exception as error:  # it may be a user's
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        said = one_line(error, 160)
         raise BadInput(f"activation {name!r} is not a function that JAX can compile: {said}") from error
     if getattr(answer, "shape", None) != seen.shape:
         raise BadInput(f"activation {name!r} turns an array {seen.shape} into {answer}; expected one of the same shape")

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, one_line
 from drl.core.network_parts import ACTIVATIONS, part_maker
 
 tanh = nn.Tanh
@@ -44,7 +44,7 @@ def make_activation(name: str) -> nn.Module:
         layer: nn.Module = made() if isinstance(made, type | partial) else FunctionLayer(name, made)
         answer = layer(seen.clone())
     except Exception as error:  # it may be a user's
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        said = one_line(error, 160)
         raise BadInput(f"activation {name!r} is not a function or module of PyTorch tensors: {said}") from error
     if not isinstance(answer, Tensor) or answer.shape != seen.shape:
         raise BadInput(f"activation {name!r} turns a tensor {tuple(seen.shape)} into another shape; expected the same")

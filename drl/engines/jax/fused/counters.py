@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import Config
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, one_line
 from drl.core.schedules import FUNCTIONS, Constant, Cosine, Exponential, Linear, OfFunction, Schedule
 from drl.core.specs import AnyArray
 from drl.engines.jax.envs.jax_env import JaxEnv
@@ -81,7 +81,7 @@ def check_traceable(config: Config) -> None:
         try:
             shape = jax.eval_shape(lambda time, name=name: value_at(OfFunction(name), time), jnp.float32(0.0)).shape
         except Exception as error:  # it is a user's
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            said = one_line(error, 120)
             raise BadInput(
                 f"{setting} is {name!r}, which cannot be compiled ({said}); write it with jax.numpy and without if, or "
                 "use --vectorization sync"
