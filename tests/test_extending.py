@@ -34,13 +34,17 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_runs(folder):
+    commands = []
     for kind, code in BLOCKS:
         for line in code.splitlines() if kind == "bash" else ():
             words = shlex.split(line)
             if words[1] == "train":
                 words += ["--no-plots", "--no-video", "--no-tensorboard", "--quiet", "--evaluation-episodes", "1"]
                 words += shlex.split(SMALL[words[2]])
-            run([sys.executable, "-m", "drl.cli.entry", *words[1:]], folder)
+            commands.append(words[1:])
+    together = "import sys, json; from drl.cli.entry import main; "  # one process: most of the time would be imports
+    together += "[sys.exit(str(words)) for words in json.loads(sys.argv[1]) if main(words) != 0]"
+    run([sys.executable, "-c", together, json.dumps(commands)], folder)
     rows = [path.read_text() for path in folder.glob("results/ddpg/*/metrics.jsonl")]
     assert "actor_loss" in rows[0], "a loss that only some updates report is logged"
     assert "noise_sigma" in rows[0]

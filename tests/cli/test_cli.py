@@ -1,7 +1,6 @@
 """The command as people type it: in a process of its own, with exit codes, and no traceback ever."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -225,21 +224,18 @@ def test_a_env_in_a_module_of_the_current_folder(tmp_path):
     drl("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("sent", "code", "status"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
-)
-def test_signals_save_and_say_so(tmp_path, sent, code, status):
+def test_a_signal_saves_and_says_so(tmp_path):
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--total-timesteps", "100000000", *LEAN]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not any(p.stat().st_size for p in tmp_path.rglob("metrics.jsonl")):
         time.sleep(0.1)
-    os.kill(process.pid, sent)
+    process.terminate()
     output, errors = process.communicate(timeout=90)
-    assert process.returncode == code, output + errors
+    assert process.returncode == 143, output + errors
     assert "Traceback" not in errors
     record = json.loads(next(tmp_path.rglob("run.json")).read_text())
-    assert record["status"] == status
+    assert record["status"] == "terminated"
     assert list(tmp_path.rglob("agent/card.json"))
 
 

@@ -86,7 +86,7 @@ def test_the_same_command_twice_gives_the_same_metrics(algorithm, tmp_path):
     assert told[0] == told[1]
 
 
-def test_landmarks_end_chunks():
+def test_sync_points_end_chunks():
     seed_batch = build_seed_batch(experiment("ppo"), sync_points=(300, 1000))
     ends, seen = [], 0
     for _ in range(20):
@@ -94,7 +94,7 @@ def test_landmarks_end_chunks():
         ends.append(seed_batch.computed[0])
     for sync_point in (300, 600, 900, 1000, 1200):
         passed = next(end for end in ends if end >= sync_point)
-        assert passed - sync_point < 64, "the step that passes a landmark is the last of its chunk"
+        assert passed - sync_point < 64, "the step that passes one is the last of its chunk"
     assert all(b > a for a, b in zip([seen, *ends], ends, strict=False))
 
 
