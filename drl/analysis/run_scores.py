@@ -56,8 +56,8 @@ def read_scores(
     table = _tabulated(runs, left_out)
     for label in names.values():
         if label not in table:
-            folders = [str(folder) for folder, name in names.items() if name == label]
-            why = next((f"; {reason}" for reason in left_out if reason.startswith(tuple(folders))), "")
+            own = tuple(f"{folder}{end}" for folder, name in names.items() if name == label for end in ("/", ":"))
+            why = next((f"; {reason}" for reason in left_out if reason.startswith(own)), "")
             raise BadInput(f"{label} has no run that can be compared{why}")
     words = "mean return of the last training episodes, not of an evaluation"
     if kind == "evaluation":

@@ -1,4 +1,4 @@
-"""`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds; print a table and a plot."""
+"""`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds: a table and a plot."""
 
 from drl.cli.train import read_experiment, take_flag
 from drl.core.algorithms import ALGORITHMS

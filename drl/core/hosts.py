@@ -1,4 +1,4 @@
-"""Names of this machine, for the servers that only it shall reach."""
+"""Names and addresses of this machine, for servers that nobody else may reach."""
 
 import ipaddress
 import re
