@@ -48,15 +48,15 @@ def main(arguments: list[str]) -> int:
     )
     if settings.pop("algorithm", algorithm) != algorithm:
         raise BadInput(f"{file} is for another algorithm than {algorithm}")
-    config = flags.search
-    env = settings.pop("env", config.env) if peek(typed, "--env") is None else config.env
-    settings.pop("env", None)
-    if not isinstance(env, str):
-        raise BadInput(f"{file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
+    config, env = flags.search, settings.pop("env", None)
+    if env is not None and peek(typed, "--env") is None:
+        if not isinstance(env, str):
+            raise BadInput(f"{file}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
+        if not trust:
+            check_trusted(env, (), str(file), again)
+        config = replace(config, env=env)
     if not trust:
-        named = "" if peek(typed, "--env") else env
-        check_trusted(named, settings.get("wrappers") or (), str(file), again)
-    config = replace(config, env=env)
+        check_trusted("", settings.get("wrappers") or (), str(file))
     settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
     result = search(algorithm, config, settings, use_preset=flags.preset)
     return EXIT_CODES[result.status]

@@ -163,9 +163,9 @@ class RayCollectors:
         return joined(self._received(process, chunks), self.num_envs)
 
     def _arrived(self) -> list[Process]:
-        """Those whose oldest order is done, at most one; waits a moment. One that hangs meanwhile is started again."""
-        done = self.ray.wait([process.orders[0][2] for process in self.processes], timeout=LOOK)[0]
-        arrived = [process for process in self.processes if process.orders[0][2] in done]
+        """Who has answered its oldest order, at most one; waits a moment. One that hangs meanwhile is started again."""
+        answered = self.ray.wait([process.orders[0][2] for process in self.processes], timeout=LOOK)[0]
+        arrived = [process for process in self.processes if process.orders[0][2] in answered]
         for process in self.processes:
             if process not in arrived:
                 try:

@@ -12,9 +12,9 @@ import numpy as np
 
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted
-from drl.core.state_files import PlainDict, write_json
+from drl.core.state_files import PlainDict, read_json, write_json
 from drl.experiment.ablation_picture import draw_ablation
-from drl.experiment.config import Experiment
+from drl.experiment.config import Experiment, changed_settings
 from drl.experiment.many_runs import RunFailed, progress_of, train_many
 from drl.experiment.packed_run import Answer
 from drl.experiment.scaling_config import ScalingConfig
@@ -69,6 +69,19 @@ def ablate(base: Experiment, seeds: int, workers: int | None = None, episodes: i
     _claim(folder, base, episodes)
     numbers = range(base.run.seed, base.run.seed + seeds)
     jobs = {f"{name}, seed {seed}": (name, seed) for seed in numbers for name in variants(switches)}
+    _train_missing(base, folder, jobs, workers, episodes)
+    results = {name: [_read(folder, name, seed) for seed in numbers] for name in variants(switches)}
+    table = _table(results)
+    write_json(folder / "ablation.json", table)
+    folders = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
+    draw_ablation(folders, {row["variant"]: row["returns"] for row in table}, list(switches), folder / "ablation.png")
+    return folder, table
+
+
+def _train_missing(
+    base: Experiment, folder: Path, jobs: Mapping[str, tuple[str, int]], workers: int | None, episodes: int
+) -> None:
+    """Train and keep what has no result yet; raises if a run failed, or if a signal stopped some of them."""
     missing = {job: each for job, each in jobs.items() if not _result(folder, *each).exists()}
     runs = {job: _experiment(base, folder, *each, episodes) for job, each in missing.items()}
     failed, stopped = dict[str, Answer](), "finished"
@@ -90,12 +103,6 @@ def ablate(base: Experiment, seeds: int, workers: int | None = None, episodes: i
         raise RunFailed(message, answer)
     if not all(_result(folder, *each).exists() for each in jobs.values()):
         raise Interrupted(next((number for number, status in STATUS.items() if status == stopped), signal.SIGINT))
-    results = {name: [_read(folder, name, seed) for seed in numbers] for name in variants(switches)}
-    table = _table(results)
-    write_json(folder / "ablation.json", table)
-    folders = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
-    draw_ablation(folders, {row["variant"]: row["returns"] for row in table}, list(switches), folder / "ablation.png")
-    return folder, table
 
 
 def _claim(folder: Path, base: Experiment, episodes: int) -> None:
@@ -104,10 +111,7 @@ def _claim(folder: Path, base: Experiment, episodes: int) -> None:
     settings: PlainDict = json.loads(json.dumps(plain | {"episodes": episodes}))
     path = folder / SETTINGS
     if path.exists():
-        before: PlainDict = json.loads(path.read_text())
-        other = [name for name in before | settings if before.get(name) != settings.get(name)]
-        if other:
-            changes = "; ".join(f"{each} was {before.get(each)!r} and is now {settings.get(each)!r}" for each in other)
+        if changes := changed_settings(read_json(path), settings):
             raise BadInput(f"{folder} is another ablation: {changes}. Give the same values to go on, or another --name")
     elif any(folder.glob("*/seed_*.json")):
         raise BadInput(f"{folder} has results without a {SETTINGS} that says of what; give another --name")
@@ -139,7 +143,7 @@ def _result(folder: Path, name: str, seed: int) -> Path:
 
 
 def _read(folder: Path, name: str, seed: int) -> PlainDict:
-    result: PlainDict = json.loads(_result(folder, name, seed).read_text())
+    result: PlainDict = read_json(_result(folder, name, seed))
     return result
 
 

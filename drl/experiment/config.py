@@ -272,6 +272,16 @@ def _takes_functions(kind: type, name: str) -> bool:
     return name in ("activation", "init") or name.endswith("_schedule") or hasattr(kind, rate)
 
 
+def changed_settings(before: PlainDict, now: PlainDict) -> str:
+    """How settings differ from others, for a message; empty if they do not.
+
+    >>> changed_settings({"seed": 1, "env": "A"}, {"seed": 2, "env": "A"})
+    'seed was 1 and is now 2'
+    """
+    other = [name for name in sorted(before | now) if before.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in other)
+
+
 def read_yaml(path: str | Path) -> PlainDict:
     """Read a flat YAML mapping."""
     if str(path) == "":

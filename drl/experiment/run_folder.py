@@ -122,6 +122,7 @@ class Run:
 
 
 LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
+_OWN: list[tuple[int, int]] = []  # lock files that this process holds
 UNFINISHED = "unfinished"  # status while a run is in progress, and for ever if its process is killed
 
 
@@ -191,9 +192,6 @@ def unlock_run(file: int) -> None:
     """Give back what `lock_run` gave."""
     _OWN.remove(_identity(os.fstat(file)))
     os.close(file)
-
-
-_OWN: list[tuple[int, int]] = []  # lock files that this process holds
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

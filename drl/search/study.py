@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.state_files import PlainDict
+from drl.experiment.config import changed_settings
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -185,10 +186,7 @@ def claim(study: "Study", belongs: PlainDict) -> None:
     if before is None:
         study.set_user_attr("search", belongs)
         return
-    old, new = _leaves(before), _leaves(belongs)
-    other = [name for name in old | new if old.get(name) != new.get(name)]
-    if other:
-        changes = "; ".join(f"{name} was {old.get(name)!r} and is now {new.get(name)!r}" for name in sorted(other))
+    if changes := changed_settings(_leaves(before), _leaves(belongs)):
         raise BadInput(
             f"the study {study.study_name!r} is of another search: {changes}. Give the same values to continue it, or "
             "another --name to begin a new one"

@@ -79,7 +79,8 @@ class FusedTrainer(TrainerLoop):
         self._left: StateDict | None = None  # its last state, if it was left before the end
 
     def leave(self) -> None:
-        self._left = self.state_dict()
+        if len(self.seed_batch.trainers) > 1:
+            self._left = self.state_dict()
 
     def step(self) -> Log:
         learned: dict[str, float] = {}
