@@ -17,6 +17,7 @@ from drl.core.specs import PlainDict
 from drl.deploy.parity import Parity, Run, check_parity
 from drl.deploy.policy_graph import PolicyGraph, Port
 from drl.deploy.sampled_inputs import golden_inputs
+from drl.engines.numpy.networks import CARRIED
 from drl.experiment.agent_env import env_for
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
@@ -125,12 +126,17 @@ def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str])
 
 
 def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
-    from drl.deploy.jax_policy import jax_export_content, narrow, run_jax_export
+    from drl.deploy.jax_policy import answer_of, jax_export_content, narrow, recurrent_answer, run_jax_export
 
     config = stored.config
-    if isinstance(config, ModelConfig) and config.recurrent != "none":
-        raise BadInput(f"{folder} is recurrent ({config.recurrent}), which the JAX engine does not have; use --to onnx")
-    graph, content = jax_export_content(load_agent(folder, engine="jax"), masked)
+    if isinstance(config, ModelConfig) and config.recurrent != "none":  # the JAX engine has no such agents
+        carried = CARRIED[config.recurrent] * config.recurrent_size
+        graph = PolicyGraph.of(load_agent(folder), masked, carried)
+        content = jax_export_content(graph, recurrent_answer(stored))
+    else:
+        agent = load_agent(folder, engine="jax")
+        graph = PolicyGraph.of(agent, masked)
+        content = jax_export_content(graph, answer_of(agent))
     ports = [[port._replace(dtype=narrow(port.dtype)) for port in side] for side in (graph.inputs, graph.outputs)]
     return Made(graph, content, run_jax_export(content), _shown(*ports))
 

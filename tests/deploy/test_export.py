@@ -24,13 +24,12 @@ from drl.experiment.load_agent import load_agent
 from tests.deploy.tiny_agents import IMAGE, KINDS, PARTS, SEEING, make_agent, save_tiny
 
 QUICK = {("onnx", "ppo_lstm"), ("onnx", "ppo_parts"), ("torch-export", "ppo_seeing"), ("jax-export", "q_rainbow")}
-QUICK |= {("jax-export", "ppo_seeing"), ("onnx", "q_rainbow")}
+QUICK |= {("jax-export", "ppo_seeing"), ("jax-export", "ppo_gru"), ("jax-export", "ppo_lstm"), ("onnx", "q_rainbow")}
 
 
 def cases():
     for to, name in ((to, name) for to in TARGETS for name in KINDS):
-        recurrent = getattr(KINDS[name].config, "recurrent", "none") != "none"
-        if (to == "jax-export" and recurrent) or (to == "c" and KINDS[name].not_c):
+        if to == "c" and KINDS[name].not_c:
             continue  # refused; see below
         slow = to != "c" and (to, name) not in QUICK
         yield pytest.param(to, name, marks=[pytest.mark.slow] if slow else [])
@@ -226,11 +225,6 @@ def test_a_card_cannot_write_code_into_a_c_file(name, tmp_path):
     assert source.count("*/") == source.count("/*") == 1
     (line,) = re.findall(r" \* env: (.*)\n", source)
     assert set(line) <= set("_/ aintbd-")
-
-
-def test_jax_export_refuses_recurrent_agents(tmp_path):
-    with pytest.raises(BadInput, match=r"is recurrent \(gru\), which the JAX engine does not have; use --to onnx"):
-        export_agent(save_tiny("ppo_gru", tmp_path), "jax-export")
 
 
 def test_masks_are_found_in_the_environment(tmp_path):

@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 from drl.core.network_parts import ACTIVATIONS, part_maker
-from drl.core.specs import Array
+from drl.core.specs import AnyArray, Array
 
 tanh, relu = np.tanh, partial(np.maximum, 0.0)
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al., 2017
@@ -58,7 +58,6 @@ def softplus(x: Array) -> Array:
     return answer
 
 
-def sigmoid(x: Array) -> Array:
-    """Computed by tanh, which cannot overflow."""
-    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5
-    return answer
+def sigmoid(x: AnyArray, xp: AnyArray = np) -> AnyArray:
+    """Computed by tanh, which cannot overflow. `xp` is the module of the array."""
+    return 0.5 * xp.tanh(0.5 * x) + 0.5

@@ -70,33 +70,35 @@ class Cell(NamedTuple):
     bias_hh: Array
 
 
-def recurrent_step(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
-    """The output of the cell and its new state, from `features` [N, F] and `rnn_state` [N, S]."""
-    return STEPS[cell.kind](cell, features, rnn_state)
+def recurrent_step(cell: Cell, features: AnyArray, rnn_state: AnyArray, xp: AnyArray = np) -> tuple[AnyArray, AnyArray]:
+    """The output of the cell and its new state, from `features` [N, F] and `rnn_state` [N, S]. `xp` is NumPy, or a
+    module with its names for other arrays."""
+    return STEPS[cell.kind](cell, features, rnn_state, xp)
 
 
-def _gru(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
+def _gru(cell: Cell, features: AnyArray, rnn_state: AnyArray, xp: AnyArray) -> tuple[AnyArray, AnyArray]:
     size = rnn_state.shape[1]
     from_in = features @ cell.weight_ih + cell.bias_ih
     from_hidden = rnn_state @ cell.weight_hh + cell.bias_hh
-    gates = sigmoid(from_in[:, : 2 * size] + from_hidden[:, : 2 * size])
+    gates = sigmoid(from_in[:, : 2 * size] + from_hidden[:, : 2 * size], xp)
     reset, update = gates[:, :size], gates[:, size:]
-    new = np.tanh(from_in[:, 2 * size :] + reset * from_hidden[:, 2 * size :])
+    new = xp.tanh(from_in[:, 2 * size :] + reset * from_hidden[:, 2 * size :])
     after = new + update * (rnn_state - new)
     return after, after
 
 
-def _lstm(cell: Cell, features: Array, rnn_state: Array) -> tuple[Array, Array]:
+def _lstm(cell: Cell, features: AnyArray, rnn_state: AnyArray, xp: AnyArray) -> tuple[AnyArray, AnyArray]:
     size = rnn_state.shape[1] // 2
     out, content = rnn_state[:, :size], rnn_state[:, size:]
     gates = features @ cell.weight_ih + cell.bias_ih + out @ cell.weight_hh + cell.bias_hh
-    write, keep = sigmoid(gates[:, :size]), sigmoid(gates[:, size : 2 * size])
-    content = keep * content + write * np.tanh(gates[:, 2 * size : 3 * size])
-    out = sigmoid(gates[:, 3 * size :]) * np.tanh(content)
-    return out, np.concatenate([out, content], axis=1)
+    write, keep = sigmoid(gates[:, :size], xp), sigmoid(gates[:, size : 2 * size], xp)
+    content = keep * content + write * xp.tanh(gates[:, 2 * size : 3 * size])
+    out = sigmoid(gates[:, 3 * size :], xp) * xp.tanh(content)
+    return out, xp.concatenate([out, content], axis=1)
 
 
-STEPS: dict[str, Callable[[Cell, Array, Array], tuple[Array, Array]]] = {"gru": _gru, "lstm": _lstm}
+CARRIED = {"gru": 1, "lstm": 2}  # vectors of its width in the rnn_state of a cell
+STEPS: dict[str, Callable[..., tuple[AnyArray, AnyArray]]] = {"gru": _gru, "lstm": _lstm}
 
 
 Params = Mapping[str, Array]  # weights are [out, in]

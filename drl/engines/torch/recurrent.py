@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.errors import BadInput
+from drl.engines.numpy.networks import CARRIED
 from drl.engines.torch.packing import Sequences
 from drl.engines.torch.recurrent_scan import gru_scan, lstm_scan
 
@@ -28,7 +29,7 @@ class Recurrent(nn.Module):
                 nn.init.orthogonal_(parameter, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-        self.rnn_state_size = size if kind == "gru" else 2 * size
+        self.rnn_state_size = CARRIED[kind] * size
         self.offset = 0  # where its part begins in the agent's rnn_state; see `arrange`
 
     def forward(self, seen: Sequences) -> Tensor:
