@@ -3,20 +3,30 @@
 from pathlib import Path
 
 from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import COLUMNS, PUBLISHED, Record, all_records, read_records, train_command, zoo_rows
+from drl.experiment.preset_records import (
+    COLUMNS,
+    PUBLISHED,
+    Record,
+    all_records,
+    reproductions,
+    train_command,
+    zoo_rows,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 TEXT = """# The zoo: tuned settings and what they reach
 
-{presets} presets, {measured} of them measured here. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of a pair;
-`drl list presets` prints this table. The settings are in [drl/experiment/presets](../drl/experiment/presets).
+{presets} presets, {reproduced} of them trained again with fresh seeds by [`drl reproduce`](comparing.md). The table is
+made from its records only. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of a pair; `drl list presets`
+prints the table. The settings are in [drl/experiment/presets](../drl/experiment/presets).
 
-- **score** is the mean return of evaluation episodes without exploration, 100 per seed unless the command below says
-  otherwise; ± is the standard deviation over seeds, where it was kept. No choice was based on the seeds of a
-  command with `--first-seed`, or on those of `drl reproduce`.
-- **not run here**: nothing was measured; the settings are published ones or those of a similar environment.
-- **steps** are environment steps. "A of B": measured with a smaller budget than the preset's.
-- **time** is that of one run, or of all seeds in one program ("for all"), on one or two shared cores.
+- **score** is the mean return of 100 evaluation episodes per seed (or as many as the stored result has) without
+  exploration; ± is the standard deviation over seeds. No choice was based on these seeds.
+- **answer** is that of the newest reproduction: PASS, FAIL, or UNDECIDED (too few seeds, or nothing was stored).
+- **not reproduced**: the settings are those of the stored result below; without one they are published ones or those of
+  a similar environment.
+- **steps** are environment steps. "A of B": measured with a smaller budget than the preset's, as the stored result.
+- **time** is that of a run, the median, on one core that other work shared.
 - **published** are scores of other implementations: {sources}. RL Zoo's
   are those of one run, CleanRL's are returns during training. "is optimal": no policy has a higher mean return.
 
@@ -25,9 +35,9 @@ TEXT = """# The zoo: tuned settings and what they reach
 {rows}
 
 ## Commands
-Each repeats a measurement; a preset's row is the one with the most seeds. [`drl reproduce`](comparing.md) checks it
-with fresh seeds. Add `--record` to that or to one of `learning.py` to keep the result, then type `make zoo`. Versions,
-dates, scores by seed and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
+Each repeats a measurement. `drl reproduce` compares with the stored result, the measurement of a preset with the most
+seeds. Add `--record` to that or to one of `learning.py` to keep the result, then type `make zoo`. Versions, dates,
+scores by seed and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
 
 ```text
 {commands}
@@ -36,10 +46,10 @@ dates, scores by seed and evaluation episodes are in [measured.yaml](../drl/expe
 
 
 def page() -> str:
-    rows, records, sources = zoo_rows(), read_records(), read_yaml(PUBLISHED)["sources"]
+    rows, sources = zoo_rows(), read_yaml(PUBLISHED)["sources"]
     return TEXT.format(
         presets=len(rows),
-        measured=len(records),
+        reproduced=len(reproductions()),
         sources=", ".join(f"[{name}]({address})" for name, address in sources.items()),
         columns=" | ".join(COLUMNS),
         rules="---|" * (len(COLUMNS) + 1),

@@ -1,14 +1,15 @@
 """What the presets reach: `records/measured.yaml` has what was measured here, `records/published.yaml` what others
-published and what is possible at most. `zoo_rows` puts both into the table of `drl list presets` and docs/zoo.md.
+published and what is possible at most.
 
 A measurement is a `Record`, whoever made it: `drl reproduce` or a script of benchmarks/. A preset may have several; the
-one with the most seeds is its stored result.
+one with the most seeds is its stored result, which reproductions are compared with. The table of `drl list presets` and
+docs/zoo.md, `zoo_rows`, has reproductions only: all their seeds, PASS or not.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ HEADER = (
 )
 REPRODUCE = "drl reproduce"  # the provenance of its records
 PASS, FAIL, UNDECIDED = "PASS", "FAIL", "UNDECIDED"
-COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "published")
+COLUMNS = ("algorithm", "environment", "score", "worst seed", "seeds", "steps", "time", "answer", "published")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,28 @@ def _replaces(new: Record, old: Record) -> bool:
     return old.verdict == UNDECIDED and old.all_seeds <= new.all_seeds
 
 
+def reproductions(path: Path | None = None) -> dict[tuple[str, str], Record]:
+    """What `drl reproduce` measured, by (algorithm, env): the newest record, with the seeds of all earlier ones that
+    were measured in the same way."""
+    together: dict[tuple[str, str], Record] = {}
+    for record in all_records(path):
+        if record.provenance != REPRODUCE:
+            continue
+        earlier = together.get(record.preset)
+        if earlier is not None and _measured_alike(record, earlier):
+            record = replace(record, **score_summary((earlier.scores or {}) | (record.scores or {})))
+        together[record.preset] = record
+    return together
+
+
+def _measured_alike(one: Record, other: Record) -> bool:
+    names = ("engine", "settings", "changes", "episodes")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
 def zoo_rows() -> list[tuple[str, ...]]:
     """For every preset a row of the table, a text for each of the COLUMNS."""
-    records, published = read_records(), read_yaml(PUBLISHED)
+    records, published = reproductions(), read_yaml(PUBLISHED)
     return [_row(algorithm, env, records.get((algorithm, env)), published) for algorithm, env in list_presets()]
 
 
@@ -166,10 +186,12 @@ def _row(algorithm: str, env: str, record: Record | None, published: dict[str, A
     others = [_published(entry) for entry in scores]
     others += [f"{_number(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
     if record is None:
-        return algorithm, env, "not run here", "", "", f"{budget:,}", "", "; ".join(others)
+        return algorithm, env, "not reproduced", "", "", f"{budget:,}", "", "", "; ".join(others)
     score = _number(record.mean) + ("" if record.std is None else f" ± {_number(record.std)}")
     steps = f"{record.steps:,}" + (f" of {budget:,}" if record.steps < budget else "")
-    return algorithm, env, score, _number(record.worst), str(record.seeds), steps, _time(record), "; ".join(others)
+    time = "" if record.minutes is None else f"{record.minutes:.2g} min"
+    numbers = (score, _number(record.worst), str(record.seeds), steps, time)
+    return algorithm, env, *numbers, str(record.verdict), "; ".join(others)
 
 
 def _published(entry: dict[str, Any]) -> str:
@@ -178,13 +200,6 @@ def _published(entry: dict[str, Any]) -> str:
     words += [entry["other_env"]] if "other_env" in entry else []
     words += [f"{entry['steps']:,} steps"] if "steps" in entry else []
     return f"{_number(entry['score'])} ({', '.join(words)})"
-
-
-def _time(record: Record) -> str:
-    together = " for all" if "--at-once" in record.command else ""
-    if record.cpu_minutes is not None:
-        return f"{record.cpu_minutes:.2g} CPU min{together}"
-    return "" if record.minutes is None else f"{record.minutes:.2g} min{together}"
 
 
 def _number(value: float) -> str:

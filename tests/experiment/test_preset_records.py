@@ -83,28 +83,31 @@ def record(**changes):
     return Record(**settings | numbers | changes)
 
 
-def test_rows_say_what_was_run(monkeypatch):
-    one = record(std=0.25)
-    monkeypatch.setattr(preset_records, "read_records", lambda: {one.preset: one})
+def reproduction(scores, **changes):
+    return record(provenance=REPRODUCE, **{"verdict": PASS, "minutes": 2.04} | score_summary(scores) | changes)
+
+
+def test_rows_are_of_reproductions_only(monkeypatch):
+    reproduced = reproduction({7: 1.25, 8: 1.75})
+    monkeypatch.setattr(preset_records, "all_records", lambda path=None: [record(env="FrozenLake-v1"), reproduced])
     rows = {row[:2]: row[2:] for row in zoo_rows()}
     shown = rows["ppo", "gymnax:Breakout-MinAtar"]
-    assert shown == ("1.5 ± 0.25", "1", "3", "1,000 of 10,000,000", "", "28 (gymnax)")
-    assert rows["ppo", "FrozenLake-v1"] == ("not run here", "", "", "200,000", "", "0.7442 is optimal")
-    assert rows["dqn", "LunarLander-v3"][5] == "154.4 (RL Zoo, LunarLander-v2, 100,000 steps)"
+    assert shown == ("1.5 ± 0.25", "1.25", "2", "1,000 of 10,000,000", "2 min", PASS, "28 (gymnax)")
+    assert rows["ppo", "FrozenLake-v1"] == ("not reproduced", "", "", "200,000", "", "", "0.7442 is optimal")
+    assert rows["dqn", "LunarLander-v3"][6] == "154.4 (RL Zoo, LunarLander-v2, 100,000 steps)"
 
 
-@pytest.mark.parametrize(
-    ("changes", "time"),
-    [
-        ({"minutes": 2.04}, "2 min"),
-        ({"minutes": 12.3, "command": "python x.py --at-once"}, "12 min for all"),
-        ({"minutes": 1.0, "cpu_minutes": 0.25}, "0.25 CPU min"),
-    ],
-)
-def test_times_say_of_what_they_are(monkeypatch, changes, time):
-    one = record(**changes)
-    monkeypatch.setattr(preset_records, "read_records", lambda: {one.preset: one})
-    assert next(row[6] for row in zoo_rows() if row[:2] == one.preset) == time
+def test_all_seeds_of_reproductions_count_whatever_the_answer(monkeypatch):
+    failed, passed = reproduction({7: 1.0}, verdict=FAIL), reproduction({8: 2.0, 9: 3.0})
+    other_engine = reproduction({10: 9.0}, env="FrozenLake-v1", engine="torch")
+    alone = reproduction({11: 4.0}, env="FrozenLake-v1")
+    monkeypatch.setattr(
+        preset_records, "all_records", lambda path=None: [record(), failed, passed, other_engine, alone]
+    )
+    kept = preset_records.reproductions()
+    assert kept[passed.preset].scores == {7: 1.0, 8: 2.0, 9: 3.0}
+    assert (kept[passed.preset].mean, kept[passed.preset].worst, kept[passed.preset].verdict) == (2.0, 1.0, PASS)
+    assert kept[alone.preset] == alone
 
 
 def test_several_records_of_a_preset(tmp_path):
@@ -112,9 +115,9 @@ def test_several_records_of_a_preset(tmp_path):
     result is the one with the most seeds."""
     path = tmp_path / "records.yaml"
     first, again = record(seeds=3), record(seeds=2, date="2026-11-17")
-    undecided = record(provenance=REPRODUCE, verdict=UNDECIDED, **score_summary({7: 1.0}))
-    passed = record(provenance=REPRODUCE, verdict=PASS, **score_summary({7: 1.0, 8: 2.0, 9: 2.5}))
-    other = record(provenance=REPRODUCE, verdict=PASS, **score_summary({10: 1.0}))
+    undecided = reproduction({7: 1.0}, verdict=UNDECIDED)
+    passed = reproduction({7: 1.0, 8: 2.0, 9: 2.5})
+    other = reproduction({10: 1.0})
     for each, expected in [
         (first, [first]),
         (undecided, [first, undecided]),
@@ -126,7 +129,7 @@ def test_several_records_of_a_preset(tmp_path):
         assert all_records(path) == expected
     assert read_records(path) == {first.preset: passed}
     assert passed.all_seeds == {7, 8, 9}
-    of_now = record(provenance=REPRODUCE, verdict=PASS, settings="sha256:1", **score_summary({11: 1.0}))
+    of_now = reproduction({11: 1.0}, settings="sha256:1")
     preset_records.keep_record(of_now, path)
     assert all_records(path) == [of_now]
 
