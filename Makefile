@@ -47,8 +47,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
 	$(ONE_THREAD) $(BIN)/python benchmarks/speed_ppo.py
 
-zoo: $(VENV)/.dev  ## docs/zoo.md from the records of the presets
+zoo: $(VENV)/.dev  ## docs/zoo.md and docs/by_environment.md from the records of the presets
 	$(BIN)/python benchmarks/zoo.py
+	$(BIN)/python benchmarks/by_environment.py
 
 docs: $(VENV)/.dev  ## the documentation site into site/; fails at any warning (--quiet would not)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -184,13 +184,13 @@ def _row(algorithm: str, env: str, record: Record | None, published: dict[str, A
     budget = (load_preset(algorithm, env) or {}).get("total_timesteps", 0)
     scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
     others = [_published(entry) for entry in scores]
-    others += [f"{_number(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
+    others += [f"{shown_score(entry['score'])} is optimal" for entry in published["optima"] if entry["env"] == env]
     if record is None:
         return algorithm, env, "not reproduced", "", "", f"{budget:,}", "", "", "; ".join(others)
-    score = _number(record.mean) + ("" if record.std is None else f" ± {_number(record.std)}")
+    score = shown_score(record.mean) + ("" if record.std is None else f" ± {shown_score(record.std)}")
     steps = f"{record.steps:,}" + (f" of {budget:,}" if record.steps < budget else "")
     time = "" if record.minutes is None else f"{record.minutes:.2g} min"
-    numbers = (score, _number(record.worst), str(record.seeds), steps, time)
+    numbers = (score, shown_score(record.worst), str(record.seeds), steps, time)
     return algorithm, env, *numbers, str(record.verdict), "; ".join(others)
 
 
@@ -199,13 +199,13 @@ def _published(entry: dict[str, Any]) -> str:
     words = [entry["source"]]
     words += [entry["other_env"]] if "other_env" in entry else []
     words += [f"{entry['steps']:,} steps"] if "steps" in entry else []
-    return f"{_number(entry['score'])} ({', '.join(words)})"
+    return f"{shown_score(entry['score'])} ({', '.join(words)})"
 
 
-def _number(value: float) -> str:
+def shown_score(value: float) -> str:
     """At most four digits that count.
 
-    >>> [_number(value) for value in (12089.939, -83.353, 500.0, 0.0454)]
+    >>> [shown_score(value) for value in (12089.939, -83.353, 500.0, 0.0454)]
     ['12,090', '-83.35', '500', '0.0454']
     """
     return f"{float(f'{value:.4g}'):,.10g}"

@@ -68,12 +68,13 @@ def test_published_scores_belong_to_a_preset_and_name_their_source():
     assert set(OPTIMA) <= {env for _, env in list_presets()}
 
 
-def test_the_page_shows_the_records():
+@pytest.mark.parametrize("name", ["zoo", "by_environment"])
+def test_the_pages_show_the_records(name):
     """If this fails: `make zoo`."""
-    script = importlib.util.spec_from_file_location("zoo", ROOT / "benchmarks" / "zoo.py")
-    zoo = importlib.util.module_from_spec(script)
-    script.loader.exec_module(zoo)
-    assert (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8") == zoo.page()
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") == script.page()
 
 
 def record(**changes):
