@@ -28,6 +28,7 @@ SMALL = {
     "evaluate": {"--episodes": ("1",)},
     "replay": {},
     "plot": {},
+    "compare": {},
     "resume": {},
     "fork": {},
     "list": {},
