@@ -53,7 +53,7 @@ class Comparison:
             "envs": self.envs,
             "score": self.score_is,
             "normalization": self.normalization.words,
-            "intervals": f"95 %, percentile, stratified bootstrap of {DRAWS:,} draws",
+            "intervals": f"95 %, percentile, stratified bootstrap of {DRAWS:,} draws ({PROFILE_DRAWS:,} for profiles)",
             "runs": {
                 label: {
                     env: [{"seed": seed, "score": float(score)} for seed, score in zip(seeds, scores, strict=True)]

@@ -36,12 +36,18 @@ def comparison_lines(result: Comparison) -> list[str]:
 
 def _how(pair: Versus) -> str:
     """What the answer rests on."""
-    how = "paired by seed" if pair.paired else "not paired: the seeds differ"
-    if pair.paired and not pair.paired_test:
+    how = "paired by seed" if pair.pairs else "not paired: the seeds differ"
+    if pair.pairs and not pair.paired_test:
         how = "intervals paired by seed; too few pairs for a paired test, so the test is the unpaired one"
+    if 0 < pair.pairs < max(pair.runs):
+        how += f", on the {pair.pairs} seeds that both have"
     counts = f"{pair.runs[0]} and {pair.runs[1]}" if pair.runs[0] != pair.runs[1] else f"{pair.runs[0]}"
+    said = f"{counts} seed{'' if pair.runs == (1, 1) else 's'}, {how}; "
+    said += f"difference of the IQM {_shown(pair.iqm_difference)}"
+    if pair.winner:
+        return said
     needed = "more than anyone trains" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
-    return f"{counts} seeds, {how}; difference of the IQM {_shown(pair.iqm_difference)}; a power of 80 % takes {needed}"
+    return f"{said}; a power of 80 % takes {needed}"
 
 
 def _shown(estimate: Estimate) -> str:

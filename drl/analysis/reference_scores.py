@@ -41,8 +41,11 @@ def choose_normalization(choice: str, scores: Mapping[str, Sequence[float]]) -> 
     if choice == "none":
         if len(envs) > 1:
             raise BadInput(f"--normalize none is for one environment, and there are {len(envs)}: {', '.join(envs)}")
-        target = references[envs[0]]["target"] if envs[0] in references else None
-        return Normalization("none, these are returns", {}, {}, target)
+        words, known = "none, these are returns", references.get(envs[0])
+        if known is None:
+            return Normalization(words, {}, {}, None)
+        words += f"; the optimality gap is to {known['target']:g} ({known['target_is']})"
+        return Normalization(words, {}, {}, known["target"])
     if choice == "reference":
         if missing := [env for env in envs if env not in references]:
             raise BadInput(

@@ -1,7 +1,6 @@
 """Reads folders of runs into scores by algorithm, environment and seed. What is left out is named, with the reason."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from drl.tracking.files import read_metrics
 from drl.tracking.run_groups import distinct_names, learning_settings
 
 SCORES = ("auto", "evaluation", "training")
+LARGEST = 1e100  # score that is believed; sums and squares of larger ones could overflow
 BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")
 
 
@@ -99,8 +99,7 @@ def _budget(settings: PlainDict) -> PlainValue:
 def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
     evaluation = record.get("final_evaluation")
     evaluation = evaluation if isinstance(evaluation, dict) else {}
-    score, episodes = evaluation.get("mean_return"), evaluation.get("episodes")
-    score = float(score) if isinstance(score, int | float) and math.isfinite(score) else None
+    episodes = evaluation.get("episodes")
     lists = [settings.get(name) for name in ("env_kwargs", "wrappers")]
     extras = [each for items in lists if isinstance(items, list) for each in items]
     env = str(settings.get("env")) + (f" ({', '.join(map(str, extras))})" if extras else "")
@@ -112,7 +111,7 @@ def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
         folder=run,
         env=env,
         seed=int(record.get("seed", 0)),
-        score=score,
+        score=_number(evaluation.get("mean_return")),
         episodes=episodes if isinstance(episodes, int) else None,
         budget=f"{budget:,} {words}",
         early=f"it ended after {used:,} of {budget:,} {words}" if ended else None,
@@ -178,8 +177,17 @@ def _with_scores(runs: Labeled, kind: str, left_out: list[str]) -> Labeled:
 
 def _training_score(folder: Path) -> float | None:
     rows = read_metrics(folder / "metrics.jsonl")
-    value = rows[-1].get("recent/mean_ep_return") if rows else None
-    return float(value) if isinstance(value, int | float) else None
+    return _number(rows[-1].get("recent/mean_ep_return")) if rows else None
+
+
+def _number(value: PlainValue) -> float | None:
+    """A score, if it is one: a run may come from anyone.
+
+    >>> [_number(value) for value in (1, -2.5, True, None, math.nan, math.inf, 10**400, "3")]
+    [1.0, -2.5, None, None, None, None, None, None]
+    """
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and abs(value) < LARGEST else None
 
 
 def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[int, float]]]:

@@ -13,6 +13,8 @@ from drl.analysis.aggregates import iqm, mean, probability_of_improvement
 from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate
 from drl.core.specs import Array
 
+SHARED = 0.75  # of the runs: where fewer seeds are shared, pairs would leave out too many
+
 
 class Contestant(NamedTuple):
     """The scores of one algorithm."""
@@ -27,12 +29,12 @@ class Versus:
 
     first: str
     second: str
-    runs: tuple[int, int]  # per environment
+    runs: tuple[int, int]  # per environment, of each
     probability: Estimate  # that a run of the first scores higher than one of the second
     iqm_difference: Estimate
     mean_difference: float
     p_value: float  # of the label test, adjusted for the number of pairs that are compared (Holm)
-    paired: bool  # whether the seeds are shared, and runs are drawn in pairs
+    pairs: int  # runs of shared seeds per environment, drawn in pairs; 0: the seeds differ, all runs are drawn
     paired_test: bool  # whether labels were shuffled within pairs
     seeds_needed: int | None  # for each; None: no number up to MOST_SEEDS
 
@@ -84,31 +86,47 @@ def all_against_all(contestants: Mapping[str, Contestant], draws: int = DRAWS, s
 
 def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, draws: int, seed: int) -> Versus:
     rng = np.random.default_rng(seed)
-    first, second = (each.scores for each in two)
+    pairs, (first, second) = _of_shared_seeds(*two)
     runs, envs = (len(first), len(second)), first.shape[1]
-    paired = two[0].seeds == two[1].seeds
     drawn = draw_runs(rng, runs[0], envs, draws)
-    samples = (first, drawn), (second, drawn if paired else draw_runs(rng, runs[1], envs, draws))
+    samples = (first, drawn), (second, drawn if pairs else draw_runs(rng, runs[1], envs, draws))
     probability = estimate(probability_of_improvement, *samples, size=max(runs))
     # By the counts alone, so that no choice depends on the scores: pairs that are too few to reach the level are
     # tested as if they were none, which is the more careful the more alike the runs of a seed are.
-    in_pairs = paired and tests.smallest_p(runs, envs, paired=True) <= level
+    in_pairs = pairs > 0 and tests.smallest_p(runs, envs, paired=True) <= level
     test = tests.label_test(first, second, in_pairs, rng)
     found = Versus(
         first=names[0],
         second=names[1],
-        runs=runs,
+        runs=(len(two[0].scores), len(two[1].scores)),
         probability=probability,
         iqm_difference=estimate(lambda a, b: iqm(a) - iqm(b), *samples),
         mean_difference=float(mean(first) - mean(second)),
         p_value=test.p_value,
-        paired=paired,
+        pairs=pairs,
         paired_test=in_pairs,
         seeds_needed=None,
     )
     decided = test.p_value <= level and found.winner is not None
     least = max(tests.fewest_seeds(envs, in_pairs, level), 0 if decided else min(runs) + 1)
     return replace(found, seeds_needed=tests.seeds_needed(probability.value, test.spread, runs, least, level))
+
+
+def _of_shared_seeds(first: Contestant, second: Contestant) -> tuple[int, tuple[Array, Array]]:
+    """How many seeds both have in every environment, and the scores of these, in one order. If they are less than
+    `SHARED` of all runs: 0, and all scores."""
+    shared = [sorted(set(one) & set(other)) for one, other in zip(first.seeds, second.seeds, strict=True)]
+    pairs = min(map(len, shared))
+    if pairs < SHARED * max(len(first.scores), len(second.scores)):
+        return 0, (first.scores, second.scores)
+    chosen = [seeds[:pairs] for seeds in shared]
+    return pairs, (_scores_of(first, chosen), _scores_of(second, chosen))
+
+
+def _scores_of(contestant: Contestant, chosen: Sequence[Sequence[int]]) -> Array:
+    """The scores of these seeds of each environment.  # [seeds, envs]"""
+    columns = zip(contestant.scores.T, contestant.seeds, chosen, strict=True)
+    return np.stack([scores[[own.index(seed) for seed in seeds]] for scores, own, seeds in columns], axis=1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from drl.cli.flags import parse_flags
+from drl.cli.flags import check_out, parse_flags
 from drl.core.errors import BadInput
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     from drl.analysis.run_scores import read_scores
     from drl.core.state_files import write_json
 
-    folders = list(dict.fromkeys(Path(given) for given in flags.folders))
+    folders = list({Path(given).resolve(): Path(given) for given in flags.folders}.values())
     if not folders:
         raise BadInput("give a folder of runs for each algorithm: drl compare results/A results/B")
     outs = _checked([Path(out) for out in flags.out], flags.overwrite)
@@ -42,10 +42,13 @@ def main(arguments: list[str]) -> int:
     result = compare(table, flags.normalize)
     print("\n".join(comparison_lines(result)))
     for out in outs:
-        if out.suffix == ".json":
-            write_json(out, result.to_json())
-        else:
-            draw_comparison(result, out)
+        try:
+            if out.suffix == ".json":
+                write_json(out, result.to_json())
+            else:
+                draw_comparison(result, out)
+        except OSError as error:
+            raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from None
         print(out)
     return 0
 
@@ -56,6 +59,5 @@ def _checked(outs: list[Path], overwrite: bool) -> list[Path]:
     for out in outs:
         if out.suffix != ".json":
             picture_format(out)
-        if out.exists() and not overwrite:
-            raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
+        check_out(out, overwrite)
     return outs

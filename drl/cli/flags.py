@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import io
+import os
 import re
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import tyro
@@ -68,3 +70,13 @@ def _readable(boxed: str) -> str:
     lines = [line.strip("│╭╮╰╯─|+ \n") for line in unruled.splitlines()]
     wanted = [line for line in lines if line not in TITLES and "helptext" not in line and not line.endswith(" --help")]
     return re.sub(r"^Error parsing \w+: ", "", " ".join(wanted)).rstrip(".;")
+
+
+def check_out(path: Path, overwrite: bool) -> None:
+    """Raise unless a file that the user names with --out can be written and replaces nothing."""
+    if os.path.lexists(path) and not overwrite:
+        raise BadInput(f"{path} exists; choose another --out, or add --overwrite")
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; choose another --out")
+    if os.path.lexists(path.parent) and not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is not a folder; choose another --out")

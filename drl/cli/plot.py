@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from drl.cli.flags import parse_flags
+from drl.cli.flags import check_out, parse_flags
 from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
 from drl.experiment.run_folder import find_run, runs_in
 
@@ -40,8 +40,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
     out = Path(flags.out or folders[0].parent / "comparison.png")
     picture_format(out)
-    if out.exists() and flags.out and not flags.overwrite:
-        raise BadInput(f"{out} exists; choose another --out, or add --overwrite")
+    check_out(out, overwrite=flags.overwrite or not flags.out)
     changes = {"metrics": flags.metric, "statistic": flags.statistic, "smooth": flags.smooth}
     options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
     try:

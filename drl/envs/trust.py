@@ -1,17 +1,23 @@
-"""Which modules may be imported because a file names them: importing runs their code."""
+"""What may be imported and called because a file names it: environments and wrappers of well-known packages only."""
 
 import shlex
+
+import gymnasium as gym
 
 from drl.core.errors import BadInput
 from drl.core.named_objects import is_given
 from drl.core.size_limits import shown
 from drl.envs.known_packages import is_installed
 from drl.envs.parallel_games import PREFIX, game_module
+from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import split_wrapper
+
+COMPATIBILITY = ("GymV21Environment", "GymV26Environment")  # make what their arguments name
+WRITING = ("RecordVideo",)  # wrappers that write where their arguments say
 
 
 def check_trusted(env: str, wrappers: object, source: str, command: str | None = None) -> None:
-    """Raise if a file names an environment or a wrapper whose module may only be imported when the user types it.
+    """Raise if a file names an environment or a wrapper that may only be made when the user types it.
 
     `source` is the file; `command` is what to type in front of `--env` or `--wrapper`. None: only `--trust` helps.
     """
@@ -21,8 +27,30 @@ def check_trusted(env: str, wrappers: object, source: str, command: str | None =
     wanted += [("wrapper", "--wrapper", text, split_wrapper(text)[0]) for text in wrappers]
     for kind, flag, text, name in wanted:
         module = game_module(name) if name.startswith(PREFIX) else name.rpartition(":")[0]
-        if not module or is_installed(module) or is_given(name):
+        if is_given(name):
+            continue
+        known = not module or is_installed(module)
+        if known and _is_harmless(kind, name, module):
             continue
         typed = f"name it yourself: {command} {flag} {shlex.quote(text)} (or add --trust)" if command else "add --trust"
-        what = f"the {kind} {text!r}, and importing the module {module!r} runs its code"
-        raise BadInput(f"{source} names {what}; if you trust it, {typed}")
+        why = f"importing the module {module!r} runs its code" if not known else "what it does depends on its arguments"
+        raise BadInput(f"{source} names the {kind} {text!r}, and {why}; if you trust it, {typed}")
+
+
+def _is_harmless(kind: str, name: str, module: str) -> bool:
+    """Whether a name without a module, or of a known package, stands for an environment or wrapper and nothing else. A
+    function could do anything with the arguments in the file: `drl.cli.entry:main` and `gymnasium:make` are two."""
+    label = name.rpartition(":")[2]
+    if label.startswith(COMPATIBILITY) or label in WRITING:
+        return False
+    if not module or name.startswith(PREFIX):  # of a game only `parallel_env` is called
+        return True
+    found = find_object(name)
+    if kind == "environment" and (found is None or label in gym.registry):
+        return True  # looked up in a registry
+    if not isinstance(found, type):
+        return False
+    if kind == "wrapper":
+        return issubclass(found, gym.Wrapper)
+    own_game = not module.startswith("drl.") or found.__module__.startswith("drl.games.")  # others of drl make others
+    return issubclass(found, gym.Env) and not issubclass(found, gym.Wrapper) and own_game

@@ -19,7 +19,7 @@ from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
-from drl.experiment.config import Experiment
+from drl.experiment.config import AS_SET, Experiment
 from drl.experiment.many_learners import check_learners, learner_recipe, share_updates
 from drl.experiment.memory_needs import check_run_fits
 from drl.experiment.open_envs import EnvOptions, open_vec_env
@@ -190,7 +190,7 @@ def compile_choice(experiment: Experiment, envs: VecEnv | AnyCollector, model: "
 
     run, record = experiment.run, find_algorithm(experiment.algorithm)
     if run.compile != "auto":
-        return Choice(run.compile, "as the settings say")
+        return Choice(run.compile, AS_SET)
     if not str(record.engines["torch"]).startswith("drl."):
         return Choice("off", f"not measured for an algorithm of your own ({record.name})")
     # Steps that only reset an environment, or of agents who are out of a game, are no rows of a rollout.

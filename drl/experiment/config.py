@@ -23,6 +23,7 @@ from drl.experiment.scaling_config import ScalingConfig
 
 MOST_PROCESSES = 1024  # environments that have a process each
 AUTO = ("auto",)  # the usual wrappers of an environment
+AS_SET = "as the settings say"  # why an update is compiled or not, if they do
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from drl.core.algorithms import find_algorithm
 from drl.core.errors import BadInput
-from drl.core.specs import PlainDict
-from drl.experiment.config import Experiment
+from drl.core.specs import PlainDict, PlainValue
+from drl.experiment.config import AS_SET, Experiment
 from drl.experiment.presets import load_preset
 
 
@@ -18,8 +18,9 @@ class Base(NamedTuple):
     settings: PlainDict
 
 
-def base_of(settings: PlainDict, command: Sequence[str]) -> Base | None:
-    """None if the algorithm or the preset is not one of ours. `command` is what was typed: it may name a preset."""
+def base_of(settings: PlainDict, command: Sequence[str], compiled: PlainValue = None) -> Base | None:
+    """None if the algorithm or the preset is not one of ours. `command` is what was typed: it may name a preset.
+    `compiled` is what the run noted of its compilation."""
     algorithm, env = settings.get("algorithm"), settings.get("env")
     if not isinstance(algorithm, str) or not isinstance(env, str):
         return None
@@ -30,6 +31,8 @@ def base_of(settings: PlainDict, command: Sequence[str]) -> Base | None:
         made = Experiment.from_flat((preset or {}) | {"algorithm": algorithm, "env": env}, "preset").to_flat()
     except BadInput:
         return None
+    if isinstance(compiled, dict) and compiled.get("reason") != AS_SET:
+        made["compile"] = settings.get("compile")  # what auto became, which nobody changed
     words = f"preset {named} of {algorithm} for {env}" if named else f"preset of {algorithm} for {env}"
     return Base(words if preset is not None else f"defaults of {algorithm}", made)
 

@@ -51,13 +51,15 @@ class BoardContent:
             entries = [self._entry(name, folder) for name, folder in self.runs().items()]
         return {"runs": sorted(entries, key=lambda entry: str(entry["changed"]), reverse=True)}
 
-    def page_data(self, runs: dict[str, Path]) -> PlainDict:
-        """What the page about these runs draws."""
+    def page_data(self, runs: dict[str, Path | None]) -> PlainDict:
+        """What the page about these runs draws; None stands for one that is no longer there."""
         points = points_for(len(runs))
         with self._lock:
             return {"runs": [self._page(name, folder, points) for name, folder in runs.items()]}
 
-    def _page(self, name: str, folder: Path, points: int) -> PlainDict:
+    def _page(self, name: str, folder: Path | None, points: int) -> PlainDict:
+        if folder is None:
+            return {"name": short_text(name), "problem": "it was deleted or moved"}
         video = find_video(folder)
         stamp = _stamp(folder, "metrics.jsonl", "run.json", "config.yaml")
         known = self._pages.get(name)

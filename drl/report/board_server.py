@@ -91,17 +91,18 @@ class BoardHandler(BaseHTTPRequestHandler):
             return _json(self.board.listing())
         if parts.path not in ("/report", "/data.json", "/video.mp4"):
             return Answer(b"there is no such page", status=HTTPStatus.NOT_FOUND)
-        runs = {name: folder for name, folder in self.board.runs().items() if name in names}
-        if not 0 < len(names) == len(runs) <= MOST_RUNS:
+        found = self.board.runs()
+        folders = {name: found.get(name) for name in names}  # None: deleted since the page was opened
+        if not 0 < len(names) <= MOST_RUNS or not any(folders.values()):
             text = f"expected run=NAME, at most {MOST_RUNS} times, with names of the list at /"
             return Answer(text.encode(), status=HTTPStatus.NOT_FOUND)
         if parts.path == "/data.json":
-            return _json(self.board.page_data({name: runs[name] for name in names}))
+            return _json(self.board.page_data(folders))
         if parts.path == "/video.mp4":
-            folder = runs[names[0]]
-            video = find_video(folder)
+            folder = folders[names[0]]
+            video = None if folder is None else find_video(folder)
             missing = Answer(b"the run has no video", status=HTTPStatus.NOT_FOUND)
-            return missing if video is None else Answer(read_video(folder, video), VIDEO)
+            return missing if folder is None or video is None else Answer(read_video(folder, video), VIDEO)
         title = names[0] if len(names) == 1 else f"{len(names)} runs"
         return _page("report", title, "/data.json?" + urlencode([("run", name) for name in names]))
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, DrlError
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.report.page_html import is_our_page, render_page
@@ -84,10 +84,12 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         if video is None:
             continue
         room -= video.lstat().st_size
-        if room < 0:
-            run["notes"] = [*run["notes"], f"its video is not in this page, which would become too large: {video}"]
-        else:
+        try:
+            if room < 0:
+                raise BadInput("it would become too large")
             run["video"] = "data:video/mp4;base64," + base64.b64encode(read_video(folder, video)).decode()
+        except DrlError as error:
+            run["notes"] = [*run["notes"], f"its video {video} is not in this page: {error}"]
 
 
 def _common_folder(runs: Sequence[Path]) -> Path:

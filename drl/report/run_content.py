@@ -35,7 +35,7 @@ def _content(folder: Path, points: int) -> PlainDict:
     rows = read_metrics(metrics) if os.path.lexists(metrics) else []
     typed = record.get("command")
     command = [str(word) for word in typed] if isinstance(typed, list) else []
-    base = base_of(settings, command)
+    base = base_of(settings, command, record.get("compile"))
     versions = record.get("versions")
     return {
         "training": in_training(folder, record),

@@ -68,11 +68,22 @@ def test_the_answer_is_the_same_again(results):
 def test_other_seeds_are_not_paired(results):
     make_runs(results, "C", [10, 20, 30, 40, 50, 60], first_seed=3)
     pairs = compare(read_scores(folders(results, "A", "B", "C"))).pairs
-    assert [(pair.first, pair.second, pair.paired) for pair in pairs] == [
+    assert [(pair.first, pair.second, bool(pair.pairs)) for pair in pairs] == [
         ("A", "B", True),
         ("A", "C", False),
         ("B", "C", False),
     ]
+
+
+def test_a_missing_seed_leaves_the_others_paired(results, capsys):
+    scores = np.random.default_rng(0).normal(size=11) * 100
+    make_runs(results, "D", scores)
+    make_runs(results, "E", scores[1:] + 1, first_seed=1)
+    assert main(["compare", str(results / "D"), str(results / "E")]) == 0
+    said = capsys.readouterr().out
+    assert "E is better than D" in said
+    assert "11 and 10 seeds, paired by seed, on the 10 seeds that both have" in said
+    assert "power" not in said  # it is decided
 
 
 @pytest.mark.parametrize(

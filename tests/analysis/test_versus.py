@@ -105,7 +105,7 @@ def test_shared_seeds_find_a_small_difference():
 def test_too_few_pairs_are_tested_as_unpaired():
     low, high = np.arange(5.0), np.arange(5.0) + 10
     found = versus(low, high, shared=True)
-    assert (found.paired, found.paired_test, found.winner) == (True, False, "B")
+    assert (found.pairs, found.paired_test, found.winner) == (5, False, "B")
     assert versus(np.arange(6.0), np.arange(6.0) + 10, shared=True).paired_test
 
 
@@ -132,7 +132,7 @@ def test_a_winner_has_not_the_lower_mean():
 
 def test_a_sentence_names_the_winner_first():
     numbers = {"runs": (9, 9), "iqm_difference": Estimate(-1, -2, -0.5), "mean_difference": -1.0, "p_value": 0.01}
-    kept = {"paired": True, "paired_test": True, "seeds_needed": 6}
+    kept = {"pairs": 9, "paired_test": True, "seeds_needed": 6}
     pair = Versus(first="A", second="B", probability=Estimate(0.1, 0.05, 0.2), **numbers, **kept)
     assert pair.sentence() == "B is better than A (probability 0.90, 95 % interval 0.80 to 0.95, p = 0.01)"
 

@@ -84,7 +84,6 @@ def test_head_has_no_content(board):
         "/data.json?run=first%2F..%2Ffirst/run-1",
         "/data.json?run=first/run-1/../run-1",
         "/data.json?run=first",
-        "/data.json?run=first/run-1&run=other",
         "/data.json",
         "/video.mp4?run=first/run-1",  # it has none
         "/report?" + "&".join(f"run={number}" for number in range(500)),
@@ -95,6 +94,14 @@ def test_there_is_no_way_to_other_files(board, run, path):
     answer, body = ask(board, path)
     assert answer.status == 404
     assert b"mine" not in body
+
+
+def test_a_deleted_run_does_not_take_the_others_along(board, run):
+    answer, body = ask(board, "/data.json?run=first/run-1&run=other")
+    assert answer.status == 200
+    first, other = json.loads(body)["runs"]
+    assert "problem" not in first
+    assert other == {"name": "other", "problem": "it was deleted or moved"}
 
 
 def test_links_are_not_followed(board, run):

@@ -138,6 +138,12 @@ def test_zooming_with_the_mouse_and_the_keyboard(run, page_of):
     assert 2900 < last < 3100
     page.get_by_role("button", name="Reset zoom").click()
     assert steps() == whole
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 50)
+    page.get_by_role("button", name="Zoom in").click()  # around the place that was pointed at
+    assert 1900 < steps()[0] < 2200
+    assert steps()[1] == whole[1]
+    page.get_by_role("button", name="Zoom out").click()
+    assert steps() == whole
     chart.locator(".plot").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#said").text_content().startswith("step 3,")
@@ -145,6 +151,18 @@ def test_zooming_with_the_mouse_and_the_keyboard(run, page_of):
     assert steps()[0] > 1900
     page.keyboard.press("0")
     assert steps() == whole
+
+
+@pytest.mark.parametrize(("least", "most"), [(1e-30, 1.0), (2e-45, 1.0), (1e-40, 1e-35), (0.3, 0.9), (5.0, 5.0)])
+def test_a_log_axis_of_any_range_is_drawn(tmp_path, page_of, least, most):
+    run = write_run(tmp_path / "results" / "first" / "run-1", rows=0)
+    append_rows(run, [metric_row(step) | {"learn/tiny": least if step % 2 else most} for step in range(1, 40)])
+    page = page_of(write_report([run]))
+    page.get_by_label("Filter").fill("learn/tiny")
+    page.get_by_role("button", name="Show all of these").click()
+    page.get_by_label("Log axis").check()
+    chart = charts(page).index("learn/tiny")
+    assert BLUE in page.evaluate(PIXELS)[chart]
 
 
 def test_many_runs_are_compared(run, tmp_path, page_of):
@@ -191,9 +209,10 @@ def test_the_keyboard_reaches_every_control_in_order(run, page_of):
     for _ in range(24):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("(e => e.id || e.className || e.tagName)(document.activeElement)"))
-    wanted = ["skip", "theme", "filter", "show-all", "show-none", "smoothing", "log", "reset", "plot"]
+    wanted = ["skip", "theme", "filter", "show-all", "show-none", "smoothing", "log", "zoom-in", "zoom-out", "reset"]
+    wanted.append("plot")
     assert [name for name in dict.fromkeys(reached) if name in wanted] == wanted
-    unnamed = """() => [...document.querySelectorAll("input, select, button, video, [role=img], [role=region]")]
+    unnamed = """() => [...document.querySelectorAll("input, select, button, video, [role=application], [role=region]")]
       .filter((e) => !e.labels?.length && !e.getAttribute("aria-label") && !e.textContent.trim()).length"""
     assert page.evaluate(unnamed) == 0
 
@@ -241,3 +260,29 @@ def test_the_board_lists_filters_compares_and_updates(run, board, page_of):
     assert "evaluation/mean_return" in charts(page)
     assert curve.get_attribute("aria-label") != before
     assert wide(page) == 0
+
+
+def test_what_a_reader_opened_scrolled_or_focused_stays_so(run, board, page_of):
+    for k in range(40):
+        write_run(run.parents[1] / "second" / f"run-{k}", rows=5)
+    other = run.parents[1] / "second" / "run-0"
+    page = page_of(f"http://127.0.0.1:{board}/report?run=first/run-1&run=second/run-0")
+    page.get_by_text("All of first/run-1").click()
+    page.locator("[data-metric='return'] summary").click()
+    values = page.locator("[data-metric='return'] .wide")
+    values.focus()
+    append_rows(other, [metric_row(step, 5) for step in range(6, 21)])
+    page.get_by_text("2,000", exact=True).first.wait_for()
+    assert values.evaluate("(each) => each === document.activeElement")
+    assert page.locator("details:has-text('All of first/run-1')").get_attribute("open") is not None
+
+    page.goto(f"http://127.0.0.1:{board}/")
+    page.wait_for_selector("#list tbody tr:nth-child(41)")
+    place = page.locator("#list .wide")
+    place.evaluate("(each) => { each.style.maxHeight = '200px'; each.style.overflow = 'auto'; }")
+    link = page.get_by_role("link", name="first/run-1")
+    link.focus()
+    row = page.locator("#list tbody tr", has=link)
+    append_rows(run, [metric_row(41)])
+    row.get_by_text("4,100").wait_for()
+    assert link.evaluate("(each) => each === document.activeElement")

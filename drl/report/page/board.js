@@ -1,6 +1,7 @@
 // The first page of `drl board`: the list of runs, with a filter, and a choice of runs to compare.
 "use strict";
 
+const MOST_RUNS = 100; // on one page, as the server has it
 const chosen = new Set();
 let runs = [];
 
@@ -13,7 +14,6 @@ function draw() {
     return words.every((word) => text.includes(word)) && (run.training || !byId("training").checked);
   };
   const listed = runs.filter(fits);
-  const focused = document.activeElement?.dataset.name; // drawing the table again must not lose it
   const rows = listed.map((run) => {
     const box = element("input", {
       type: "checkbox",
@@ -39,15 +39,15 @@ function draw() {
     ];
   });
   const columns = ["run", "status", "algorithm", "environment", "seed", "steps", "mean return", "changed"];
-  byId("list").replaceChildren(table("Runs", columns, rows, "list"));
-  if (focused) [...document.querySelectorAll("[data-name]")].find((each) => each.dataset.name === focused)?.focus();
+  renew(byId("list"), table("Runs", columns, rows, "list"));
   sayState(listed.length === runs.length ? `${runs.length} runs` : `${listed.length} of ${runs.length} runs`);
   count();
 }
 
 function count() {
-  byId("compare").disabled = chosen.size === 0;
-  byId("compare").textContent = chosen.size > 1 ? `Compare ${chosen.size} runs` : "Compare";
+  byId("compare").disabled = chosen.size === 0 || chosen.size > MOST_RUNS;
+  const number = chosen.size > MOST_RUNS ? `at most ${MOST_RUNS}` : chosen.size;
+  byId("compare").textContent = chosen.size > 1 ? `Compare ${number} runs` : "Compare";
 }
 
 byId("filter").addEventListener("input", draw);
@@ -58,6 +58,7 @@ byId("controls").addEventListener("submit", (event) => {
 });
 themeButton(() => {});
 follow(pageData.source, 3, (answer) => {
+  if (JSON.stringify(answer.runs) === JSON.stringify(runs) && runs.length) return;
   runs = answer.runs;
   const names = new Set(runs.map((run) => run.name));
   [...chosen].filter((name) => !names.has(name)).forEach((name) => chosen.delete(name)); // deleted in the meantime

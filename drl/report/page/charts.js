@@ -7,8 +7,8 @@ const ROWS_OF_TABLE = 20;
 const MOST_VALUES = 8; // beside the pointer
 
 let runs = [];
-// What the reader has chosen to see; `chosen`: which metrics.
-const view = { hidden: new Set(), metrics: new Set(), chosen: false, smoothing: 0, log: false, zoom: null };
+// What the reader has chosen to see; `chosen`: which metrics. `pointer`: the step that was last pointed at.
+const view = { hidden: new Set(), metrics: new Set(), chosen: false, smoothing: 0, log: false, zoom: null, pointer: null };
 const charts = new Map(); // metric → Chart
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -45,6 +45,16 @@ function nearest(xs, x) {
   return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : low;
 }
 
+// Ticks of a log axis. uPlot's own never end where values are below 1e-24.
+function logTicks(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const digits = last - first <= 2 ? [1, 2, 5] : [1];
+  const step = Math.max(1, Math.ceil((last - first) / 7));
+  const ticks = [];
+  for (let power = first; power <= last; power += step) ticks.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+  return ticks.filter((value) => value >= low && value <= high);
+}
+
 class Chart {
   constructor(metric) {
     this.metric = metric;
@@ -57,7 +67,8 @@ class Chart {
       {
         class: "plot",
         tabindex: "0",
-        role: "img",
+        role: "application", // so that screen readers leave it the arrow keys
+        "aria-roledescription": "chart",
         "aria-describedby": "help",
         keydown: (event) => this.onKey(event),
         blur: () => {
@@ -66,7 +77,9 @@ class Chart {
       },
       this.values,
     );
-    this.details = element("details", { toggle: () => this.fillTable() }, element("summary", {}, "Values as a table"));
+    this.table = element("div");
+    const summary = element("summary", {}, "Values as a table");
+    this.details = element("details", { toggle: () => this.fillTable() }, summary, this.table);
     this.box = element(
       "article",
       { class: "chart", "data-metric": metric },
@@ -158,6 +171,12 @@ class Chart {
       font: "12px system-ui, sans-serif",
     };
     const y = { ...axis, size: 58, values: (_, splits) => splits.map(tick) };
+    if (this.log) {
+      y.splits = (_, axis, low, high) => logTicks(low, high);
+      y.filter = (_, splits) => splits;
+    }
+    // A curve without any height would otherwise be drawn on an axis that reaches to 100.
+    const range = (_, low, high) => (low === high ? [low - 0.5, high + 0.5] : uPlot.rangeNum(low, high, 0.1, true));
     this.plot = new uPlot(
       {
         width: this.width(),
@@ -165,7 +184,7 @@ class Chart {
         series,
         bands,
         legend: { show: false },
-        scales: { x: { time: false, range: () => view.zoom || wholeRange() }, y: { distr: this.log ? 3 : 1 } },
+        scales: { x: { time: false, range: () => view.zoom || wholeRange() }, y: this.log ? { distr: 3 } : { range } },
         axes: [{ ...axis, size: 30, space: 60, values: (_, splits) => splits.map(tick) }, y],
         cursor: {
           y: false,
@@ -204,6 +223,7 @@ class Chart {
     this.values.hidden = !there;
     if (!there) return;
     const x = this.plot.posToVal(left, "x");
+    view.pointer = x;
     const found = this.at(x);
     const lines = found.slice(0, MOST_VALUES).map(({ line, text }) => {
       const dot = element("i");
@@ -230,6 +250,11 @@ class Chart {
     const half = (high - low) / 2;
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       const inside = xs.filter((each) => each >= low && each <= high);
+      event.preventDefault();
+      if (!inside.length) {
+        byId("said").textContent = "No value here.";
+        return;
+      }
       const step = (event.key === "ArrowLeft" ? -1 : 1) * Math.max(1, Math.round(inside.length / 100));
       const to = inside[Math.min(Math.max(nearest(inside, x) + step, 0), inside.length - 1)];
       this.plot.setCursor({ left: this.plot.valToPos(to, "x"), top: 20 });
@@ -265,8 +290,7 @@ class Chart {
   }
 
   fillTable() {
-    while (this.details.children.length > 1) this.details.lastChild.remove();
-    if (!this.details.open || !this.current.length) return;
+    if (!this.details.open || !this.current.length) return this.table.replaceChildren();
     const steps = [...new Set(this.current.flatMap(({ x }) => x))]
       .sort((a, b) => a - b)
       .filter((x) => !view.zoom || (x >= view.zoom[0] && x <= view.zoom[1]));
@@ -282,7 +306,8 @@ class Chart {
         return past ? "–" : shown(line.y[nearest(line.x, x)]);
       }),
     ]);
-    this.details.append(
+    renew(
+      this.table,
       table(
         `${this.metric}, ${count} of ${steps.length} points`,
         ["steps", ...this.current.map(({ run }) => run.name)],
@@ -312,6 +337,17 @@ function zoomTo(range) {
   }
   view.zoom = range;
   drawCharts();
+}
+
+// Half or twice the range, around what was last pointed at: for fingers, which have no double-click and no drag.
+function zoomBy(factor) {
+  const [first, last] = wholeRange();
+  const [low, high] = view.zoom || [first, last];
+  const inside = view.pointer !== null && view.pointer >= low && view.pointer <= high;
+  const middle = inside ? view.pointer : (low + high) / 2;
+  const width = Math.min((high - low) * factor, last - first);
+  const start = Math.min(Math.max(middle - width / 2, first), last - width);
+  zoomTo([start, start + width]);
 }
 
 function drawCharts() {

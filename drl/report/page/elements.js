@@ -49,6 +49,37 @@ function table(caption, columns, rows, kind = "") {
   return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
 }
 
+const KEPT = "details, summary, .wide, pre, a, input";
+
+// The elements in `place` that a reader opens, scrolls or focuses, by their names; those without one are counted.
+function namedParts(place) {
+  const found = new Map();
+  for (const each of place.querySelectorAll(KEPT)) {
+    const summary = each.closest("summary") ?? each.querySelector(":scope > summary");
+    const name = `${each.tagName} ${each.dataset.name ?? summary?.textContent ?? ""}`;
+    let key = name;
+    for (let k = 2; found.has(key); k++) key = `${name} ${k}`;
+    found.set(key, each);
+  }
+  return found;
+}
+
+// Replace what is in an element. What the reader has opened, scrolled or focused in it stays so.
+function renew(place, ...children) {
+  const before = [...namedParts(place)].map(([key, each]) => {
+    return [key, each.open, each.scrollTop, each.scrollLeft, each === document.activeElement];
+  });
+  place.replaceChildren(...children);
+  const after = namedParts(place);
+  for (const [key, open, top, left, focused] of before) {
+    const each = after.get(key);
+    if (!each) continue;
+    if (open) each.open = true;
+    if (top || left) each.scrollTo(left, top);
+    if (focused) each.focus({ preventScroll: true });
+  }
+}
+
 // The theme of the system, until the button is used.
 function themeButton(changed) {
   const system = matchMedia("(prefers-color-scheme: dark)");

@@ -141,6 +141,8 @@ byId("log").addEventListener("change", (event) => {
   view.log = event.target.checked;
   drawCharts();
 });
+byId("zoom-in").addEventListener("click", () => zoomBy(0.5));
+byId("zoom-out").addEventListener("click", () => zoomBy(2));
 byId("reset").addEventListener("click", () => zoomTo(null));
 byId("which").addEventListener("change", drawSettings);
 themeButton(() => {

@@ -3,7 +3,7 @@
 
 // Fill a section, and show it only if there is something in it.
 function fill(id, ...children) {
-  byId(id).replaceChildren(...children);
+  renew(byId(id), ...children);
   byId(id).closest("section").hidden = children.length === 0;
 }
 
