@@ -13,13 +13,14 @@ from pathlib import Path
 
 import drl
 from drl.analysis.reproduction_test import Judgement, judge
-from drl.core.errors import BadInput, Interrupted, did_you_mean
+from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 from drl.core.log import Log
 from drl.core.state_files import PlainDict
 from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras, Stage
 from drl.experiment.one_call import make_experiment
 from drl.experiment.preset_records import (
+    FAIL,
     REPRODUCE,
     UNDECIDED,
     Record,
@@ -61,17 +62,20 @@ class Answer:
     """PASS, FAIL or UNDECIDED, and why."""
 
     preset: Preset
-    record: Record  # of the new seeds
+    record: Record | None  # of the new seeds; None: training broke
     judgement: Judgement | None  # None: there is no stored result to compare with
+    error: DrlError | None = None  # that broke training
 
     @property
     def verdict(self) -> str:
         """PASS, FAIL or UNDECIDED."""
-        return str(self.record.verdict)
+        return FAIL if self.record is None else str(self.record.verdict)
 
     def sentence(self) -> str:
         """The answer in words."""
         new, stored, judged = self.record, self.preset.stored, self.judgement
+        if new is None:
+            return f"{FAIL}: {self.preset.name} breaks in training: {self.error}"
         said = f"{self.verdict}: {self.preset.name} reaches {new.mean:g} with {_seeds(new.seeds)}"
         if stored is None or judged is None:
             return f"{said}; there is no stored result of these settings to compare with (--record keeps this one)"

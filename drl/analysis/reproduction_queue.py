@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_preset, reproduce
-from drl.core.errors import DrlError
+from drl.core.errors import BadInput, DrlError
 from drl.experiment.preset_records import UNDECIDED, all_records
 from drl.experiment.presets import list_presets, load_preset
 
@@ -33,8 +33,8 @@ def queue(results_dir: Path) -> list[Preset]:
 def reproduce_all(
     seeds: int, minutes: float, results_dir: Path, *, engine: str | None = None, say: Say = print
 ) -> Iterator[Answer]:
-    """Answers, until the time is over. A preset that cannot be trained here is named and left out. Undecided ones get
-    further seeds when all others are answered."""
+    """Answers, until the time is over. A preset that cannot be made here, for lack of a package, is named and left out;
+    one that breaks in training has failed. Undecided ones get further seeds when all others are answered."""
     deadline, waiting = time.monotonic() + 60 * minutes, queue(results_dir)
     while waiting:
         undecided = []
@@ -43,9 +43,11 @@ def reproduce_all(
                 return
             try:
                 answer = reproduce(preset, seeds, results_dir, engine=engine, deadline=deadline, say=say)
-            except DrlError as error:
+            except BadInput as error:
                 say(f"{preset.name}: left out: {error}")
                 continue
+            except DrlError as error:
+                answer = Answer(preset, None, None, error)
             if answer is None:
                 say(f"{preset.name}: the time is over; the same command goes on here")
                 return

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drl.core.errors import BadInput, DrlError
+from drl.core.size_limits import is_score
 from drl.core.specs import PlainDict, PlainValue
 from drl.experiment.run_folder import read_record, read_settings, runs_in
 from drl.tracking.files import read_metrics
 from drl.tracking.run_groups import distinct_names, learning_settings
 
 SCORES = ("auto", "evaluation", "training")
-LARGEST = 1e100  # score that is believed; sums and squares of larger ones could overflow
 BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")
 
 
@@ -181,13 +181,8 @@ def _training_score(folder: Path) -> float | None:
 
 
 def _number(value: PlainValue) -> float | None:
-    """A score, if it is one: a run may come from anyone.
-
-    >>> [_number(value) for value in (1, -2.5, True, None, math.nan, math.inf, 10**400, "3")]
-    [1.0, -2.5, None, None, None, None, None, None]
-    """
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and abs(value) < LARGEST else None
+    """A score as a float; None if it is none: a run may come from anyone."""
+    return float(value) if is_score(value) else None
 
 
 def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[int, float]]]:

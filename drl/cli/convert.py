@@ -1,7 +1,6 @@
 """`drl convert RUN|AGENT --engine jax`: write an agent for the other engine, after checking that both act alike."""
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from drl.cli.flags import parse_flags
+from drl.cli.flags import check_out, parse_flags
 from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
@@ -41,8 +40,7 @@ def main(arguments: list[str]) -> int:
     import_plugins(flags.plugins)
     folder = find_agent_folder(flags.agent)
     out = Path(flags.out) if flags.out else folder.with_name(f"{folder.name}-{flags.engine}")
-    if os.path.lexists(out):
-        raise BadInput(f"{out} exists and is not overwritten; choose another --out")
+    check_out(out)
     print(convert(folder, flags.engine, out, flags.strict))
     return 0
 

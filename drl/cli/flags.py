@@ -72,11 +72,13 @@ def _readable(boxed: str) -> str:
     return re.sub(r"^Error parsing \w+: ", "", " ".join(wanted)).rstrip(".;")
 
 
-def check_out(path: Path, overwrite: bool) -> None:
-    """Raise unless a file that the user names with --out can be written and replaces nothing."""
+def check_out(path: Path, overwrite: bool | None = None) -> None:
+    """Raise unless --out can be written and replaces nothing; `overwrite`: as the flag says, None: there is none."""
     if os.path.lexists(path) and not overwrite:
-        raise BadInput(f"{path} exists; choose another --out, or add --overwrite")
+        advice = "choose another --out" + ("" if overwrite is None else ", or add --overwrite")
+        raise BadInput(f"{path} exists and is not overwritten; {advice}")
     if path.is_dir():
         raise BadInput(f"{path} is a folder; choose another --out")
-    if os.path.lexists(path.parent) and not path.parent.is_dir():
-        raise BadInput(f"{path.parent} is not a folder; choose another --out")
+    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise BadInput(f"{above} is not a folder that can be written to; choose another --out")

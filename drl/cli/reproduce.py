@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     for answer in answers:
         say(answer.sentence())
         verdicts[answer.preset.name] = answer.verdict
-        if flags.record:
+        if flags.record and answer.record is not None:
             keep_record(answer.record)
     if flags.all:
         counts = Counter(verdicts.values())

@@ -1,6 +1,5 @@
 """The README of an agent's folder, with the metadata that make it a model repository of the Hugging Face Hub."""
 
-import math
 import os
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import yaml
 
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import read_inside, write_atomically
+from drl.core.size_limits import is_score
 from drl.core.specs import PlainDict, PlainValue
 
 MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this line to keep your own text -->"
@@ -82,13 +82,9 @@ def _score(notes: PlainDict) -> str | None:
     """The mean return as text, with its deviation where there was an evaluation."""
     evaluation = _dict(notes.get("evaluation"))
     mean, deviation = evaluation.get("mean_return", notes.get("mean_return")), evaluation.get("std_return")
-    if not _is_number(mean):
+    if not is_score(mean):
         return None
-    return f"{mean:.2f} +/- {deviation:.2f}" if _is_number(deviation) else f"{mean:.2f}"
-
-
-def _is_number(value: PlainValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return f"{mean:.2f} +/- {deviation:.2f}" if is_score(deviation) else f"{mean:.2f}"
 
 
 def _dict(value: PlainValue) -> PlainDict:

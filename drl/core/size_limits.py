@@ -1,11 +1,13 @@
 """The largest sizes that settings may have. A size that cannot fit is refused before anything is allocated."""
 
 import os
+from typing import TypeGuard
 
 from drl.core.errors import BadInput
 
 MOST_WHOLE = 10**15  # of a whole number without a limit of its own
 MOST_TEXT = 4096  # characters of a text
+LARGEST = 1e100  # number that is believed; sums and squares of larger ones could overflow
 # The largest value of a setting, by its flat name; of each entry, where it is a list.
 MOST = {
     "num_envs": 100_000,
@@ -43,6 +45,15 @@ MOST = {
     "rerun_seeds": 10_000,
     "workers": 1024,
 }
+
+
+def is_score(value: object) -> TypeGuard[float]:
+    """Whether what a file says can be a score: a finite number of a sensible size.
+
+    >>> [is_score(value) for value in (1, -2.5, True, None, float("nan"), float("inf"), 10**400, "3")]
+    [True, True, False, False, False, False, False, False]
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def check_size(name: str, value: object) -> None:

@@ -15,7 +15,7 @@ import shutil
 import warnings
 from pathlib import Path
 
-from drl.core.errors import UnusableFile
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.row_log import RowFiles
 from drl.core.safe_files import is_inside, remove_drafts, stay_inside, sync_folder, write_atomically
 from drl.core.state_files import OtherFormat, StateDict, chunks_of, read_state, write_state
@@ -104,7 +104,7 @@ class Checkpoints:
         path = self.folder / NAME.format(env_steps)
         if not path.is_dir():
             offered = ", ".join(map(str, self.steps())) or "none"
-            raise UnusableFile(f"{self.folder} has no checkpoint at step {env_steps}; it has {offered}")
+            raise BadInput(f"{self.folder} has no checkpoint at step {env_steps}; it has {offered}")
         return read_state(path, self.row_files)
 
     def _remove_leftovers(self) -> None:

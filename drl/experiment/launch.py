@@ -200,6 +200,11 @@ def _train(
         signals.may_be_left = lambda: trainer.may_be_left
         if origin is not None:
             _load(trainer, origin)  # before anything is written
+            if trainer.over:
+                raise BadInput(
+                    f"{origin.folder} has used up its budget at step {trainer.env_steps:,}, so a fork has nothing to "
+                    f"train; add --set total_timesteps={2 * trainer.env_steps}, or begin earlier with --at STEP"
+                )
         told = experiment if console else replace(experiment, run=replace(config, quiet=True))
         run = resumed or _begin_run(experiment, trainer, told.run.quiet, extras.place)
         stack.callback(run.close)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drl.core.agent_files import check_finite, open_agent, read_agent
-from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line
+from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
@@ -76,6 +76,8 @@ def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) 
     """The agent with its notes, after it has acted on its golden pairs."""
     agent.notes = card["notes"]
     if "golden_pairs" not in card:  # an agent of an earlier version
+        if strict:
+            raise UnusableFile(f"{path} has no golden pairs: nothing shows that it acts as it did; leave out --strict")
         return agent
     try:
         pairs = pairs_from_json(card["golden_pairs"], agent.obs_spec, agent.action_spec)
@@ -97,7 +99,7 @@ def _then_and_now(card: PlainDict, engine: str) -> str:
     then = {"engine": card["engine"], **(stored if isinstance(stored, dict) else {})}
     now = {"engine": engine, **versions()}
     names = [name for name in now if then.get(name) != now[name]]
-    listed = [", ".join(f"{name} {str(side.get(name))[:80]}" for name in names) for side in (then, now)]
+    listed = [", ".join(f"{name} {printable(str(side.get(name)))[:80]}" for name in names) for side in (then, now)]
     return f"saved with {listed[0]}; here {listed[1]}" if names else "saved with the same versions on the same platform"
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
+from drl.core.size_limits import is_score
 from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 from drl.experiment.presets import list_presets, load_preset
@@ -105,19 +106,26 @@ def all_records(path: Path | None = None) -> list[Record]:
     if not path.exists():
         return []
     try:
-        return [Record(**entry) for entry in read_yaml(path).get("measured", [])]
+        records = [Record(**entry) for entry in read_yaml(path).get("measured", [])]
     except TypeError as error:
         raise UnusableFile(f"{path} is not a file of records: {error}") from None
+    for record in records:
+        scores = {} if record.scores is None else record.scores
+        known = isinstance(scores, dict) and all(type(seed) is int and is_score(scores[seed]) for seed in scores)
+        if not known or not all(map(is_score, (record.mean, record.worst, record.seeds, record.first_seed))):
+            raise UnusableFile(f"{path} is not a file of records: that of {record.preset} has no numbers as scores")
+    return records
 
 
 def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
-    """The stored result by (algorithm, env): the record with the most seeds, the first of several. One that failed to
-    reproduce another is none."""
+    """The stored result by (algorithm, env): the record with the most seeds, the first of several. A reproduction that
+    did not pass is none, unless there was nothing to compare it with."""
     stored: dict[tuple[str, str], Record] = {}
     for record in all_records(path):
-        if record.verdict == FAIL:
+        other = stored.get(record.preset)
+        if record.verdict == FAIL or (record.verdict == UNDECIDED and other is not None):
             continue
-        if record.preset not in stored or record.seeds > stored[record.preset].seeds:
+        if other is None or other.verdict == UNDECIDED or record.seeds > other.seeds:
             stored[record.preset] = record
     return {preset: stored[preset] for preset in sorted(stored)}
 

@@ -10,6 +10,7 @@ from drl.analysis import reproduction, reproduction_queue
 from drl.analysis.reproduction import find_preset, reproduce
 from drl.cli import reproduce as command
 from drl.cli.entry import main
+from drl.core.errors import NonFinite
 from drl.experiment import preset_records, presets
 from drl.experiment.preset_records import (
     FAIL,
@@ -251,6 +252,17 @@ def test_all_answers_what_it_can(many, capsys):
     ]
     assert any(line.startswith("ppo/Pendulum-v1: left out: ") and "no_setting" in line for line in lines)
     assert lines[-1] == "presets: 2 PASS, 0 FAIL, 0 UNDECIDED"
+
+
+def test_a_preset_that_breaks_in_training_has_failed(many, monkeypatch, capsys):
+    def broken(preset, *rest, **options):
+        if preset.env == "CartPole-v1":
+            raise NonFinite("loss is nan")
+        return reproduction.reproduce(preset, *rest, **options)
+
+    monkeypatch.setattr("drl.analysis.reproduction_queue.reproduce", broken)
+    assert main(["reproduce", "--all", "--minutes", "5", "--seeds", "2", "--results-dir", str(many)]) == 1
+    assert "FAIL: ppo/CartPole-v1 breaks in training: loss is nan" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("stored", "code"), [(400.0, 1), (5.0, 7)])

@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 from drl.cli import list_offers
 from drl.core.errors import UnusableFile
@@ -130,6 +131,9 @@ def test_several_records_of_a_preset(tmp_path):
         assert all_records(path) == expected
     assert read_records(path) == {first.preset: passed}
     assert passed.all_seeds == {7, 8, 9}
+    more = reproduction(dict.fromkeys(range(20, 29), 0.5), verdict=UNDECIDED)
+    preset_records.keep_record(more, path)
+    assert read_records(path) == {first.preset: passed}  # what decided nothing is nothing to compare with
     of_now = reproduction({11: 1.0}, settings="sha256:1")
     preset_records.keep_record(of_now, path)
     assert all_records(path) == [of_now]
@@ -137,9 +141,11 @@ def test_several_records_of_a_preset(tmp_path):
 
 def test_a_file_that_is_none_of_records(tmp_path):
     path = tmp_path / "records.yaml"
-    path.write_text("measured:\n- {algorithm: ppo, oops: 1}\n")
-    with pytest.raises(UnusableFile, match="not a file of records"):
-        all_records(path)
+    plain = {name: value for name, value in vars(record()).items() if value is not None}
+    for wrong in ({"oops": 1}, {"mean": "high"}, {"scores": {"x": 1.0}}, {"scores": [1.0]}):
+        path.write_text(yaml.safe_dump({"measured": [plain | wrong]}))
+        with pytest.raises(UnusableFile, match="not a file of records"):
+            all_records(path)
 
 
 def test_time_of_a_run():

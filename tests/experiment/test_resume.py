@@ -432,8 +432,9 @@ def test_a_fork_begins_where_the_other_run_was(tmp_path, capsys):
         (["--set", "capacity=40"], "capacity"),
         (["--set", "seed=3"], "cannot change seed"),
         (["--set", "nonsense=3"], "unknown setting"),
+        (["--set", "learning_rate=1e-2"], "nothing to train; add --set total_timesteps=1200, or begin earlier"),
     ):
-        assert main(["fork", str(parent), *words]) in (2, 3)
+        assert main(["fork", str(parent), *words]) == 2
         assert message in capsys.readouterr().err
     assert sorted(parent.parent.iterdir()) == before
 
