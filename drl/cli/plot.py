@@ -1,6 +1,7 @@
 """`drl plot RUN…`: plot one run again, or several runs together."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +83,12 @@ def _label_of_each(labels: Sequence[str], found: Sequence[tuple[str, Path]]) -> 
 
 
 def _runs_of(given: str) -> list[Path]:
-    """One run, or every run of an experiment folder."""
+    """One run, or every run of an experiment folder; one that was stopped before its first row is left out."""
     folder = Path(given)
-    if not os.path.lexists(folder / "run.json") and (runs := runs_in(folder)):
-        return runs
-    return [find_run(folder)]
+    if os.path.lexists(folder / "run.json") or not (runs := runs_in(folder)):
+        return [find_run(folder)]
+    logged = [run for run in runs if os.path.lexists(run / "metrics.jsonl")]
+    for run in runs if logged else ():
+        if run not in logged:
+            warnings.warn(f"left out: {run} has logged nothing yet", stacklevel=2)
+    return logged or runs

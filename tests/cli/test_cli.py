@@ -1,5 +1,7 @@
-"""The command as people type it: in a process of its own, with exit codes, and no traceback ever."""
+"""The command as people type it: exit codes, and no traceback ever. A process of its own only where that matters."""
 
+import contextlib
+import io
 import json
 import signal
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from drl.cli.entry import main
 from drl.cli.plot import _label_of_each
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
@@ -18,9 +21,19 @@ LEAN = ["--no-plots", "--no-video", "--no-tensorboard"]
 
 
 def drl(*arguments, cwd, code=0):
-    result = subprocess.run(
-        [sys.executable, "-m", "drl.cli.entry", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    """The command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        returned = main([str(argument) for argument in arguments])
+    return checked(subprocess.CompletedProcess(arguments, returned, out.getvalue(), err.getvalue()), code)
+
+
+def drl_process(*arguments, cwd, code=0):
+    command = [sys.executable, "-m", "drl.cli.entry", *arguments]
+    return checked(subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120), code)
+
+
+def checked(result, code):
     assert result.returncode == code, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     return result
@@ -29,7 +42,7 @@ def drl(*arguments, cwd, code=0):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
-    result = drl("train", "ppo", "--env", "CartPole-v1", *TINY, "--name", "first", cwd=folder)
+    result = drl_process("train", "ppo", "--env", "CartPole-v1", *TINY, "--name", "first", cwd=folder)
     return folder, result
 
 
@@ -171,6 +184,12 @@ def test_wrong_input_is_one_message_exit_2_and_nothing_written(tmp_path, argumen
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_process_says_it_too(trained, tmp_path):
+    folder, _ = trained
+    assert "did you mean 'ppo'" in drl_process("train", "pp0", cwd=tmp_path, code=2).stderr
+    assert json.loads(drl_process("evaluate", "results/first", "--episodes", "1", "--json", cwd=folder).stdout)
+
+
 def test_a_damaged_agent_is_exit_3(trained, tmp_path):
     import shutil
 
@@ -186,7 +205,7 @@ def test_a_damaged_agent_is_exit_3(trained, tmp_path):
 def test_help_version_and_list(tmp_path):
     assert "train" in drl("--help", cwd=tmp_path).stdout
     assert drl("--version", cwd=tmp_path).stdout.startswith("drl ")
-    assert "--clip-range" in drl("train", "ppo", "--help", cwd=tmp_path).stdout
+    assert "--clip-range" in drl_process("train", "ppo", "--help", cwd=tmp_path).stdout
     listed = drl("list", cwd=tmp_path).stdout
     assert "ALE/*" in listed
     assert "Ant-v2" not in listed
@@ -221,7 +240,7 @@ def test_a_env_in_a_module_of_the_current_folder(tmp_path):
     (tmp_path / "my_worlds.py").write_text(
         "import gymnasium as gym\nfrom drl.games.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"
     )
-    drl("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
+    drl_process("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
 
 
 def test_a_signal_saves_and_says_so(tmp_path):
