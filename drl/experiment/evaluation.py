@@ -56,7 +56,7 @@ class Evaluation:
         return (
             f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
             f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
-            f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episodes"
+            f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episode{'s' * (len(self.episodes) != 1)}"
             + (f" ({len(self.episodes) / self.seconds:.3g} a second)" if self.seconds else "")
         )
 

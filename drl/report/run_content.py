@@ -12,6 +12,7 @@ from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, settin
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
 from drl.tracking.files import Row, evaluation_in, read_metrics
+from drl.tracking.log_blocks import clock
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # of one text
@@ -82,7 +83,7 @@ def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict
         "success rate": last.get("recent/success_rate"),
         "environment steps": last.get("env_steps"),
         "episodes": last.get("episodes"),
-        "minutes of training": sum(value for value in seconds if value) / 60 if rows else None,
+        "training time": clock(sum(value for value in seconds if value)) if rows else None,
         "steps per second": last.get("time/steps_per_second"),
         "started": str(record.get("started", "")).replace("T", " ") or None,
     }

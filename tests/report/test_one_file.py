@@ -36,7 +36,7 @@ def test_the_page_has_everything_about_the_run(run):
     assert shown["name"] == "first/run-1"
     assert shown["facts"]["environment steps"] == 4000
     assert shown["facts"]["final evaluation, mean return"] == 487.5
-    assert shown["facts"]["minutes of training"] == 1.0
+    assert shown["facts"]["training time"] == "0:01:00"
     assert len(shown["curves"]["return"]["x"]) == 80  # two episodes in each row
     assert shown["curves"]["learn/value_loss"]["y"][0] == pytest.approx(90)
     assert shown["evaluations"]["columns"] == ["mean_return", "std_return", "episodes"]

@@ -72,11 +72,11 @@ def load_numpy_agent(path: str | Path) -> Actor:
         raise BadInput(f"{path} was saved with a model of your own, which only its engine can run; omit engine")
     agent = agent_in(find_variant(stored.variant, path), "numpy")
     if (recurrent := getattr(config, "recurrent", "none")) != "none":
-        raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy agent does not support that: use engine='torch'")
+        raise BadInput(f"{path} is recurrent ({recurrent}); the NumPy engine does not have that: use the torch engine")
     if any(array.ndim > 2 for array in stored.params.values()):
-        raise BadInput(f"{path} has convolutions; the NumPy agent is for MLPs: use engine='torch' or 'jax'")
+        raise BadInput(f"{path} has convolutions; the NumPy engine is for MLPs: use torch or jax")
     if getattr(config, "backbone", "mlp") not in ("auto", "mlp", "simba") or getattr(config, "head", "auto") != "auto":
-        raise BadInput(f"{path} has a custom backbone or head, which NumPy cannot run; use engine='torch' or 'jax'")
+        raise BadInput(f"{path} has a custom backbone or head, which the NumPy engine cannot run; use torch or jax")
     activation_of(getattr(config, "activation", "tanh"))  # raises where it has no form in NumPy
     try:
         made: Actor = agent(stored, config)
