@@ -53,10 +53,11 @@ class Evaluation:
         """The summary in one line."""
         means = self.summary()
         success = f", success rate {means['success_rate']:.0%}" if "success_rate" in means else ""
+        count = f"{len(self.episodes)} episode{'' if len(self.episodes) == 1 else 's'}"
         return (
             f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
             f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
-            f"mean length {means['mean_length']:.1f}{success}, {len(self.episodes)} episode{'s' * (len(self.episodes) != 1)}"
+            f"mean length {means['mean_length']:.1f}{success}, {count}"
             + (f" ({len(self.episodes) / self.seconds:.3g} a second)" if self.seconds else "")
         )
 
