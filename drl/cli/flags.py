@@ -74,6 +74,8 @@ def _readable(boxed: str) -> str:
 
 def check_out(path: Path, overwrite: bool | None = None) -> None:
     """Raise unless --out can be written and replaces nothing; `overwrite`: as the flag says, None: there is none."""
+    if path.name in ("", "..") or not str(path).isprintable():
+        raise BadInput(f"--out is {str(path)!r:.80}; expected the name of something new")
     if os.path.lexists(path) and not overwrite:
         advice = "choose another --out" + ("" if overwrite is None else ", or add --overwrite")
         raise BadInput(f"{path} exists and is not overwritten; {advice}")

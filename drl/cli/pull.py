@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from drl.cli.flags import parse_flags
+from drl.cli.flags import check_out, parse_flags
 
 
 @dataclass(frozen=True)
@@ -27,5 +27,7 @@ def main(arguments: list[str]) -> int:
     from drl.experiment.hub import pull_agent
 
     out = Path(flags.out or flags.repository.rpartition("/")[2])
+    if flags.out:
+        check_out(out)
     print(pull_agent(flags.repository, out, flags.revision, os.environ.get("HF_ENDPOINT")))
     return 0

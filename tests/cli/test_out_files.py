@@ -1,5 +1,7 @@
 """`--out`: what cannot be written is refused before the work, in one line, and nothing is replaced."""
 
+from pathlib import Path
+
 import pytest
 
 from drl.cli.entry import main
@@ -37,6 +39,12 @@ def test_what_cannot_be_written_is_refused(tmp_path, capsys, out, words):
     assert said.out == ""
     assert (tmp_path / "old.json").read_text() == "mine"
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("out", ["x/..", "..", "/", "a\0b"])
+def test_what_is_no_name_is_refused(out):
+    with pytest.raises(BadInput, match="expected the name of something new"):
+        check_out(Path(out))
 
 
 def test_a_folder_is_not_replaced(tmp_path):
