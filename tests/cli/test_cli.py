@@ -1,12 +1,11 @@
 """The command as people type it: exit codes, and no traceback ever. A process of its own only where that matters."""
 
-import contextlib
-import io
 import json
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,28 +14,17 @@ from drl.cli.entry import main
 from drl.cli.plot import _label_of_each
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
+from tests.commands import run_here, run_process
 
 TINY = ["--total-timesteps", "256", "--num-envs", "2", "--rollout-length", "32", "--evaluation-episodes", "2"]
 LEAN = ["--no-plots", "--no-video", "--no-tensorboard"]
 
 
-def drl(*arguments, cwd, code=0):
-    """The command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        returned = main([str(argument) for argument in arguments])
-    return checked(subprocess.CompletedProcess(arguments, returned, out.getvalue(), err.getvalue()), code)
+drl = partial(run_here, main)
 
 
 def drl_process(*arguments, cwd, code=0):
-    command = [sys.executable, "-m", "drl.cli.entry", *arguments]
-    return checked(subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120), code)
-
-
-def checked(result, code):
-    assert result.returncode == code, result.stdout + result.stderr
-    assert "Traceback" not in result.stderr
-    return result
+    return run_process([sys.executable, "-m", "drl.cli.entry", *arguments], cwd, code)
 
 
 @pytest.fixture(scope="module")

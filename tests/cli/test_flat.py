@@ -1,24 +1,24 @@
 """`main.py`: the flat command line as documented."""
 
 import re
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from drl.cli.flat import experiment_of, make_parser
+from drl.cli.flat import experiment_of, main, make_parser
+from tests.commands import run_here, run_process
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--num_episodes", "12", "--batch_size", "16", "--best_after", "5", "--wandb_disable", "--quiet"]
 
 
-def flat(*arguments, cwd, code=0):
-    command = [sys.executable, str(ROOT / "main.py"), *arguments]
-    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=180)
-    assert result.returncode == code, result.stdout + result.stderr
-    assert "Traceback" not in result.stderr
-    return result
+flat = partial(run_here, main)
+
+
+def flat_process(*arguments, cwd, code=0):
+    return run_process([sys.executable, str(ROOT / "main.py"), *arguments], cwd, code)
 
 
 def settings(*arguments):
@@ -71,7 +71,7 @@ def test_every_documented_command_parses():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flat")
-    result = flat("--use_dueling", "--use_distributional", "--use_noisy", *SMALL, cwd=folder)
+    result = flat_process("--use_dueling", "--use_distributional", "--use_noisy", *SMALL, cwd=folder)
     return folder, re.search(r"best model: (\S+)", result.stdout).group(1)
 
 
