@@ -10,12 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import tracemalloc
 
 import httpx
 import numpy as np
 import pytest
 
 from drl.cli.entry import main
+from drl.core.golden_pairs import GoldenInputs
 from drl.deploy import http_app
 from drl.deploy.act_batches import ActBatches
 from drl.deploy.act_requests import Refused, read_request
@@ -149,6 +152,50 @@ def test_the_description_has_a_body_that_works():
         assert told["limits"] == {"bytes": 4 << 20, "observations": 256}
 
 
+def masked_agent(name):
+    """An agent with golden pairs of an environment that gives masks, and these masks."""
+    agent = make_agent(name)
+    inputs = sample_inputs(PolicyGraph.of(agent, True), 3, np.random.default_rng(5))
+    encoded = agent.obs_spec.encode(raw_observations(agent.obs_spec, inputs))
+    agent.golden_inputs = GoldenInputs(encoded, inputs["action_mask"])
+    return agent, inputs["action_mask"]
+
+
+@pytest.mark.parametrize("name", ["q_vector", "ppo_parts", "ppo_gru", "policy_bits"])
+def test_masks_are_described_and_a_client_that_forgets_them_is_told(name):
+    agent, masks = masked_agent(name)
+
+    async def conversation(client):
+        told = (await client.get("/")).json()
+        body = told["example"]["body"]
+        bare = {"obs": body["obs"]}
+        bodies = (body, bare, {"batch": [bare["obs"]] * 2})
+        return told, [(await client.post("/act", json=each)).json() for each in bodies]
+
+    told, (whole, forgot, forgot_in_batch) = talk(agent, conversation)
+    assert told["action_mask"] == {"choices": agent.action_spec.num_choices, "given_in_training": True}
+    assert told["example"]["body"]["action_mask"] == masks[0].tolist()
+    assert "warning" not in whole
+    for answer in (forgot, forgot_in_batch):
+        assert "no action_mask, which this agent was given in training" in answer["warning"]
+    assert forgot["action"] == forgot_in_batch["action"][0] == forgot_in_batch["action"][1]
+
+
+def test_agents_without_masks_are_described_as_such():
+    unknown, never = make_agent("q_vector"), make_agent("q_vector")
+    never.golden_inputs = GoldenInputs(np.ones((3, 4), np.float32))
+
+    async def conversation(client):
+        answer = (await client.post("/act", json={"obs": [1, 2, 3, 4]})).json()
+        told = (await client.get("/")).json()
+        return told["action_mask"], list(told["example"]["body"]), list(answer)
+
+    expected = ["obs"], ["action"]
+    assert talk(unknown, conversation) == ({"choices": 5, "given_in_training": None}, *expected)
+    assert talk(never, conversation) == ({"choices": 5, "given_in_training": False}, *expected)
+    assert talk(make_agent("ppo"), conversation) == (None, *expected)
+
+
 WRONG = [  # agent, body, what the line says
     ("ppo", b"", "the body is not JSON"),
     ("ppo", b"\xff\xfe", "the body is not JSON"),
@@ -163,13 +210,20 @@ WRONG = [  # agent, body, what the line says
     ("ppo", b'{"obs": {}}', "expected [4]"),
     ("ppo", b'{"obs": [1, 2, 3, "4"]}', "expected numbers"),
     ("ppo", b'{"obs": [1, 2, 3, null]}', "expected numbers"),
-    ("ppo", b'{"obs": [true, true, false, true]}', "expected numbers"),
+    ("ppo", b'{"obs": [true, true, false, true]}', "obs has True; expected numbers"),
+    ("ppo", b'{"obs": [true, 0, 0, 1.5]}', "obs has True; expected numbers"),
+    ("ppo", b'{"obs": [1, 2, {}, 3]}', "obs has {}; expected numbers"),
+    ("ppo", b'{"obs": "abcd"}', "obs has the shape []; expected [4]"),
+    ("ppo", b'{"batch": [[1, 2, 3, 4], "abcd"]}', "obs is not an array of numbers of the shape [4]"),
+    ("ppo", b'{"batch": [[1, 2, 3, 4], {"0": 1}]}', "obs is not an array of numbers of the shape [4]"),
+    ("ppo", b'{"batch": [[1, 2, 3, 4], [[1], [2], [3], [4]]]}', "obs is not an array of numbers of the shape [4]"),
     ("ppo", b'{"obs": [1, 2, 3, [4]]}', "obs is not an array of numbers of the shape [4]"),
     ("ppo", b'{"obs": [1, 2, 3, NaN]}', "the body has a NaN; expected finite numbers"),
     ("ppo", b'{"obs": [1, 2, 3, -Infinity]}', "the body has a -Infinity"),
     ("ppo", b'{"obs": [1, 2, 3, 1e999]}', "a number that is not finite"),
     ("ppo", b'{"obs": [1, 2, 3, 1e39]}', "a number that is not finite"),
     ("ppo", b'{"obs": [1, 2, 3, ' + b"9" * 400 + b"]}", "expected numbers"),
+    ("ppo", b'{"obs": [1, 2, 3.5, ' + b"9" * 400 + b"]}", "expected numbers"),
     ("ppo", b'{"obs": ' + b"9" * 5000 + b"}", "the body is not JSON"),
     ("ppo", b'{"obs": ' + b"[" * 100_000 + b"}", "nested too deeply"),
     ("ppo", b'{"obs": ' + b"[" * 70 + b"1" + b"]" * 70 + b"}", "obs is not an array of numbers"),
@@ -179,6 +233,13 @@ WRONG = [  # agent, body, what the line says
     ("ppo", b'{"obs": [1, 2, 3, 4], "action_mask": [1, 1]}', "the actions are a Box"),
     ("ppo", b'{"obs": [1, 2, 3, 4], "rnn_state": [1]}', "this agent is not recurrent"),
     ("ppo_gru", b'{"obs": [1, 2, 3, 4], "rnn_state": [1]}', "rnn_state has the shape [1]; expected [12]"),
+    (
+        "ppo_gru",
+        b'{"obs": [1, 2, 3, 4], "rnn_state": [' + b"true, " * 11 + b"1]}",
+        "rnn_state has True; expected numbers",
+    ),
+    ("q", b'{"obs": 1, "action_mask": ["1", 1, 1, 1, 1]}', "action_mask has '1'; expected numbers"),
+    ("q", b'{"obs": "1"}', "obs has '1'; expected numbers"),
     ("ppo_gru", b'{"batch": [[1, 2, 3, 4]], "rnn_state": []}', "expected a list with one for each of the 1"),
     ("q", b'{"obs": 6}', "an observation is 6 in entry 0; its space has 6 values from 0 there"),
     ("q", b'{"obs": -1}', "an observation is -1"),
@@ -203,6 +264,62 @@ def test_wrong_input_gets_one_clear_line(name, body, line):
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_a_constant_is_named_in_a_line_of_its_own(constant):
+    with pytest.raises(Refused) as refused:
+        read_request(make_agent("ppo"), f'{{"obs": [1, 2, 3, {constant}]}}'.encode(), 256)
+    assert str(refused.value) == f"the body has a {constant}; expected finite numbers"
+
+
+def test_booleans_are_for_bits_and_masks():
+    bits = {"far": [[0, 0], [0, 0]], "flags": [[True, False, 1], 3], "kind": [1, -1], "pixels": [0] * 5}
+    body = {"obs": bits, "action_mask": [True, False, 1, 0, True, True, True]}
+    asked = read_request(make_agent("ppo_parts"), json.dumps(body).encode(), 1)
+    assert asked.action_mask.tolist() == [[True, False, True, False, True, True, True]]
+    bits["flags"][1] = True
+    with pytest.raises(Refused, match=r"obs.flags.1 has True; expected numbers"):
+        read_request(make_agent("ppo_parts"), json.dumps(body).encode(), 1)
+
+
+LONG = "a" * 100_000
+GREEDY = {  # what NumPy would make hundreds of megabytes of
+    "texts": {"batch": [[LONG, "", "", ""], *[["", "", "", ""]] * 255]},
+    "a text behind numbers": {"batch": [*[[1, 2, 3, 4]] * 255, [1, 2, 3, LONG]]},
+    "texts in a mask": {"batch": [[1, 2, 3, 4]] * 256, "action_mask": [[LONG, "", "", "", ""], *[[""] * 5] * 255]},
+    "texts for states": {"batch": [[1, 2, 3, 4]] * 256, "rnn_state": [[LONG] + [""] * 11, *[[""] * 12] * 255]},
+}
+
+
+@pytest.mark.parametrize("body", GREEDY.values(), ids=GREEDY.keys())
+def test_a_request_takes_not_much_more_memory_than_its_body(body):
+    agent, sent = make_agent("ppo_gru"), json.dumps(body).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="expected numbers"):
+            read_request(agent, sent, 256)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(sent)
+
+
+def test_others_are_answered_while_a_large_body_is_read(monkeypatch):
+    def slowly(*given):
+        time.sleep(0.5)
+        return read_request(*given)
+
+    monkeypatch.setattr(http_app, "read_request", slowly)
+
+    async def conversation(client):
+        body = b'{"obs": [1, 2, 3, 4]' + b" " * http_app.LARGE + b"}"
+        asked = asyncio.create_task(client.post("/act", content=body, headers=JSON))
+        await asyncio.sleep(0.1)
+        health = await client.get("/health")
+        return health.status_code, asked.done(), (await asked).status_code
+
+    assert talk(make_agent("ppo"), conversation) == (200, False, 200)
 
 
 def test_pixels_outside_of_their_type_are_refused():
