@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # for the whole head of a request, from the connection or the last answer on
-READ_SECONDS = 10.0  # for a client that does not read its answer
+READ_SECONDS = 10.0  # for a client to read an answer
 
 
 class HttpConnection(H11Protocol):
@@ -20,6 +20,7 @@ class HttpConnection(H11Protocol):
     _read: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
         super().connection_made(transport)
         self.most, self.limit_concurrency = self.limit_concurrency, None  # uvicorn would answer in plain text
         self._await_head()
@@ -49,6 +50,7 @@ class HttpConnection(H11Protocol):
             self._read.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
         for timer in (self._head, self._read):
             if timer is not None:
                 timer.cancel()
