@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -16,8 +16,13 @@ from drl.core.hosts import is_loopback
 from drl.core.network_parts import import_plugins
 from drl.experiment.run_folder import find_agent_folder
 
+if TYPE_CHECKING:
+    import uvicorn
+
+    from drl.engines.numpy.acting import Actor
+
 MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
-PATIENCE = 30  # seconds for requests in flight when it is stopped
+PATIENCE = 30  # seconds for requests that are being answered when it is stopped
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,17 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
 
 
-def _serve(agent: object, flags: Flags, listening: socket.socket) -> None:
+def make_server(agent: "Actor", flags: Flags) -> "uvicorn.Server":
+    """The server of an agent, which does not run yet."""
     import uvicorn
 
     from drl.deploy.http_app import ServeLimits, make_app
+    from drl.deploy.http_connections import HttpConnection
 
     limits = ServeLimits(flags.max_bytes, flags.max_batch)
-    app = make_app(agent, limits, flags.batch_window / 1000.0, flags.sampled, flags.host)  # type: ignore[arg-type]
     config = uvicorn.Config(
-        app,
+        make_app(agent, limits, flags.batch_window / 1000.0, flags.sampled, flags.host),
+        http=HttpConnection,
         log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
         access_log=False,
         server_header=False,
@@ -87,10 +94,16 @@ def _serve(agent: object, flags: Flags, listening: socket.socket) -> None:
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=PATIENCE,
     )
+    return uvicorn.Server(config)
+
+
+def _serve(agent: "Actor", flags: Flags, listening: socket.socket) -> None:
+    server = make_server(agent, flags)
     place = f"[{flags.host}]" if ":" in flags.host else flags.host
     print(f"serving {flags.agent} at http://{place}:{listening.getsockname()[1]}", flush=True)
     print("  POST /act · GET / describes the spaces · GET /health · GET /metrics · Ctrl-C stops", flush=True)
     if not is_loopback(flags.host):
         print("drl: warning: other machines can reach this server, and it asks nobody who they are", file=sys.stderr)
-    # On SIGINT and SIGTERM it answers what is in flight, stops, and raises the signal again: exit codes 130 and 143.
-    uvicorn.Server(config).run(sockets=[listening])
+    # On SIGINT and SIGTERM it answers the requests whose head it has read, stops, and raises the signal again: exit
+    # codes 130 and 143.
+    server.run(sockets=[listening])

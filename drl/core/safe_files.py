@@ -1,7 +1,8 @@
 """Safe file access in untrusted folders: nothing is written through a link or read from outside the folder.
 
 A run or an agent can come from anywhere. New content goes into an exclusively created draft with a random name, which
-then replaces the target atomically. A file that is read must be a plain file inside its folder, with a size limit.
+then replaces the target atomically, or takes its name if the name is free. A file that is read must be a plain file
+inside its folder, with a size limit.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from drl.core.errors import UnusableFile
 
@@ -21,21 +23,51 @@ DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.\w+")  # names that `draft_of` gives
 
 
 @contextlib.contextmanager
-def draft_of(path: Path, suffix: str = ".part") -> Iterator[Path]:
-    """A new, empty file beside `path` to write into; at the end it replaces `path`, or the link there.
+def draft_of(path: Path, suffix: str = ".part", overwrite: bool = True) -> Iterator[Path]:
+    """A new, empty file beside `path` to write into; at the end it replaces `path`, or the link there. Without
+    `overwrite` it raises `FileExistsError` if there is one by then.
 
     If the block raises, the draft is removed and `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{suffix}")
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    draft = _new_draft(path, suffix)
     try:
         yield draft
-        os.replace(draft, path)
+        if overwrite:
+            os.replace(draft, path)
+        else:
+            _place_new(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def _new_draft(path: Path, suffix: str) -> Path:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{suffix}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    return draft
+
+
+def _place_new(draft: Path, path: Path) -> None:
+    """Give a draft its name. No other process can take the name between a check and this, since this is the check."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:  # the file system has no hard links
+        with open(path, "xb") as file:
+            try:
+                _write(file, draft.read_bytes())
+            except BaseException:
+                path.unlink()
+                raise
+    os.unlink(draft)
+
+
+def check_writable(path: Path) -> None:
+    """Raise an `OSError` if there is no way to write a draft of `path`. Its folder has to exist."""
+    os.unlink(_new_draft(path, ".part"))
 
 
 def remove_drafts(folder: Path) -> None:
@@ -48,9 +80,19 @@ def remove_drafts(folder: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file; readers see the old content or the new content, never a part."""
     with draft_of(path) as draft, open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _write(file, content)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that does not exist; if it does, `FileExistsError`, and it is unchanged."""
+    with draft_of(path, overwrite=False) as draft, open(draft, "wb") as file:
+        _write(file, content)
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ episode begins. With a batch both are lists with one for each observation.
 """
 
 import json
+from itertools import chain, islice
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -13,6 +14,8 @@ from drl.core.errors import BadInput, shown
 from drl.core.specs import MASK_KEY, NUMBERS, Array, ObsSpec, PlainDict, PlainValue, RawObs
 from drl.deploy.policy_graph import raw_dtype
 from drl.engines.numpy.acting import Actor
+
+MOST_AXES = 32  # of a shape in a message
 
 
 class Refused(Exception):
@@ -46,6 +49,8 @@ def _parse(body: bytes) -> PlainDict:
         data = json.loads(body, parse_constant=_no_constant)
     except RecursionError:
         raise BadInput("the body is nested too deeply") from None
+    except BadInput:  # of `_no_constant`; it is a ValueError
+        raise
     except ValueError as error:
         raise BadInput(f"the body is not JSON: {shown(str(error))}") from None
     if not isinstance(data, dict) or ("obs" in data) == ("batch" in data):
@@ -102,7 +107,8 @@ def _columns(spec: ObsSpec, rows: list[PlainValue], name: str) -> RawObs:
             raise BadInput(f"{name} is {shown(row)}; expected a list of {len(keys)} parts")
         if spec.kind == "dict" and not (isinstance(row, dict) and row.keys() - {MASK_KEY} == set(keys)):
             expected = ", ".join(map(str, keys))
-            got = f"has the keys {', '.join(map(shown, row))[:200]}" if isinstance(row, dict) else f"is {shown(row)}"
+            some = ", ".join(map(shown, islice(row, 8)))[:200] if isinstance(row, dict) else ""
+            got = f"has the keys {some}" if isinstance(row, dict) else f"is {shown(row)}"
             raise BadInput(f"{name} {got}; expected an object with the keys {expected}")
     pairs = zip(keys, spec.parts, strict=True)
     parts = {key: _columns(part, [row[key] for row in rows], f"{name}.{key}") for key, part in pairs}
@@ -111,10 +117,8 @@ def _columns(spec: ObsSpec, rows: list[PlainValue], name: str) -> RawObs:
 
 def _numbers(spec: ObsSpec, rows: list[PlainValue], name: str) -> Array:
     """A part without parts. Its numbers must fit the type that the environment gives; a card has no bounds of a box."""
-    array = _array(rows, name, spec.box_shape)
     dtype = np.dtype("bool" if spec.kind == "multi_binary" else raw_dtype(spec))
-    if array.dtype.kind == "b" and dtype.kind != "b":
-        raise BadInput(f"{name} is {shown(rows[0])}; expected numbers")
+    array = _array(rows, name, spec.box_shape, booleans=dtype.kind == "b")
     if dtype.kind == "f":
         return _finite(array.astype(dtype), name)
     if array.dtype.kind == "f" and not (array == np.round(array)).all():
@@ -125,17 +129,40 @@ def _numbers(spec: ObsSpec, rows: list[PlainValue], name: str) -> Array:
     return array.astype(dtype)
 
 
-def _array(rows: list[PlainValue], name: str, shape: tuple[int, ...]) -> Array:
+def _array(rows: list[PlainValue], name: str, shape: tuple[int, ...], booleans: bool = False) -> Array:
+    """Lists of exactly this shape as `[N, …]`. All entries are checked before NumPy sees them: it would give each of
+    several texts the room of the longest one."""
+    given = _shape(rows[0])
+    if given != shape and len(given) <= MOST_AXES:
+        raise BadInput(f"{name} has the shape {list(given)}; expected {list(shape)}")
+    no_array, entries = BadInput(f"{name} is not an array of numbers of the shape {list(shape)}"), rows
+    for size in shape:
+        if not all(isinstance(entry, list) and len(entry) == size for entry in entries):
+            raise no_array
+        entries = list(chain.from_iterable(entries))
+    others = set(map(type, entries)) - ({int, float, bool} if booleans else {int, float})
+    if list in others:
+        raise no_array
+    if others:
+        first = next(entry for entry in entries if type(entry) in others)
+        raise BadInput(f"{name} has {shown(first)}; expected numbers")
     try:
-        array = np.array(rows)
-    except (ValueError, OverflowError):
-        raise BadInput(f"{name} is not an array of numbers of the shape {list(shape)}") from None
-    if array.shape[1:] != shape:
-        raise BadInput(f"{name} has the shape {list(array.shape[1:])}; expected {list(shape)}")
+        array = np.array(entries).reshape(len(rows), *shape)
+    except OverflowError:  # beside a fraction; without one it is an array of objects
+        array = np.array(None)
     if array.dtype.kind not in NUMBERS:
-        raise BadInput(f"{name} is {shown(rows[0])}; expected numbers")
+        raise BadInput(f"{name} has a whole number of too many digits; expected numbers of 64 bits")
     _finite(array.astype(np.float32), name)  # which a network sees
     return array
+
+
+def _shape(value: PlainValue) -> tuple[int, ...]:
+    """Of nested lists, by the first entry of each."""
+    sizes = []
+    while isinstance(value, list):
+        sizes.append(len(value))
+        value = value[0] if value else None
+    return tuple(sizes)
 
 
 def _finite(array: Array, name: str) -> Array:
@@ -150,7 +177,7 @@ def _masks(agent: Actor, masks: list[PlainValue] | None) -> Array | None:
     spec = agent.action_spec
     if not spec.num_choices:
         raise BadInput(f"there is an {MASK_KEY}, but the actions are a Box, which has no choices to mask")
-    array = _array(masks, MASK_KEY, (spec.num_choices,))
+    array = _array(masks, MASK_KEY, (spec.num_choices,), booleans=True)
     if not np.isin(array, (0, 1)).all():
         raise BadInput(f"{MASK_KEY} is {shown(masks[0])}; expected true or false for each choice")
     legal = array.astype(bool)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.safe_files import write_atomically
+from drl.core.safe_files import check_writable, write_new
 from drl.core.specs import PlainDict
+from drl.deploy.known_masks import masks_in_training
 from drl.deploy.parity import Parity, Run, check_parity
 from drl.deploy.policy_graph import PolicyGraph, Port
 from drl.deploy.sampled_inputs import golden_inputs
@@ -22,7 +24,10 @@ from drl.experiment.agent_env import env_for
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
 
-MASKS_UNKNOWN = "the agent's environment cannot be made here, so it is unknown whether it masks actions"
+MASKS_UNKNOWN = (
+    "it is unknown whether the agent's environment masks actions: the golden pairs do not tell, and the environment is "
+    "not made here (it is missing, it fails, or it is code of your own, which an export does not run)"
+)
 
 
 class Made(NamedTuple):
@@ -52,15 +57,14 @@ class Target(NamedTuple):
 
 
 def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | None = False) -> Exported:
-    """Write the agent in `folder` as a file of the kind `to`. `masked`: with an input for the legal actions; None: if
-    its environment gives masks.
+    """Write the agent in `folder` as a new file of the kind `to`. `masked`: with an input for the legal actions; None:
+    if its environment gives masks.
 
     Nothing is written if an action or an output differs from the agent's.
     """
     target = find_target(to)
     path = out or folder.with_name(folder.name + target.suffix)
-    if path.exists() or path.is_symlink():
-        raise BadInput(f"{path} exists and is not overwritten; choose another --out")
+    check_new(path)
     card, _ = read_agent(folder)
     agent = load_agent(folder)
     if masked is None and (masked := gives_masks(agent)) is None:
@@ -69,8 +73,27 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     made = target.make(folder, open_agent(folder), masked, describe(card))
     golden = golden_inputs(made.graph, agent.golden_inputs)
     parity = None if made.run is None else check_parity(agent, made.graph, made.run, golden)
-    write_atomically(path, made.content)
+    try:
+        write_new(path, made.content)
+    except OSError as error:
+        raise _unwritable(path, error) from None
     return Exported(path, made.interface, parity)
+
+
+def check_new(path: Path) -> None:
+    """Raise if a file cannot be written, or would replace another one."""
+    if os.path.lexists(path):
+        raise BadInput(f"{path} exists and is not overwritten; choose another --out")
+    if not os.path.isdir(path.parent):
+        raise BadInput(f"{path.parent} is not a folder; create it, or choose another --out")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path} cannot be written ({error.strerror}); choose another --out")
 
 
 def find_target(to: str) -> Target:
@@ -97,9 +120,10 @@ def describe(card: PlainDict) -> dict[str, str]:
 
 
 def gives_masks(agent: Agent) -> bool | None:
-    """Whether the environment of the training says which actions are legal; None: it cannot be made here."""
-    if not agent.action_spec.num_choices:
-        return False
+    """Whether the environment of the training says which actions are legal; None: neither the agent's golden pairs nor
+    the environment tell."""
+    if (known := masks_in_training(agent)) is not None:
+        return known
     try:
         with open_vec_env(env_for(agent), 1, 0, vectorization="sync") as envs:
             envs.reset()

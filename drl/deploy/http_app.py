@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +21,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drl import __version__
 from drl.core.hosts import is_loopback, is_own_host
-from drl.core.specs import PlainDict
+from drl.core.specs import MASK_KEY, PlainDict
 from drl.deploy.act_batches import ActBatches
 from drl.deploy.act_requests import ActRequest, Refused, read_request, rnn_state_size
+from drl.deploy.known_masks import masks_in_training
 from drl.deploy.policy_graph import PolicyGraph
-from drl.deploy.sampled_inputs import raw_observations, sample_inputs
+from drl.deploy.sampled_inputs import golden_inputs, raw_observations, sample_inputs
 from drl.deploy.serve_metrics import ServeMetrics
 from drl.engines.numpy.acting import Actor
 
 BODY_SECONDS = 10.0  # in which a body must have arrived
+LARGE = 64 << 10  # bytes of a body from which on it is read in a thread, so that others are answered meanwhile
+NO_MASK = f"the request has no {MASK_KEY}, which this agent was given in training; the action may be illegal"
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,10 @@ def make_app(
 class _Server:
     def __init__(self, agent: Actor, limits: ServeLimits, window: float, explore: bool):
         self.agent, self.limits, self.explore = agent, limits, explore
+        self.masked = masks_in_training(agent)
         self.metrics = ServeMetrics()
         self.batches = ActBatches(agent, limits.most_rows, window, explore)
+        self.reading = ThreadPoolExecutor(1, "read")
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -68,7 +74,9 @@ class _Server:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        print(f"stopped after {self.metrics.total:,} requests to act", flush=True)
+        self.reading.shutdown()
+        total = self.metrics.total
+        print(f"stopped after {total:,} request{'' if total == 1 else 's'} to act", flush=True)
 
     async def act(self, http: Request) -> Response:
         started, self.metrics.in_flight = time.perf_counter(), self.metrics.in_flight + 1
@@ -90,12 +98,19 @@ class _Server:
     async def _act(self, http: Request) -> PlainDict:
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "send JSON, with the header Content-Type: application/json")
-        asked: ActRequest = read_request(self.agent, await self._body(http), self.limits.most_rows)
+        asked = await self._read(await self._body(http))
         acted = await self.batches.act(asked)
         answer = {"action": acted.action.tolist()}
         if acted.rnn_state is not None:
             answer["rnn_state"] = acted.rnn_state.tolist()
-        return {name: rows[0] if asked.single else rows for name, rows in answer.items()}
+        warning = {"warning": NO_MASK} if self.masked and asked.action_mask is None else {}
+        return {name: rows[0] if asked.single else rows for name, rows in answer.items()} | warning
+
+    async def _read(self, body: bytes) -> ActRequest:
+        given = (self.agent, body, self.limits.most_rows)
+        if len(body) < LARGE:
+            return read_request(*given)
+        return await asyncio.get_running_loop().run_in_executor(self.reading, read_request, *given)
 
     async def _body(self, http: Request) -> bytes:
         most, body = self.limits.most_bytes, bytearray()
@@ -130,23 +145,31 @@ class _Server:
             "acts": "sampled from the policy" if self.explore else "the most likely or best action",
             "obs_space": agent.obs_spec.to_json(),
             "action_space": agent.action_spec.to_json(),
+            MASK_KEY: self._mask(),
             "rnn_state_size": rnn_state_size(agent),
             "limits": {"bytes": self.limits.most_bytes, "observations": self.limits.most_rows},
-            "example": {"method": "POST", "path": "/act", "body": {"obs": _example(agent)}},
+            "example": {"method": "POST", "path": "/act", "body": _example(agent, bool(self.masked))},
         })  # fmt: skip
 
+    def _mask(self) -> PlainDict | None:
+        """What the description says about masks; None: the actions are a Box, which has no choices to mask."""
+        choices = self.agent.action_spec.num_choices
+        return {"choices": choices, "given_in_training": self.masked} if choices else None
 
-def _example(agent: Actor) -> object:
-    """One observation of the space."""
-    graph = PolicyGraph(agent.obs_spec, agent.action_spec, agent.normalizer, None)
-    inputs = sample_inputs(graph, 1, np.random.default_rng(0))
+
+def _example(agent: Actor, masked: bool) -> PlainDict:
+    """A body with one observation of the space; if the agent's golden pairs have masks, the first of these pairs."""
+    graph = PolicyGraph(agent.obs_spec, agent.action_spec, agent.normalizer, None, masked)
+    inputs = golden_inputs(graph, agent.golden_inputs) if masked else None
+    inputs = inputs or sample_inputs(graph, 1, np.random.default_rng(0))
 
     def plain(raw: object) -> object:
         if isinstance(raw, dict):
             return {key: plain(part) for key, part in raw.items()}
         return [plain(part) for part in raw] if isinstance(raw, tuple) else raw[0].tolist()  # type: ignore[index]
 
-    return plain(raw_observations(agent.obs_spec, inputs))
+    mask = {MASK_KEY: inputs[MASK_KEY][0].tolist()} if masked else {}
+    return {"obs": plain(raw_observations(agent.obs_spec, inputs))} | mask
 
 
 class _OwnNames:

@@ -1,5 +1,6 @@
 """An exported agent acts as the agent: every kind of model, every target, any number of rows."""
 
+import errno
 import json
 import re
 import subprocess
@@ -234,9 +235,80 @@ def test_masks_are_found_in_the_environment(tmp_path):
     assert gives_masks(load_agent(plain)) is False
     unknown = save_tiny("q", tmp_path / "c", env="Nowhere-v0")
     assert gives_masks(load_agent(unknown)) is None
-    with pytest.warns(UserWarning, match="unknown whether it masks actions; add --action-mask on if it does"):
+    with pytest.warns(UserWarning, match=r"unknown whether .* masks actions.*; add --action-mask on if it does"):
         assert "action_mask" not in export_agent(unknown, "c", masked=None).interface[0]
     assert "action_mask" in export_agent(masked, "c", masked=None).interface[0]
+
+
+OWN = "my_own_games:Masked-v0"  # code of the user's own, which a card cannot have run
+
+
+@pytest.mark.parametrize("env", [OWN, "drl/LegalMoves-v0", "CartPole-v1"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_golden_pairs_tell_whether_there_are_masks(env, masked, tmp_path, monkeypatch):
+    """Without the environment, which may be missing or not trusted."""
+    monkeypatch.setattr("drl.deploy.export_agent.open_vec_env", lambda *_, **__: pytest.fail("it made the environment"))
+    agent = make_agent("sac_discrete")
+    legal = np.ones((3, 5), bool)
+    legal[:, 0] = False
+    agent.golden_inputs = GoldenInputs(np.ones((3, 4), np.float32), legal if masked else None)
+    agent.save(tmp_path / "agent", env=env)
+    assert gives_masks(load_agent(tmp_path / "agent")) is masked
+    assert ("action_mask" in export_agent(tmp_path / "agent", "c", masked=None).interface[0]) is masked
+
+
+def test_an_environment_that_is_not_trusted_is_not_called_missing(tmp_path):
+    folder = save_tiny("q", tmp_path, env=OWN)
+    with pytest.warns(UserWarning, match="code of your own, which an export does not run") as said:
+        export_agent(folder, "c", masked=None)
+    assert "cannot be made" not in str(said[0].message)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    folder = save_tiny("q", tmp_path, env="CartPole-v1")
+    monkeypatch.setattr("drl.deploy.export_agent.load_agent", lambda *_, **__: pytest.fail("it began"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").touch()
+    (tmp_path / "loose").symlink_to("nothing")
+    wrong = {
+        "afile/x.c": "afile is not a folder; create it, or choose another --out",
+        "new/x.c": "new is not a folder; create it, or choose another --out",
+        "afile": "afile exists and is not overwritten; choose another --out",
+        "loose": "loose exists and is not overwritten; choose another --out",
+        "x" * 300: "cannot be written (File name too long); choose another --out",
+    }
+    if Path("/proc/self").exists():
+        wrong["/proc/x.c"] = "/proc/x.c cannot be written ("
+    for out, message in wrong.items():
+        assert main(["export", str(folder), "--to", "c", "--out", out]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "agent", "loose"]
+
+
+@pytest.mark.parametrize("disk", ["full", "taken"])
+def test_a_write_that_fails_is_one_line_and_leaves_nothing(disk, tmp_path, capsys, monkeypatch):
+    """Also if another process writes the file while the export is made."""
+    folder, path = save_tiny("q", tmp_path, env="CartPole-v1"), tmp_path / "x.c"
+    made = TARGETS["c"].make
+
+    def meanwhile(*arguments):
+        if disk == "taken":
+            path.write_bytes(b"theirs")
+        else:
+            monkeypatch.setattr("os.fsync", full)
+        return made(*arguments)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(TARGETS, "c", TARGETS["c"]._replace(make=meanwhile))
+    assert main(["export", str(folder), "--to", "c", "--out", str(path)]) == 2
+    why = {"full": "No space left on device", "taken": "File exists"}[disk]
+    assert capsys.readouterr().err == f"drl: {path} cannot be written ({why}); choose another --out\n"
+    left = {each.name: each.read_bytes() for each in tmp_path.iterdir() if each.is_file()}
+    assert left == ({"x.c": b"theirs"} if disk == "taken" else {})
 
 
 def test_the_command(tmp_path, capsys):

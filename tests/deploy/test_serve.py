@@ -1,4 +1,4 @@
-"""A served agent: its answers are those of the agent, wrong requests get one clear line, and it stops without loss."""
+"""A served agent: its answers are those of the agent, limits hold, and it stops without loss."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import httpx
 import numpy as np
 import pytest
 
 from drl.cli.entry import main
+from drl.core.golden_pairs import GoldenInputs
 from drl.deploy import http_app
 from drl.deploy.act_batches import ActBatches
-from drl.deploy.act_requests import Refused, read_request
+from drl.deploy.act_requests import read_request
 from drl.deploy.http_app import ServeLimits, make_app
 from drl.deploy.policy_graph import PolicyGraph
 from drl.deploy.sampled_inputs import raw_observations, sample_inputs
@@ -149,69 +151,69 @@ def test_the_description_has_a_body_that_works():
         assert told["limits"] == {"bytes": 4 << 20, "observations": 256}
 
 
-WRONG = [  # agent, body, what the line says
-    ("ppo", b"", "the body is not JSON"),
-    ("ppo", b"\xff\xfe", "the body is not JSON"),
-    ("ppo", b"[1, 2, 3, 4]", 'expected a JSON object with "obs"'),
-    ("ppo", b'"obs"', 'expected a JSON object with "obs"'),
-    ("ppo", b'{"obs": [1, 2, 3, 4], "batch": []}', 'expected a JSON object with "obs"'),
-    ("ppo", b'{"obs": [1, 2, 3, 4], "seed": 1}', "unknown key 'seed'"),
-    ("ppo", b'{"obs": [1, 2, 3]}', "obs has the shape [3]; expected [4]"),
-    ("ppo", b'{"obs": [[1, 2, 3, 4]]}', "obs has the shape [1, 4]; expected [4]"),
-    ("ppo", b'{"obs": 1}', "obs has the shape []; expected [4]"),
-    ("ppo", b'{"obs": null}', "expected [4]"),
-    ("ppo", b'{"obs": {}}', "expected [4]"),
-    ("ppo", b'{"obs": [1, 2, 3, "4"]}', "expected numbers"),
-    ("ppo", b'{"obs": [1, 2, 3, null]}', "expected numbers"),
-    ("ppo", b'{"obs": [true, true, false, true]}', "expected numbers"),
-    ("ppo", b'{"obs": [1, 2, 3, [4]]}', "obs is not an array of numbers of the shape [4]"),
-    ("ppo", b'{"obs": [1, 2, 3, NaN]}', "the body has a NaN; expected finite numbers"),
-    ("ppo", b'{"obs": [1, 2, 3, -Infinity]}', "the body has a -Infinity"),
-    ("ppo", b'{"obs": [1, 2, 3, 1e999]}', "a number that is not finite"),
-    ("ppo", b'{"obs": [1, 2, 3, 1e39]}', "a number that is not finite"),
-    ("ppo", b'{"obs": [1, 2, 3, ' + b"9" * 400 + b"]}", "expected numbers"),
-    ("ppo", b'{"obs": ' + b"9" * 5000 + b"}", "the body is not JSON"),
-    ("ppo", b'{"obs": ' + b"[" * 100_000 + b"}", "nested too deeply"),
-    ("ppo", b'{"obs": ' + b"[" * 70 + b"1" + b"]" * 70 + b"}", "obs is not an array of numbers"),
-    ("ppo", b'{"batch": []}', "batch is []; expected a list of observations"),
-    ("ppo", b'{"batch": 3}', "batch is 3; expected a list of observations"),
-    ("ppo", b'{"batch": [[1, 2, 3, 4], [1, 2]]}', "obs is not an array of numbers of the shape [4]"),
-    ("ppo", b'{"obs": [1, 2, 3, 4], "action_mask": [1, 1]}', "the actions are a Box"),
-    ("ppo", b'{"obs": [1, 2, 3, 4], "rnn_state": [1]}', "this agent is not recurrent"),
-    ("ppo_gru", b'{"obs": [1, 2, 3, 4], "rnn_state": [1]}', "rnn_state has the shape [1]; expected [12]"),
-    ("ppo_gru", b'{"batch": [[1, 2, 3, 4]], "rnn_state": []}', "expected a list with one for each of the 1"),
-    ("q", b'{"obs": 6}', "an observation is 6 in entry 0; its space has 6 values from 0 there"),
-    ("q", b'{"obs": -1}', "an observation is -1"),
-    ("q", b'{"obs": 1.5}', "obs has a fraction; expected whole numbers"),
-    ("q", b'{"obs": true}', "expected numbers"),
-    ("q", b'{"obs": 1, "action_mask": [0, 0, 0, 0, 0]}', "action_mask leaves no legal action"),
-    ("q", b'{"obs": 1, "action_mask": [1, 1]}', "action_mask has the shape [2]; expected [5]"),
-    ("q", b'{"obs": 1, "action_mask": [2, 1, 1, 1, 1]}', "expected true or false for each choice"),
-    ("q", b'{"batch": [1, 2], "action_mask": [1, 1, 1, 1, 1]}', "expected a list with one for each of the 2"),
-    ("ppo_seeing", b'{"obs": [1]}', "obs is [1]; expected an object with the keys camera, goal, speed"),
-    ("ppo_seeing", b'{"obs": {"camera": []}}', "obs has the keys 'camera'; expected an object with the keys camera"),
-    ("ppo_seeing", b'{"obs": {"camera": [], "goal": 2, "speed": [0, 0], "x": 1}}', "expected an object with the keys"),
-    ("ppo_seeing", b'{"obs": {"camera": [], "goal": 2, "speed": [0, 0]}}', "obs.camera has the shape [0]; expected"),
-]
+def masked_agent(name):
+    """An agent with golden pairs of an environment that gives masks, and these masks."""
+    agent = make_agent(name)
+    inputs = sample_inputs(PolicyGraph.of(agent, True), 3, np.random.default_rng(5))
+    encoded = agent.obs_spec.encode(raw_observations(agent.obs_spec, inputs))
+    agent.golden_inputs = GoldenInputs(encoded, inputs["action_mask"])
+    return agent, inputs["action_mask"]
 
 
-@pytest.mark.parametrize(("name", "body", "line"), WRONG)
-def test_wrong_input_gets_one_clear_line(name, body, line):
-    with pytest.raises(Refused) as refused:
-        read_request(make_agent(name), body, 256)
-    assert refused.value.status == 422
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert len(str(refused.value)) < 400
+@pytest.mark.parametrize("name", ["q_vector", "ppo_parts", "ppo_gru", "policy_bits"])
+def test_masks_are_described_and_a_client_that_forgets_them_is_told(name):
+    agent, masks = masked_agent(name)
+
+    async def conversation(client):
+        told = (await client.get("/")).json()
+        body = told["example"]["body"]
+        bare = {"obs": body["obs"]}
+        bodies = (body, bare, {"batch": [bare["obs"]] * 2})
+        return told, [(await client.post("/act", json=each)).json() for each in bodies]
+
+    told, (whole, forgot, forgot_in_batch) = talk(agent, conversation)
+    assert told["action_mask"] == {"choices": agent.action_spec.num_choices, "given_in_training": True}
+    assert told["example"]["body"]["action_mask"] == masks[0].tolist()
+    assert "warning" not in whole
+    for answer in (forgot, forgot_in_batch):
+        assert "no action_mask, which this agent was given in training" in answer["warning"]
+    assert forgot["action"] == forgot_in_batch["action"][0] == forgot_in_batch["action"][1]
 
 
-def test_pixels_outside_of_their_type_are_refused():
-    agent = make_agent("q_cnn")
-    _, (row,) = observations(agent, 1)
-    for value, line in ((256, "outside of 0 to 255"), (-1, "outside of 0 to 255"), (0.5, "has a fraction")):
-        row[0][0][0] = value
-        with pytest.raises(Refused, match=line):
-            read_request(agent, json.dumps({"obs": row}).encode(), 8)
+def test_agents_without_masks_are_described_as_such():
+    unknown, never = make_agent("q_vector"), make_agent("q_vector")
+    never.golden_inputs = GoldenInputs(np.ones((3, 4), np.float32))
+
+    async def conversation(client):
+        answer = (await client.post("/act", json={"obs": [1, 2, 3, 4]})).json()
+        told = (await client.get("/")).json()
+        return told["action_mask"], list(told["example"]["body"]), list(answer)
+
+    expected = ["obs"], ["action"]
+    assert talk(unknown, conversation) == ({"choices": 5, "given_in_training": None}, *expected)
+    assert talk(never, conversation) == ({"choices": 5, "given_in_training": False}, *expected)
+    assert talk(make_agent("ppo"), conversation) == (None, *expected)
+
+
+def test_others_are_answered_while_a_large_body_is_read(monkeypatch):
+    answered, in_time = threading.Event(), []
+
+    def slowly(*given):
+        in_time.append(answered.wait(3))
+        return read_request(*given)
+
+    monkeypatch.setattr(http_app, "read_request", slowly)
+
+    async def conversation(client):
+        body = b'{"obs": [1, 2, 3, 4]' + b" " * http_app.LARGE + b"}"
+        asked = asyncio.create_task(client.post("/act", content=body, headers=JSON))
+        await asyncio.sleep(0.1)
+        health = await client.get("/health")
+        answered.set()
+        return health.status_code, (await asked).status_code
+
+    assert talk(make_agent("ppo"), conversation) == (200, 200)
+    assert in_time == [True]
 
 
 def test_an_action_that_is_not_a_number_is_refused_and_others_in_the_batch_are_answered():
