@@ -6,8 +6,9 @@ from typing import Annotated
 
 import tyro
 
-from drl.cli.flags import check_out, parse_flags
+from drl.cli.flags import parse_flags
 from drl.core.errors import BadInput
+from drl.core.safe_files import check_out, unwritable
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
             else:
                 draw_comparison(result, out)
         except OSError as error:
-            raise BadInput(f"{out} cannot be written ({error.strerror}); choose another --out") from None
+            raise unwritable(out, error) from None
         print(out)
     return 0
 

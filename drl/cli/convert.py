@@ -8,12 +8,13 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from drl.cli.flags import check_out, parse_flags
+from drl.cli.flags import parse_flags
 from drl.core.agent_files import read_agent
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.golden_pairs import sample_obs
 from drl.core.network_parts import import_plugins
+from drl.core.safe_files import check_out
 from drl.core.specs import Array
 from drl.experiment.run_folder import find_agent_folder
 

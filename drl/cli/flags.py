@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import io
-import os
 import re
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import tyro
@@ -70,17 +68,3 @@ def _readable(boxed: str) -> str:
     lines = [line.strip("│╭╮╰╯─|+ \n") for line in unruled.splitlines()]
     wanted = [line for line in lines if line not in TITLES and "helptext" not in line and not line.endswith(" --help")]
     return re.sub(r"^Error parsing \w+: ", "", " ".join(wanted)).rstrip(".;")
-
-
-def check_out(path: Path, overwrite: bool | None = None) -> None:
-    """Raise unless --out can be written and replaces nothing; `overwrite`: as the flag says, None: there is none."""
-    if path.name in ("", "..") or not str(path).isprintable():
-        raise BadInput(f"--out is {str(path)!r:.80}; expected the name of something new")
-    if os.path.lexists(path) and not overwrite:
-        advice = "choose another --out" + ("" if overwrite is None else ", or add --overwrite")
-        raise BadInput(f"{path} exists and is not overwritten; {advice}")
-    if path.is_dir():
-        raise BadInput(f"{path} is a folder; choose another --out")
-    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise BadInput(f"{above} is not a folder that can be written to; choose another --out")

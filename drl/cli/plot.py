@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from drl.cli.flags import check_out, parse_flags
+from drl.cli.flags import parse_flags
 from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
+from drl.core.safe_files import check_out
 from drl.experiment.run_folder import find_run, runs_in
 
 

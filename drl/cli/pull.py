@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from drl.cli.flags import check_out, parse_flags
+from drl.cli.flags import parse_flags
+from drl.core.safe_files import check_out
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from drl.core.errors import UnusableFile
+from drl.core.errors import BadInput, UnusableFile
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
 MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
@@ -65,9 +65,28 @@ def _place_new(draft: Path, path: Path) -> None:
     os.unlink(draft)
 
 
-def check_writable(path: Path) -> None:
-    """Raise an `OSError` if there is no way to write a draft of `path`. Its folder has to exist."""
-    os.unlink(_new_draft(path, ".part"))
+def check_out(path: Path, overwrite: bool | None = None) -> None:
+    """Raise unless what a user names with --out can be written and replaces nothing. `overwrite`: as that flag says;
+    None: there is no such flag. Folders above it that do not exist are no problem: they will be made."""
+    if path.name in ("", "..") or not str(path).isprintable():
+        raise BadInput(f"--out is {str(path)!r:.80}; expected the name of something new")
+    if os.path.lexists(path) and not overwrite:
+        advice = "choose another --out" + ("" if overwrite is None else ", or add --overwrite")
+        raise BadInput(f"{path} exists and is not overwritten; {advice}")
+    if os.path.isdir(path):
+        raise BadInput(f"{path} is a folder; choose another --out")
+    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise BadInput(f"{above} is not a folder; choose another --out")
+    try:
+        os.unlink(_new_draft(above / path.name, ".part"))
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> BadInput:
+    """The error that says so."""
+    return BadInput(f"{path} cannot be written ({error.strerror}); choose another --out")
 
 
 def remove_drafts(folder: Path) -> None:

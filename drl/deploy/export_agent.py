@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.safe_files import check_writable, write_new
+from drl.core.safe_files import check_out, unwritable, write_new
 from drl.core.specs import PlainDict
 from drl.deploy.known_masks import masks_in_training
 from drl.deploy.parity import Parity, Run, check_parity
@@ -64,7 +63,7 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     """
     target = find_target(to)
     path = out or folder.with_name(folder.name + target.suffix)
-    check_new(path)
+    check_out(path)
     card, _ = read_agent(folder)
     agent = load_agent(folder)
     if masked is None and (masked := gives_masks(agent)) is None:
@@ -76,24 +75,8 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     try:
         write_new(path, made.content)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
     return Exported(path, made.interface, parity)
-
-
-def check_new(path: Path) -> None:
-    """Raise if a file cannot be written, or would replace another one."""
-    if os.path.lexists(path):
-        raise BadInput(f"{path} exists and is not overwritten; choose another --out")
-    if not os.path.isdir(path.parent):
-        raise BadInput(f"{path.parent} is not a folder; create it, or choose another --out")
-    try:
-        check_writable(path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path} cannot be written ({error.strerror}); choose another --out")
 
 
 def find_target(to: str) -> Target:

@@ -1,12 +1,13 @@
 """`--out`: what cannot be written is refused before the work, in one line, and nothing is replaced."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from drl.cli.entry import main
-from drl.cli.flags import check_out
 from drl.core.errors import BadInput
+from drl.core.safe_files import check_out
 from tests.report.written_runs import write_run
 
 
@@ -15,6 +16,7 @@ def test_what_can_be_written_is_not_refused(tmp_path):
     check_out(tmp_path / "no" / "folder" / "yet.png", overwrite=False)
     (tmp_path / "old.png").write_text("mine")
     check_out(tmp_path / "old.png", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.png"]
 
 
 @pytest.mark.parametrize(
@@ -22,14 +24,15 @@ def test_what_can_be_written_is_not_refused(tmp_path):
     [
         ("old.json", "exists and is not overwritten; choose another --out"),
         ("dangling.json", "exists and is not overwritten; choose another --out"),
-        ("old.json/x.json", "old.json is not a folder that can be written to"),
-        ("old.json/deep/x.json", "old.json is not a folder that can be written to"),
+        ("old.json/x.json", "old.json is not a folder; choose another --out"),
+        ("x" * 300 + ".json", "cannot be written (File name too long); choose another --out"),
+        ("old.json/deep/x.json", "old.json is not a folder; choose another --out"),
     ],
 )
 def test_what_cannot_be_written_is_refused(tmp_path, capsys, out, words):
     (tmp_path / "old.json").write_text("mine")
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nothing")
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(BadInput, match=re.escape(words)):
         check_out(tmp_path / out)
     runs = [str(write_run(tmp_path / "results" / name / "run").parent) for name in ("a", "b")]
     assert main(["compare", *runs, "--out", str(tmp_path / out)]) == 2

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from drl.core.safe_files import check_writable, draft_of, write_new
+from drl.core.safe_files import draft_of, write_new
 
 
 @pytest.fixture(params=["hard links", "no hard links"])
@@ -54,13 +54,3 @@ def test_a_copy_that_fails_is_removed(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="broken"), draft_of(tmp_path / "file", overwrite=False):
         monkeypatch.setattr(os, "fsync", fails)
     assert names(tmp_path) == []
-
-
-def test_writable_or_not(tmp_path):
-    check_writable(tmp_path / "file")
-    assert names(tmp_path) == []
-    for path in (tmp_path / "nowhere" / "file", tmp_path / ("x" * 300), tmp_path / "plain" / "file"):
-        (tmp_path / "plain").touch()
-        with pytest.raises(OSError, match=r"No such file|too long|Not a directory"):
-            check_writable(path)
-    assert names(tmp_path) == ["plain"]
