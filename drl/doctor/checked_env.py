@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from drl.doctor.mask_faults import EVERYWHERE, mask_fault
 from drl.doctor.obs_faults import digest_of, obs_faults
 from drl.envs.action_masks import mask_reader
 from drl.envs.faults import reason
-from drl.envs.spaces import GymEnv, action_spec
+from drl.envs.spaces import GymEnv, Info, action_spec
 
 KEPT = 3  # observations that are looked at again, to see whether they have changed since they were returned
 
@@ -102,13 +102,13 @@ class CheckedEnv:
         self._kept.append((self.obs, digest))
         return digest
 
-    def _check_kept(self, where: str, places: "range | set[int]") -> None:
+    def _check_kept(self, where: str, places: Iterable[int]) -> None:
         """Look again at observations that were returned before."""
         if any(digest_of(obs) != digest for obs, digest in (self._kept[place] for place in places)):
             seen = f"{where} changed an observation that was returned before it: the environment reuses its arrays"
             self.complaints.add("reused-buffer", seen, "return a copy: `self._obs.copy()`")
 
-    def _take_mask(self, info: Mapping[str, object], where: str, ended: bool) -> None:
+    def _take_mask(self, info: Info, where: str, ended: bool) -> None:
         try:
             self.mask = self._read_mask(self.obs, info)
         except BaseException as error:
