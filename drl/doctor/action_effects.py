@@ -18,7 +18,7 @@ PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the action that is var
 AFTER = 20  # steps after it
 MOST_CHOICES = 12  # of a Discrete action that are tried
 LONG, LONGEST = 2000, 10_000  # steps of whole episodes that are compared; the second is for a first episode without end
-RANDOM = 8  # random sequences of actions in these
+RANDOM = 5  # random sequences of actions in these
 PATIENCE = 10.0  # seconds for all of these
 
 

@@ -55,7 +55,8 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
     numbers = _numbers(trace)
     if not any(finding.severity == PROBLEM for finding in found):
         try:
-            numbers |= _training_share(config, trace.seconds[0])
+            with np.errstate(all="ignore"):  # what overflows is said below
+                numbers |= _training_share(config, trace.seconds[0])
         except (EnvFailed, NonFinite) as error:
             found.append(_training_fault(error))
     return Diagnosis(config.env, numbers, tuple(found), tuple(notes))
