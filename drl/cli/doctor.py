@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ABOUT = (
     "Say what is likely wrong with an environment or a run, and what to change. "
-    "Exit code 0: no problem, 1: problems were found, 2: bad input."
+    "Exit code 0: no problem, 1: problems were found, 2: bad input, 3: a run that cannot be read."
 )
 
 

@@ -1,5 +1,6 @@
 """Environments whose one fault shows late, rarely, at the bounds of actions, or only beside another instance."""
 
+import os
 import time
 
 import gymnasium as gym
@@ -250,6 +251,15 @@ class SeedsGlobally(Walk):
 
     def push(self, action):
         return super().push(action) + 0.1 * np.random.normal()  # noqa: NPY002
+
+
+class Prints(Walk):
+    """Healthy, in Python and beside it."""
+
+    def step(self, action):
+        print("a step")
+        os.write(1, b"another step\n")
+        return super().step(action)
 
 
 # As in broken_envs.py: environment → the finding that names it.
