@@ -164,5 +164,5 @@ def _speed(trace: Trace) -> list[Finding]:
     seen = f"a step takes {seconds * 1000:.3g} ms ({1 / seconds:.0f} a second): a million steps take {hours:.1f} hours"
     where = "reset" if resets > seconds / 2 else "step"
     if where == "reset":
-        seen += f"; {resets / seconds:.0%} of it are resets"
+        seen += f"; {resets / seconds:.0%} of that is spent in resets"
     return [Finding("slow-steps", ADVICE, seen, f"--vectorization async --num-envs 8, or profile `{where}`")]

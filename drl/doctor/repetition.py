@@ -64,9 +64,12 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
 
 def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[Finding]:
     """Step two instances in turns; a second one must not change what the first one does."""
-    one, two = RandomPlay(env, Complaints()), RandomPlay(other, Complaints())
+    faults = Complaints()
+    one, two = RandomPlay(env, faults), RandomPlay(other, faults)
     steps = min(len(trace.outcomes), TOGETHER)
     _take_turns(one.walk(steps, seed), two.walk(steps, seed + SEEDS))
+    if min(len(one.trace.outcomes), len(two.trace.outcomes)) < steps:
+        return faults.findings()
     gap = _difference(env.observation_space, trace, one.trace)
     if gap is None or not gap.clear:
         return []

@@ -122,7 +122,7 @@ def gradients(run: RunRecords) -> Finding | None:
             return Finding("exploding-gradients", PROBLEM, seen, change, norms)
         if has_vanished(norms):
             seen = f"the median {name} of the second half is {np.median(last):.2g}: nothing is learned any more"
-            change = f"{run.advice(run.slower, '--activation tanh')}; or rewards that do not differ: drl doctor ENV"
+            change = f"{run.advice(run.slower, '--activation tanh')}; check that rewards differ: drl doctor ENV"
             return Finding("zero-gradients", PROBLEM, seen, change, norms)
     return None
 

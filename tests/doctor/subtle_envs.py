@@ -139,6 +139,21 @@ class SharedState(Walk):
         self.shared["place"] = value
 
 
+class OneAtATime(Walk):
+    """As with a simulator that knows one environment only."""
+
+    owner = None
+
+    def reset(self, *, seed=None, options=None):
+        type(self).owner = self
+        return super().reset(seed=seed)
+
+    def reward(self):
+        if self.owner is not self:
+            raise ConnectionError("the simulator belongs to another environment")
+        return self.speed
+
+
 class KeepsWind(Walk):
     """The wind is not seen in the first observation."""
 
@@ -210,7 +225,7 @@ class PaysAtTheEnd(Walk):
         return self.seen.copy()
 
 
-class CountsToFifty(PaysAtTheEnd):
+class CountsToSixty(PaysAtTheEnd):
     """Healthy: only 60 of 120 actions of one kind are paid, so that no constant action is."""
 
     def step(self, action):
@@ -279,9 +294,10 @@ SUBTLE = {
     TwoBuffers: "reused-buffer",
     ResetOverwritesFinal: "reused-buffer",
     SharedState: "shared-state",
+    OneAtATime: "raises",
     KeepsWind: "depends-on-earlier-episodes",
     KeepsTotal: "depends-on-earlier-episodes",
     KeepsCounter: "depends-on-earlier-episodes",
 }
 SUBTLY_HARD = {SlowSometimes: "slow-steps", OneSeed: "seed-without-effect"}
-HARMLESS = [Masked, PaysAtTheEnd, CountsToFifty, RareLight, LongEpisodes, SeedsGlobally]
+HARMLESS = [Masked, PaysAtTheEnd, CountsToSixty, RareLight, LongEpisodes, SeedsGlobally]

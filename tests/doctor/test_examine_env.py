@@ -108,5 +108,5 @@ def test_effects_that_need_long_play_are_not_judged_by_short_play(monkeypatch):
 def test_slow_resets_are_named():
     (finding,) = examine_env(as_config(SlowReset), steps=12, seed=1).findings
     assert (finding.name, finding.severity) == ("slow-steps", ADVICE)
-    assert "of it are resets" in finding.seen
+    assert "is spent in resets" in finding.seen
     assert "profile `reset`" in finding.change
