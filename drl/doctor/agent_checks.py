@@ -8,6 +8,7 @@ from drl.core.contracts import Agent
 from drl.core.specs import Array
 from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, last_fifth
+from drl.doctor.update_checks import has_vanished
 from drl.envs.env_config import EnvConfig
 from drl.experiment.evaluation import check_fit, own_stream
 from drl.experiment.open_envs import EnvOptions, open_vec_env
@@ -78,12 +79,15 @@ def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
 
 def saturated_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
     """Most continuous actions are at a bound."""
-    if run.early or run.improved or play.agent.action_spec.kind != "box":
+    gradients = run.learned("actor_grad_norm")
+    stuck = gradients is not None and has_vanished(gradients)  # chance alone may have raised the return a little
+    if run.early or (run.improved and not stuck) or play.agent.action_spec.kind != "box":
         return None
     share = float((np.abs(play.actions) >= 0.99).mean())
     if share < SATURATED:
         return None
-    seen = f"{share:.0%} of the entries of its actions are at a bound, and the return has not risen"
+    why = "the actor's gradient is 0" if stuck else "the return has not risen"
+    seen = f"{share:.0%} of the entries of its actions are at a bound, and {why}"
     change = run.advice(run.slower, "a smaller --actor-learning-rate", "--normalize-obs")
     counts, edges = np.histogram(np.clip(play.actions, -1.0, 1.0), bins=21, range=(-1.0, 1.0))
     series = Series("share of the entries", (edges[1:] + edges[:-1]) / 2, counts / counts.sum(), over="action")

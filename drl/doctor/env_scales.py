@@ -16,8 +16,9 @@ LARGE_REWARD, SMALL_REWARD = 100.0, 1e-3  # root mean square, largest absolute v
 LARGE_OBS, SMALL_OBS = 100.0, 1e-3  # largest absolute value of an entry
 UNUSED_RANGE = 0.01  # share of the bounds of an observation that is used
 LARGE_ACTION = 1000.0  # bound
-SLOW_STEP = 5e-3  # seconds
+SLOW_STEP = 5e-3  # seconds, resets included
 ENOUGH = 300  # observations from which on one says that a number never changes
+LONGEST = 20_000  # steps of an episode that may still end by itself
 SAME_LENGTH = 50  # steps from which on episodes of one length look like a time limit
 
 
@@ -28,16 +29,16 @@ def scale_findings(env: GymEnv, trace: Trace, masked: bool) -> list[Finding]:
 
 
 def _ends(env: GymEnv, trace: Trace) -> list[Finding]:
-    steps, lengths = len(trace.outcomes), trace.lengths
+    lengths = trace.lengths
     if not lengths:
-        limit = _time_limit(env)
-        if limit is not None and limit >= steps:
+        if not may_be_endless(env, trace):
             return []  # too few steps to say
-        seen = f"no episode terminated or was truncated in {steps:,} steps, and there is no time limit"
+        seen = f"one episode went on for {trace.running:,} random steps; none of them terminated or truncated it"
         change = (
             "let `step` return terminated or truncated, or give a limit: --wrapper TimeLimit:max_episode_steps=1000"
         )
-        return [Finding("endless-episodes", PROBLEM, seen, change)]
+        severity = PROBLEM if trace.running >= LONGEST else ADVICE  # steps were slow: it may end yet
+        return [Finding("endless-episodes", severity, seen, change)]
     alike = len(lengths) >= 5 and len(set(lengths)) == 1
     if alike and all(trace.terminated) and lengths[0] >= SAME_LENGTH:
         seen = f"all {len(lengths)} episodes terminated after exactly {lengths[0]} steps: that looks like a time limit"
@@ -47,6 +48,12 @@ def _ends(env: GymEnv, trace: Trace) -> list[Finding]:
         )
         return [Finding("time-limit-as-terminated", ADVICE, seen, change)]
     return []
+
+
+def may_be_endless(env: GymEnv, trace: Trace) -> bool:
+    """Whether no episode has ended, and no time limit says when one will."""
+    limit = _time_limit(env)
+    return not trace.lengths and (limit is None or limit < len(trace.outcomes))
 
 
 def _time_limit(env: GymEnv) -> int | None:
@@ -150,9 +157,12 @@ def _actions(space: GymSpace) -> list[Finding]:
 
 
 def _speed(trace: Trace) -> list[Finding]:
-    seconds = float(np.median(trace.seconds)) if trace.seconds else 0.0
+    seconds, resets = trace.seconds
     if seconds <= SLOW_STEP:
         return []
     hours = seconds * 1e6 / 3600
     seen = f"a step takes {seconds * 1000:.3g} ms ({1 / seconds:.0f} a second): a million steps take {hours:.1f} hours"
-    return [Finding("slow-steps", ADVICE, seen, "--vectorization async --num-envs 8, or profile `step`")]
+    where = "reset" if resets > seconds / 2 else "step"
+    if where == "reset":
+        seen += f"; {resets / seconds:.0%} of that is spent in resets"
+    return [Finding("slow-steps", ADVICE, seen, f"--vectorization async --num-envs 8, or profile `{where}`")]

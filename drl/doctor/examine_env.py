@@ -6,20 +6,23 @@ from functools import partial
 
 import numpy as np
 
-from drl.core.errors import BadInput, DrlError
-from drl.doctor.env_scales import SLOW_STEP, scale_findings
+from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite
+from drl.doctor.action_effects import action_findings
+from drl.doctor.complaints import Complaints
+from drl.doctor.env_scales import LONGEST, SLOW_STEP, may_be_endless, scale_findings
 from drl.doctor.findings import PROBLEM, Diagnosis, Finding
-from drl.doctor.random_play import Complaints, RandomPlay, Trace
-from drl.doctor.repetition import action_findings, repetition_findings
+from drl.doctor.random_play import RandomPlay, Trace
+from drl.doctor.repetition import repetition_findings
 from drl.envs.env_config import EnvConfig
-from drl.envs.faults import close_anyway, reason
+from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import make_env
-from drl.envs.spaces import GymEnv, action_spec, obs_spec
+from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.building import open_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.open_envs import JAX_ONLY
 
 TIMED_STEPS = 128  # of the learning step that is timed
+PATIENCE = 10.0  # seconds for an episode that has not ended yet
 
 
 def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosis:
@@ -37,28 +40,40 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
         complaints, notes = Complaints(), list[str]()
         player = RandomPlay(env, complaints)
         trace = player.play(steps, seed)
-        found = complaints.findings() or scale_findings(
-            env, trace, player.mask is not None
-        )  # broken numbers would be named twice
+        if len(trace.outcomes) == steps and may_be_endless(env, trace):
+            player.go_on(LONGEST, PATIENCE)
+        masked = bool(player.checked.masked)
+        found = complaints.findings() or scale_findings(env, trace, masked)  # broken numbers would be named twice
         if len(trace.outcomes) == steps:
-            repeated = repetition_findings(env, trace, fresh, seed)
-            found += repeated
-            if not repeated and player.mask is None:
-                found += _effects(env, seed, notes)
+            more = repetition_findings(env, trace, fresh, seed)
+            if not any(finding.severity == PROBLEM for finding in more) and not masked:
+                more += action_findings(env, seed, notes)
+            known = {finding.name for finding in found}
+            found += [finding for finding in more if finding.name not in known]
     finally:
         close_anyway(env.close, config.env)
     numbers = _numbers(trace)
     if not any(finding.severity == PROBLEM for finding in found):
-        numbers |= _training_share(config, numbers)
+        try:
+            with np.errstate(all="ignore"):  # what overflows is said below
+                numbers |= _training_share(config, trace.seconds[0])
+        except (EnvFailed, NonFinite) as error:
+            found.append(_training_fault(error))
     return Diagnosis(config.env, numbers, tuple(found), tuple(notes))
 
 
-def _effects(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
-    try:
-        return action_findings(env, seed)
-    except Exception as error:  # an action at its bound may be one that random play has not met
-        notes.append(f"the effect of actions: {reason(error)}")
-        return []
+def _training_fault(error: DrlError) -> Finding:
+    """What random play has not met, but the first steps of training."""
+    seen = f"two learning steps of PPO with its default settings ended with: {error}"
+    change = "drl train ppo --env ENV ends in the same way; find what is behind it"
+    if isinstance(error, EnvFailed):
+        return Finding("raises", PROBLEM, seen, change)
+    if "the observation is" in str(error) or "of the observation is" in str(error):
+        return Finding("nan-observation", PROBLEM, seen, change)
+    if "rewards must be finite" in str(error):
+        return Finding("nan-reward", PROBLEM, seen, change)
+    change = "--normalize-reward --normalize-obs, or smaller rewards and observations in the environment"
+    return Finding("training-fails", PROBLEM, seen, change)
 
 
 def _numbers(trace: Trace) -> dict[str, float | str]:
@@ -67,13 +82,12 @@ def _numbers(trace: Trace) -> dict[str, float | str]:
         numbers |= {"mean length": float(np.mean(trace.lengths)), "mean return": float(np.mean(trace.returns))}
     if trace.outcomes:
         numbers |= {"smallest reward": float(trace.rewards.min()), "largest reward": float(trace.rewards.max())}
-        numbers["steps per second"] = 1.0 / max(float(np.median(trace.seconds)), 1e-9)
+        numbers["steps per second"] = 1.0 / max(trace.seconds[0], 1e-9)
     return numbers
 
 
-def _training_share(config: EnvConfig, numbers: dict[str, float | str]) -> dict[str, float | str]:
+def _training_share(config: EnvConfig, seconds: float) -> dict[str, float | str]:
     """How much of a training step of PPO with its default settings the environment takes."""
-    seconds = 1.0 / float(numbers["steps per second"])
     if seconds > SLOW_STEP:
         return {"share of a training step": "nearly all"}
     pairs = [f"{name}={json.dumps(value, default=str)}" for name, value in config.env_kwargs.items()]
@@ -87,6 +101,6 @@ def _training_share(config: EnvConfig, numbers: dict[str, float | str]) -> dict[
             started = time.perf_counter()
             next(steps)
             whole = (time.perf_counter() - started) / TIMED_STEPS
-    except DrlError:
+    except BadInput:
         return {}  # PPO has no default network for it
     return {"share of a training step": f"{min(seconds / whole, 1.0):.0%} (ppo, one environment)"}

@@ -1,6 +1,5 @@
 """`examine_run`: read what a run has written, let its agent play a little, and name what is likely wrong."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
 from drl.doctor.cause_checks import CAUSES
 from drl.doctor.evidence_picture import draw_evidence
 from drl.doctor.findings import Diagnosis, Finding
-from drl.doctor.return_checks import RETURNS
+from drl.doctor.return_checks import RETURNS, no_progress
 from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
 from drl.doctor.update_checks import LOSSES, UPDATES
 from drl.envs.faults import reason
@@ -26,28 +25,33 @@ def examine_run(
     """Causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
     folder = find_run(path)
     out = stay_inside(folder, folder / "doctor" / "evidence.png")
+    notes, pictures = list[str](), list[str]()
     try:
-        run = RunRecords(folder)
-        findings, losses = _found(run, (*CAUSES, *RETURNS, *UPDATES)), _found(run, LOSSES)
-        numbers = _numbers(run)
+        with np.errstate(all="ignore"):  # numbers may be as large as they can
+            run = RunRecords(folder)
+            findings, losses = _found(run, (*CAUSES, *RETURNS, *UPDATES)), _found(run, LOSSES)
+            numbers = _numbers(run)
+            play = _play(run, steps, seed, trust, notes)
+            if play is not None:
+                findings += [found for check in AGENT if (found := check(run, play)) is not None]
+            findings += losses
+            findings += [] if findings else _found(run, (no_progress,))
+            if not run.rows and not findings and run.record.get("status") == "finished":
+                raise UnusableFile(f"{folder} has finished, but its metrics.jsonl has no row: nothing can be examined")
     except DrlError:
         raise
     except Exception as error:  # a run's files may come from anyone and contain anything
         raise UnusableFile(f"{folder} cannot be examined ({reason(error)})") from error
-    notes = list[str]()
-    if run.early:
+    if not run.rows:
+        notes.insert(0, "how it learns: there is no row in metrics.jsonl")
+    elif run.early:
         counts = f"{len(run.rows)} learning steps, {run.updates:,} updates and {len(run.returns)} episodes"
-        notes.append(f"how it learns: too early to say after {counts}")
-    play = _play(run, steps, seed, trust, notes)
-    if play is not None:
-        findings += [found for check in AGENT if (found := check(run, play)) is not None]
-    findings += losses
-    pictures = []
+        notes.insert(0, f"how it learns: too early to say after {counts}")
     if picture and any(finding.series is not None for finding in findings):
         try:
             pictures.append(str(draw_evidence(findings, folder, out)))
-        except OSError as error:
-            warnings.warn(f"there is no picture of the evidence: {error.strerror}", stacklevel=2)
+        except Exception as error:  # a full disk, or numbers that no axis has room for
+            notes.append(f"there is no picture of the evidence: {reason(error)}")
     return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
 
 

@@ -44,7 +44,7 @@ class Diagnosis:
     subject: str  # an environment or the folder of a run
     numbers: dict[str, float | str]  # what was seen in general
     findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be examined, and why
+    notes: tuple[str, ...] = ()  # what could not be examined or drawn, and why
     pictures: tuple[str, ...] = field(default=(), compare=False)  # files
 
     @property
@@ -78,7 +78,7 @@ class Diagnosis:
             if finding.series is not None:
                 told.append(f"          {sparkline(finding.series.y)}  {finding.series.label}")
             told += _wrapped("  change  ", finding.change)
-        told += ["", *(line for note in self.notes for line in _wrapped("not examined: ", note))] if self.notes else []
+        told += ["", *(line for note in self.notes for line in _wrapped("note: ", note))] if self.notes else []
         told += [f"picture: {path}" for path in self.pictures]
         return "\n".join(map(printable, told))  # a run may come from anyone
 
@@ -89,7 +89,8 @@ def sparkline(values: Array, width: int = SPARK) -> str:
     >>> sparkline(np.array([0.0, 1.0, np.nan, 7.0]))
     '▁▂ █'
     """
-    parts = np.array_split(np.asarray(values, float), min(len(values), width) or 1)
+    small = np.asarray(values, float) / 2**20  # exact, and sums of the largest numbers do not overflow
+    parts = np.array_split(small, min(len(small), width) or 1)
     means = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
     finite = means[np.isfinite(means)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)

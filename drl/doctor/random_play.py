@@ -1,190 +1,112 @@
-"""Play an environment with random actions, write down what it does, and check it against Gymnasium's contract."""
+"""Play an environment with random actions, and write down what it does."""
 
+import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from drl.core.errors import shown
-from drl.core.specs import NUMBERS, Array, RawObs
-from drl.doctor.findings import PROBLEM, Finding
-from drl.doctor.obs_faults import box_row, digest_of, obs_faults
-from drl.envs.action_masks import flat_mask, mask_reader
-from drl.envs.faults import reason
+from drl.core.specs import Array
+from drl.doctor.checked_env import CheckedEnv, Outcome
+from drl.doctor.complaints import Broken, Complaints
+from drl.doctor.obs_faults import box_row
+from drl.envs.action_masks import flat_mask
 from drl.envs.spaces import GymEnv
-
-
-class Broken(Exception):
-    """The environment cannot be played any further."""
-
-
-class Outcome(NamedTuple):
-    """What one step did, to compare with another one."""
-
-    obs: bytes  # a digest
-    reward: float
-    terminated: bool
-    truncated: bool
-
-
-@dataclass
-class Complaints:
-    """Faults by name: the first of each kind, and how often it was seen."""
-
-    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (what was seen, what to change)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, name: str, seen: str, change: str) -> None:
-        self.first.setdefault(name, (seen, change))
-        self.counts[name] = self.counts.get(name, 0) + 1
-
-    def findings(self) -> list[Finding]:
-        """One finding for each kind, with how often it was seen."""
-        often = {name: f" (and {count - 1:,} more times)" if count > 1 else "" for name, count in self.counts.items()}
-        return [Finding(name, PROBLEM, seen + often[name], change) for name, (seen, change) in self.first.items()]
 
 
 @dataclass
 class Trace:
     """What was seen in random play."""
 
+    step_seconds: list[float]  # of every step
+    reset_seconds: list[float]  # of every reset
     outcomes: list[Outcome] = field(default_factory=list)  # of every step
     firsts: list[bytes] = field(default_factory=list)  # digests of the first observations of episodes
     rows: list[Array] = field(default_factory=list)  # numbers of Boxes in every observation, see `box_row`
     lengths: list[int] = field(default_factory=list)  # of finished episodes
     returns: list[float] = field(default_factory=list)
     terminated: list[bool] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # of every step
+    running: int = 0  # steps of the episode that has not ended
 
     @property
     def rewards(self) -> Array:
         """Of all steps."""
         return np.array([outcome.reward for outcome in self.outcomes])
 
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Of one step, and of the resets in it. The first step and reset, which may load something, do not count."""
+        steps, resets = self.step_seconds[1:] or self.step_seconds, self.reset_seconds[1:]
+        count = max(len(steps), 1)
+        return (sum(steps) + sum(resets)) / count, sum(resets) / count
+
 
 class RandomPlay:
     """Random steps over several episodes, each begun with its own seed. Ends early where the environment breaks."""
 
     def __init__(self, env: GymEnv, complaints: Complaints):
-        self.env, self.complaints, self.trace = env, complaints, Trace()
-        self.read_mask = mask_reader(env)
-        self.obs: RawObs = None
-        self.mask: object = None
+        self.checked = CheckedEnv(env, complaints)
+        self.trace = Trace(self.checked.step_seconds, self.checked.reset_seconds)
+        self.space = copy.deepcopy(env.action_space)  # instances may share theirs
+        self._return = 0.0  # of the running episode
 
     def play(self, steps: int, seed: int) -> Trace:
         """Take up to `steps` steps; the first episode begins with `seed`."""
-        trace, length, total = self.trace, 0, 0.0
-        self.env.action_space.seed(seed)
+        for _ in self.walk(steps, seed):
+            pass
+        return self.trace
+
+    def walk(self, steps: int, seed: int) -> Iterator[None]:
+        """The same, one step at a time."""
+        trace = self.trace
+        self.space.seed(seed)
         try:
             self._reset(seed)
             while len(trace.outcomes) < steps:
-                outcome = self._step(self._action())
-                length, total = length + 1, total + outcome.reward
-                if outcome.terminated or outcome.truncated:
-                    trace.lengths.append(length)
-                    trace.returns.append(total)
-                    trace.terminated.append(outcome.terminated)
+                outcome = self._step()
+                trace.outcomes.append(outcome)
+                trace.rows.append(box_row(self.checked.env.observation_space, self.checked.obs))
+                if outcome.over:
                     self._reset(seed + len(trace.lengths))
-                    length, total = 0, 0.0
+                yield
         except Broken:
             pass
-        return trace
+
+    def go_on(self, longest: int, seconds: float) -> None:
+        """Let the running episode go on to its end, `longest` steps or that much time. Only its end is written down."""
+        until = time.monotonic() + seconds
+        try:
+            while self.trace.running < longest and time.monotonic() < until and not self._step().over:
+                pass
+        except Broken:
+            pass
+
+    def _reset(self, seed: int) -> None:
+        self.trace.firsts.append(self.checked.reset(seed))
+        self.trace.rows.append(box_row(self.checked.env.observation_space, self.checked.obs))
+
+    def _step(self) -> Outcome:
+        trace, outcome = self.trace, self.checked.step(self._action())
+        trace.running, self._return = trace.running + 1, self._return + outcome.reward
+        if outcome.over:
+            trace.lengths.append(trace.running)
+            trace.returns.append(self._return)
+            trace.terminated.append(outcome.terminated)
+            trace.running, self._return = 0, 0.0
+        return outcome
 
     def _action(self) -> object:
         """A random legal one."""
-        space = self.env.action_space
-        if self.mask is None or not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        space, mask = self.space, self.checked.mask
+        if mask is None:
             return space.sample()
-        flat = flat_mask(self.mask).astype(np.int8)
+        flat = flat_mask(mask).astype(np.int8)
         if isinstance(space, spaces.Discrete):
             return space.sample(mask=flat)
-        return space.sample(mask=tuple(np.split(flat, np.cumsum(space.nvec.ravel())[:-1])))
-
-    def _reset(self, seed: int) -> None:
-        where = f"reset {len(self.trace.firsts) + 1:,}"
-        try:
-            answer = self.env.reset(seed=seed)
-        except BaseException as error:
-            if isinstance(error, TypeError) and "seed" in str(error):
-                change = "write `def reset(self, *, seed=None, options=None)` and begin with `super().reset(seed=seed)`"
-                raise self._fatal("reset-takes-no-seed", f"{where} raised {reason(error)}", change) from error
-            raise self._raised(where, error) from error
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise self._fatal("reset-result", f"{where} returned {shown(answer)}", "return a pair: `return obs, {}`")
-        self.obs, info = answer
-        self._check_info(info, where)
-        self.trace.firsts.append(self._look(where))
-        self.mask = self.read_mask(self.obs, info)
-
-    def _step(self, action: object) -> Outcome:
-        before, seen_before, given = self.obs, digest_of(self.obs), digest_of(action)
-        where, started = f"step {len(self.trace.outcomes) + 1:,}", time.perf_counter()
-        try:
-            answer = self.env.step(action)
-        except BaseException as error:
-            raise self._raised(where, error) from error
-        self.trace.seconds.append(time.perf_counter() - started)
-        if not isinstance(answer, tuple) or len(answer) != 5:
-            count = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
-            change = "return `obs, reward, terminated, truncated, info`; four values are the interface of the old Gym"
-            raise self._fatal("step-result", f"{where} returned {count}; expected 5", change)
-        self.obs, reward, terminated, truncated, info = answer
-        if digest_of(before) != seen_before:
-            seen = f"{where} changed the observation that was returned before it: the environment reuses its array"
-            self.complaints.add("reused-buffer", seen, "return a copy: `self._obs.copy()`")
-        if digest_of(action) != given:
-            seen = f"{where} changed the action array that it was given"
-            self.complaints.add("changed-action", seen, "copy the action first: `action = np.array(action)`")
-        self._check_info(info, where)
-        flags = [self._flag(*each, where) for each in (("terminated", terminated), ("truncated", truncated))]
-        outcome = Outcome(self._look(where), self._reward(reward, where), *flags)
-        self.trace.outcomes.append(outcome)
-        self.mask = self.read_mask(self.obs, info)
-        return outcome
-
-    def _look(self, where: str) -> bytes:
-        """Check an observation and keep its numbers; returns its digest."""
-        space, fatal = self.env.observation_space, False
-        for fault in obs_faults(space, self.obs):
-            self.complaints.add(fault.name, f"at {where} {fault.seen}", fault.change)
-            fatal |= fault.fatal
-        if fatal:
-            raise Broken
-        self.trace.rows.append(box_row(space, self.obs))
-        return digest_of(self.obs)
-
-    def _reward(self, reward: object, where: str) -> float:
-        array = np.asarray(reward)
-        if array.shape or array.dtype.kind not in NUMBERS:
-            seen = f"the reward of {where} is {shown(reward)} ({type(reward).__name__})"
-            raise self._fatal("reward-type", seen, "return one number: `float(reward)`")
-        number = float(array)
-        if not np.isfinite(number):
-            change = "find the division, logarithm or overflow behind it; training ends there, with exit code 6"
-            self.complaints.add("nan-reward", f"the reward of {where} is {number}", change)
-        return number
-
-    def _flag(self, name: str, flag: object, where: str) -> bool:
-        if isinstance(flag, bool | np.bool_):
-            return bool(flag)
-        seen, change = f"{name} is {shown(flag)} ({type(flag).__name__}) at {where}", "return True or False"
-        if not isinstance(flag, int | float):
-            raise self._fatal("flag-type", seen, change)
-        self.complaints.add("flag-type", seen, f"{change}: `bool({name})`")
-        return bool(flag)
-
-    def _check_info(self, info: object, where: str) -> None:
-        if not isinstance(info, Mapping):
-            change = "return a dict: `{}` if there is nothing to say"
-            raise self._fatal("info-type", f"the info of {where} is {shown(info)}", change)
-
-    def _raised(self, where: str, error: BaseException) -> Broken:
-        change = "play the same again in Python: `env.reset(seed=…)`, then random actions, and read the traceback"
-        return self._fatal("raises", f"{where} raised {reason(error)}", change)
-
-    def _fatal(self, name: str, seen: str, change: str) -> Broken:
-        self.complaints.add(name, seen, change)
-        return Broken()
+        if isinstance(space, spaces.MultiDiscrete):
+            return space.sample(mask=tuple(np.split(flat, np.cumsum(space.nvec.ravel())[:-1])))
+        action = space.sample()  # of a MultiBinary: the mask has two entries for each
+        legal = np.take_along_axis(flat.reshape(-1, 2), action.reshape(-1, 1), axis=1).reshape(action.shape)
+        return np.where(legal, action, 1 - action).astype(action.dtype)

@@ -1,130 +1,160 @@
-"""Whether an environment repeats itself, and whether its actions change anything: the same episodes, played again."""
+"""Whether an environment repeats itself: the same episodes again, in it, in a fresh one, in turns with another."""
 
+import random
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from drl.core.specs import Array
+from drl.doctor.checked_env import CheckedEnv
+from drl.doctor.complaints import Broken, Complaints
 from drl.doctor.findings import ADVICE, PROBLEM, Finding
-from drl.doctor.obs_faults import digest_of
-from drl.doctor.random_play import Complaints, Outcome, RandomPlay, Trace
+from drl.doctor.random_play import RandomPlay, Trace
 from drl.envs.faults import close_anyway
 from drl.envs.spaces import GymEnv, GymSpace
 
 AGAIN = 500  # steps that are compared
-PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the action that is varied
-AFTER = 20  # steps after it
-MOST_CHOICES = 12  # of a Discrete action that are tried
+TOGETHER = 100  # steps of each of two environments in turns
+SOON, CLEAR = 20, 1e-4  # steps, and share of the usual size: caches of physics engines change things later, or by less
+SEEDS = 5  # that are tried
 USE_SEED = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
+
+
+class Difference(NamedTuple):
+    """Where two traces begin to differ."""
+
+    where: str
+    step: int  # 0: in the first observation
+    size: float  # relative to the largest numbers; infinite if it cannot be told
+
+    @property
+    def clear(self) -> bool:
+        """Whether rounding and caches do not explain it."""
+        return self.step <= SOON and self.size > CLEAR
 
 
 def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], seed: int) -> list[Finding]:
     """Compare what was played in `env` with the same episodes in a fresh environment, and in the same one again."""
-    steps = min(len(trace.outcomes), AGAIN)
+    steps, space = min(len(trace.outcomes), AGAIN), env.observation_space
     faults = Complaints()  # that come only when it is played again
     again = RandomPlay(env, faults).play(steps, seed)
     other = fresh()
     try:
         elsewhere = RandomPlay(other, faults).play(steps, seed)
+        if faults.first and min(len(again.outcomes), len(elsewhere.outcomes)) < steps:
+            return faults.findings()
+        if (gap := _difference(space, trace, elsewhere)) is not None:
+            seen = f"two environments with seed {seed} and the same actions differ {gap.where}"
+            seen = f"{seen}; runs cannot be repeated or resumed exactly"
+            return [Finding("not-deterministic", PROBLEM, seen, USE_SEED)]
+        if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
+            seen = f"after {len(trace.outcomes):,} steps, reset(seed={seed}) returned the last observation"
+            change = "put the whole state back to its beginning in reset"
+            return [Finding("reset-without-effect", PROBLEM, seen, change)]
+        if (gap := _difference(space, trace, again)) is not None:
+            seen = f"the same environment with the same seed {seed} and actions differs {gap.where} after it has played"
+            change = "put everything back in reset, also counters, caches and goals that earlier episodes have changed"
+            severity = PROBLEM if gap.step == 0 or gap.clear else ADVICE
+            return [Finding("depends-on-earlier-episodes", severity, seen, change)]
+        return _shared_state(env, other, trace, seed) or _ignored_seed(env, seed)
     finally:
         close_anyway(other.close, "the environment")
-    if faults.first and min(len(again.outcomes), len(elsewhere.outcomes)) < steps:
+
+
+def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[Finding]:
+    """Step two instances in turns; a second one must not change what the first one does."""
+    faults = Complaints()
+    one, two = RandomPlay(env, faults), RandomPlay(other, faults)
+    steps = min(len(trace.outcomes), TOGETHER)
+    _take_turns(one.walk(steps, seed), two.walk(steps, seed + SEEDS))
+    if min(len(one.trace.outcomes), len(two.trace.outcomes)) < steps:
         return faults.findings()
-    if (where := _difference(trace, elsewhere)) is not None:
-        seen = f"two environments with seed {seed} and the same actions differ {where}"
-        return [Finding("not-deterministic", PROBLEM, f"{seen}; runs cannot be repeated or resumed exactly", USE_SEED)]
-    if trace.outcomes and again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
-        seen = f"after {len(trace.outcomes):,} steps, reset(seed={seed}) returned the last observation, not a first one"
-        return [Finding("reset-without-effect", PROBLEM, seen, "put the whole state back to its beginning in reset")]
-    if (where := _difference(trace, again)) is not None:
-        seen = f"the same environment with the same seed {seed} and actions differs {where} once it has played before"
-        change = "put everything back in reset, also counters, caches and goals that earlier episodes have changed"
-        severity = PROBLEM if again.firsts[:1] != trace.firsts[:1] else ADVICE  # physics engines keep caches, too
-        return [Finding("depends-on-earlier-episodes", severity, seen, change)]
-    return []
+    gap = _difference(env.observation_space, trace, one.trace)
+    if gap is None or not gap.clear:
+        return []
+    seen = f"two environments that are stepped in turns change one another: with seed {seed} one differs {gap.where}"
+    change = "keep state in `self`, made in `__init__` or reset: not in the class, the module or a default argument"
+    return [Finding("shared-state", PROBLEM, seen, change)]
 
 
-def _difference(one: Trace, other: Trace) -> str | None:
+def _take_turns(*walks: Iterator[None]) -> None:
+    """One step of each, until one has ended. Each goes on with the global random numbers where it has left them:
+    an environment that seeds these in reset shares nothing that would harm training."""
+    states = [_global_random()] * len(walks)
+    while True:
+        for place, walk in enumerate(walks):
+            _set_global_random(states[place])
+            if next(walk, StopIteration) is StopIteration:
+                return
+            states[place] = _global_random()
+
+
+RandomState = tuple[object, object]
+
+
+def _global_random() -> RandomState:
+    return random.getstate(), np.random.get_state()  # noqa: NPY002 (an environment may use it)
+
+
+def _set_global_random(state: RandomState) -> None:
+    random.setstate(state[0])  # type: ignore[arg-type]
+    np.random.set_state(state[1])  # type: ignore[arg-type]  # noqa: NPY002
+
+
+def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
+    """Gymnasium keeps the seed that its reset was given: it shows whether the environment passes its own on."""
+    checked, taken = CheckedEnv(env, Complaints()), []
+    try:
+        for number in range(SEEDS):
+            checked.reset(seed + number)
+            taken.append(getattr(env.unwrapped, "_np_random_seed", None))
+    except Broken:
+        return []
+    if not isinstance(taken[0], int) or taken[0] < 0 or len(set(taken)) > 1:  # -1: a generator of its own
+        return []
+    seen = (
+        f"reset with {SEEDS} different seeds began with seed {taken[0]} each time: all episodes draw the same numbers"
+    )
+    return [Finding("seed-without-effect", ADVICE, seen, "pass the seed on: `super().reset(seed=seed)`")]
+
+
+def _difference(space: GymSpace, one: Trace, other: Trace) -> Difference | None:
     """Where two traces begin to differ; None: nowhere."""
     if one.firsts[:1] != other.firsts[:1]:
-        return "in the first observation"
+        return Difference("in the first observation", 0, np.inf)
+    begun = 1  # episodes so far, each with a row of its first observation
     for number, (a, b) in enumerate(zip(one.outcomes, other.outcomes, strict=False), start=1):
         parts = [name for name, x, y in zip(a._fields, a, b, strict=True) if not _same(x, y)]
         if parts:
-            return f"at step {number:,} (in {', '.join(parts)})"
-    pairs = zip(one.firsts, other.firsts, strict=False)
-    return next((f"in the first observation of episode {i + 1:,}" for i, (a, b) in enumerate(pairs) if a != b), None)
+            size = _size(space, one, other, number, begun + number - 1)
+            return Difference(f"at step {number:,} (in {', '.join(parts)})", number, size)
+        begun += a.over
+    pairs = enumerate(zip(one.firsts, other.firsts, strict=False), start=1)
+    late = next((number for number, (a, b) in pairs if a != b), None)
+    return None if late is None else Difference(f"in the first observation of episode {late:,}", SOON + 1, np.inf)
 
 
 def _same(one: object, other: object) -> bool:
     return one == other or (one != one and other != other)  # NaN
 
 
-def action_findings(env: GymEnv, seed: int) -> list[Finding]:
-    """Actions, or entries of an action, that change nothing that is seen afterwards."""
-    space = env.action_space
-    entries = _entries(space)
-    idle = [entry for entry in range(entries) if not _matters(env, entry, seed)]
-    if not idle:
-        return []
-    if len(idle) == entries:
-        seen = f"from {len(PREFIXES)} situations, no action changed any observation, reward or end in {AFTER} steps"
-        return [Finding("actions-without-effect", PROBLEM, seen, "use the argument of `step`")]
-    which = ", ".join(map(str, idle[:10]))
-    seen = f"entries {which} of {entries} of the action changed nothing in {AFTER} steps, at their lowest and highest"
-    return [
-        Finding("action-entry-without-effect", ADVICE, seen, "leave these entries out of `action_space`, or use them")
-    ]
+def _size(space: GymSpace, one: Trace, other: Trace, step: int, row: int) -> float:
+    """How far apart two traces are at a step, as a share of the largest numbers up to there."""
+    a, b = one.outcomes[step - 1], other.outcomes[step - 1]
+    if (a.terminated, a.truncated) != (b.terminated, b.truncated):
+        return np.inf
+    sizes = [abs(a.reward - b.reward) / max(np.abs(one.rewards).max(), 1e-12)]
+    table, numbers = np.stack(one.rows[: row + 1]), other.rows[row]
+    if len(numbers) and not np.array_equal(table[-1], numbers):
+        sizes.append(float((np.abs(table[-1] - numbers) / np.maximum(np.abs(table).max(axis=0), 1e-12)).max()))
+    elif a.obs != b.obs and _has_choices(space):
+        return np.inf
+    return max(sizes)
 
 
-def _matters(env: GymEnv, entry: int, seed: int) -> bool:
-    for prefix in PREFIXES:
-        env.action_space.seed(seed + prefix)
-        before, after = ([env.action_space.sample() for _ in range(count)] for count in (prefix, AFTER))
-        played = _outcomes(env, seed + prefix, before)
-        if played and (played[-1].terminated or played[-1].truncated):
-            before = before[: len(played) - 1]  # then it is the last action of the episode that is varied
-        variants = _variants(env.action_space, env.action_space.sample(), entry)
-        outcomes = [_outcomes(env, seed + prefix, [*before, varied, *after]) for varied in variants]
-        if any(each != outcomes[0] for each in outcomes[1:]):
-            return True
-    return False
-
-
-def _outcomes(env: GymEnv, seed: int, actions: list[object]) -> list[Outcome]:
-    """What the actions lead to, up to the end of the episode."""
-    env.reset(seed=seed)
-    outcomes = []
-    for action in actions:
-        obs, reward, terminated, truncated, _ = env.step(action)
-        outcomes.append(Outcome(digest_of(obs), float(reward), bool(terminated), bool(truncated)))
-        if terminated or truncated:
-            break
-    return outcomes
-
-
-def _entries(space: GymSpace) -> int:
-    return 1 if isinstance(space, spaces.Discrete) else int(np.prod(space.shape or (1,)))
-
-
-def _variants(space: GymSpace, base: object, entry: int) -> Iterator[object]:
-    """The action with other values in one entry."""
-    if isinstance(space, spaces.Discrete):
-        yield from (int(space.start) + choice for choice in range(min(int(space.n), MOST_CHOICES)))
-        return
-    for value in _values(space, entry):
-        varied: Array = np.array(base)
-        varied.reshape(-1)[entry] = value
-        yield varied
-
-
-def _values(space: GymSpace, entry: int) -> tuple[float, ...]:
-    if isinstance(space, spaces.Box):
-        low, high = float(space.low.ravel()[entry]), float(space.high.ravel()[entry])
-        low = low if np.isfinite(low) else high - 2.0 if np.isfinite(high) else -1.0
-        return low, high if np.isfinite(high) else low + 2.0
-    if isinstance(space, spaces.MultiDiscrete):
-        start, count = int(space.start.ravel()[entry]), int(space.nvec.ravel()[entry])
-        return tuple(float(start + choice) for choice in range(min(count, MOST_CHOICES)))
-    return (0.0, 1.0)
+def _has_choices(space: GymSpace) -> bool:
+    """Whether observations have parts that rounding cannot change a little."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(map(_has_choices, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
+    return not isinstance(space, spaces.Box)

@@ -4,13 +4,15 @@ import math
 
 import numpy as np
 
-from drl.doctor.findings import PROBLEM, Finding, Series
-from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
+from drl.doctor.findings import ADVICE, PROBLEM, Finding, Series
+from drl.doctor.run_records import RunRecords, first_fifth, is_better, last_fifth
 from drl.tracking.curves import trailing_mean
 
 SAME = 50  # episodes with one return
 FALL = 0.5  # share of what was gained that is lost again
 SURE = 5.0  # standard errors
+FIRST = 20  # episodes that show how a run began
+MANY_UPDATES, MANY_STEPS = 1000, 20_000  # one of them, before progress is asked for
 APART = 0.5  # share of the range of returns between training and evaluation
 
 
@@ -29,7 +31,7 @@ def no_reward(run: RunRecords) -> Finding | None:
 def constant_return(run: RunRecords) -> Finding | None:
     """All episodes have the same return."""
     returns = run.returns
-    if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0:
+    if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0 or run.solved:
         return None
     seen = f"all {len(returns):,} episodes have the same return, {returns[0]:g}: no action was better than another"
     change = f"{_explore(run)}; reward progress as well; begin nearer to the goal"
@@ -98,6 +100,26 @@ def evaluation_apart(run: RunRecords) -> Finding | None:
     )
     x, y = np.array([row["env_steps"] for row, _ in evaluations]), [each["mean_return"] for _, each in evaluations]
     return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))
+
+
+def no_progress(run: RunRecords) -> Finding | None:
+    """The budget is used, and the return is where it began. For runs in which nothing else was found."""
+    returns, first = run.returns, run.returns[:FIRST]
+    if run.early or run.used < 1.0 or run.improved or run.begins_trained or len(returns) < SAME:
+        return None
+    if (run.updates < MANY_UPDATES and run.env_steps < MANY_STEPS) or np.ptp(returns) == 0:
+        return None
+    evaluated = [numbers.get("mean_return") for _, numbers in run.evaluations()[-1:]]  # without exploration
+    enough = float(np.nanmean(first) + 3 * np.nanstd(first) / math.sqrt(FIRST))
+    if is_better(first, last_fifth(returns)) or any(isinstance(x, float) and x > enough for x in evaluated):
+        return None
+    before, after = (float(np.nanmean(part(returns))) for part in (first_fifth, last_fifth))
+    seen = f"the return is where it began after the whole budget: {before:.4g} at first, {after:.4g} at the end"
+    change = (
+        "drl doctor ENV says whether actions and rewards are connected; if they are, a larger --total-timesteps, or "
+        "a preset's settings; nothing is wrong where no policy can do better than the first one"
+    )
+    return Finding("no-progress", ADVICE, seen, change, run.smooth_returns())
 
 
 RETURNS = (no_reward, constant_return, collapse, truncated_episodes, evaluation_apart)

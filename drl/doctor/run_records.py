@@ -6,6 +6,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 
 from drl.core.agent_files import read_agent
@@ -18,7 +19,9 @@ from drl.tracking.files import Row, evaluation_in, read_metrics
 
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
 LEAST_UPDATES = 1000  # the same for algorithms with a replay buffer, whose updates are small
+FEW_ROWS = 5  # learning steps are enough where they have made that many updates
 FIFTH = 5
+LEAST_COMPARED = 10  # first and last episodes, if there are so many
 FLAG = re.compile(r"--(?:no-)?([a-z][a-z-]+)")
 
 
@@ -68,7 +71,12 @@ class RunRecords:
         """Whether there is too little to judge learning by."""
         learned = sum(any(name.startswith("learn/") for name in row) for row in self.rows)
         few = "train_every" in self.settings and self.updates < LEAST_UPDATES
-        return learned < LEAST_ROWS or len(self.returns) < LEAST_EPISODES or few
+        return learned < self.least_rows or len(self.returns) < LEAST_EPISODES or few
+
+    @property
+    def least_rows(self) -> int:
+        """Learning steps to judge by: a few are enough if they were long."""
+        return FEW_ROWS if self.updates >= LEAST_UPDATES else LEAST_ROWS
 
     @cached_property
     def updates(self) -> int:
@@ -77,17 +85,26 @@ class RunRecords:
             steps = max(self.env_steps - self.setting("warmup", 0.0), 0.0)
             return int(steps / rounds * self.setting("gradient_steps", 1.0))
         logged = self.series("trainer/gradient_steps")
-        return len(self.rows) if logged is None else int(logged.y.sum())
+        return len(self.rows) if logged is None else int(min(logged.y.sum(), 1e15))
 
     @cached_property
     def improved(self) -> bool:
-        """Whether the last fifth of the episodes is better than the first, beyond chance."""
-        count = len(self.returns) // FIFTH
-        if count < 2:
-            return False
-        first, last = self.returns[:count], self.returns[-count:]
-        error = math.sqrt((np.nanvar(first) + np.nanvar(last)) / count)
-        return bool(np.nanmean(last) - np.nanmean(first) > max(2 * error, 1e-9))
+        """Whether the last fifth of the episodes is better than the first, beyond chance, or solves the environment."""
+        count = max(len(self.returns) // FIFTH, min(LEAST_COMPARED, len(self.returns) // 2))
+        return self.solved or is_better(self.returns[:count], self.returns[-count:])
+
+    @cached_property
+    def solved(self) -> bool:
+        """Whether the last episodes reach the `reward_threshold` of an environment that is used as registered."""
+        spec = gym.registry.get(str(self.settings.get("env")))
+        changed = self.settings.get("wrappers") or self.settings.get("env_kwargs")
+        threshold = None if spec is None or changed else spec.reward_threshold
+        return threshold is not None and len(self.returns) > 0 and bool(last_fifth(self.returns).mean() >= threshold)
+
+    @property
+    def begins_trained(self) -> bool:
+        """Whether its first agent had learned before."""
+        return bool(self.settings.get("from_agent") or self.record.get("forked_from"))
 
     def series(self, name: str, limit: float | None = None) -> Series | None:
         """A column of metrics.jsonl, where it has numbers; None: it has none."""
@@ -95,10 +112,10 @@ class RunRecords:
         there = np.isfinite(values)
         return Series(name, column(self.rows, "env_steps")[there], values[there], limit) if there.any() else None
 
-    def learned(self, name: str, limit: float | None = None) -> Series | None:
-        """What the algorithm reports; None also if there are too few numbers to judge."""
+    def learned(self, name: str, limit: float | None = None, rows: int | None = None) -> Series | None:
+        """What the algorithm reports; None also if there are too few numbers to judge, fewer than `rows`."""
         series = self.series(f"learn/{name}", limit)
-        return series if series is not None and len(series.y) >= LEAST_ROWS else None
+        return series if series is not None and len(series.y) >= (rows or self.least_rows) else None
 
     def smooth_returns(self) -> Series:
         """Returns of episodes, as a trailing mean over a tenth of them."""
@@ -123,6 +140,14 @@ class RunRecords:
                 found.append((row, numbers))
         final = self.record.get("final_evaluation")
         return found + ([(self.rows[-1], final)] if isinstance(final, dict) and self.rows else [])
+
+
+def is_better(first: Array, last: Array) -> bool:
+    """Whether the mean of the second is higher, by more than 2 standard errors."""
+    if min(len(first), len(last)) < 2:
+        return False
+    error = math.sqrt(np.nanvar(first) / len(first) + np.nanvar(last) / len(last))
+    return bool(np.nanmean(last) - np.nanmean(first) > max(2 * error, 1e-9))
 
 
 def halves(series: Series) -> tuple[Array, Array]:

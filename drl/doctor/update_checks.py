@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 from drl.core.specs import ActionSpec
-from drl.doctor.findings import PROBLEM, Finding
+from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, first_fifth, halves, last_fifth
 
-LARGE_KL, HUGE_KL = 0.1, 1.0  # mean over an update; the first in a tenth of the updates
+LARGE_KL, HUGE_KL = 0.1, 1.0  # mean over a learning step; the first in a tenth of them, and twice
+SURE_ROWS = 3  # learning steps are enough for what no healthy one does
 TINY_KL = 1e-7
 MUCH_CLIPPED = 0.5
 DEAD, UNIFORM = 0.02, 0.995  # shares of the largest entropy
@@ -22,13 +23,16 @@ HOT = 10.0  # times the first temperature
 
 def kl_spikes(run: RunRecords) -> Finding | None:
     """Updates that change the policy too much."""
-    kl = run.learned("approx_kl", LARGE_KL)
+    kl = run.learned("approx_kl", LARGE_KL, rows=SURE_ROWS)
     if kl is None:
         return None
     large, largest = float((kl.y > LARGE_KL).mean()), float(kl.y.max())
-    if large < 0.1 and largest < HUGE_KL:
+    often = large >= 0.1 and (kl.y > LARGE_KL).sum() >= 2 and len(kl.y) >= run.least_rows
+    if not often and largest < HUGE_KL:
         return None
-    seen = f"approx_kl is above {LARGE_KL} in {large:.0%} of the updates, at most {largest:.3g}: the policy jumps"
+    seen = (
+        f"approx_kl is above {LARGE_KL} in {large:.0%} of the learning steps, at most {largest:.3g}: the policy jumps"
+    )
     return Finding("kl-spikes", PROBLEM, seen, run.advice(run.slower, "fewer --epochs", "--target-kl 0.02"), kl)
 
 
@@ -100,6 +104,11 @@ def critic_explains_nothing(run: RunRecords) -> Finding | None:
     return Finding("critic-explains-nothing", PROBLEM, seen, change, fit)
 
 
+def has_vanished(norms: Series) -> bool:
+    """Whether most gradients of the second half are 0."""
+    return bool(np.median(halves(norms)[1]) < VANISHED)
+
+
 def gradients(run: RunRecords) -> Finding | None:
     """Gradients that explode or vanish."""
     for name in ("grad_norm", "critic_grad_norm", "actor_grad_norm"):
@@ -111,9 +120,10 @@ def gradients(run: RunRecords) -> Finding | None:
             seen = f"{name} reached {last.max():.3g}; the first ones were about {first:.3g}"
             change = run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward")
             return Finding("exploding-gradients", PROBLEM, seen, change, norms)
-        if np.median(last) < VANISHED:
+        if has_vanished(norms):
             seen = f"the median {name} of the second half is {np.median(last):.2g}: nothing is learned any more"
-            return Finding("zero-gradients", PROBLEM, seen, "check that rewards differ; --activation tanh", norms)
+            change = f"{run.advice(run.slower, '--activation tanh')}; check that rewards differ: drl doctor ENV"
+            return Finding("zero-gradients", PROBLEM, seen, change, norms)
     return None
 
 

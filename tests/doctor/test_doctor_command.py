@@ -11,6 +11,7 @@ from drl.cli.train import read_experiment
 from tests.doctor.sabotaged_runs import HERE, PPO, train_tiny
 
 BROKEN_ENVS = Path(__file__).parent / "broken_envs.py"
+SUBTLE_ENVS = Path(__file__).parent / "subtle_envs.py"
 DOCTOR = Path(__file__).parents[2] / "drl" / "doctor"
 
 
@@ -39,6 +40,13 @@ def test_advice_is_no_problem(capsys):
     assert [finding["name"] for finding in said["findings"]] == ["reward-scale"]
     assert "--normalize-reward" in said["findings"][0]["change"]
     assert said["numbers"]["steps"] == 500
+
+
+def test_json_is_all_there_is_on_stdout(capfd):
+    said = told(capfd, f"{SUBTLE_ENVS}:Prints", "--json", "--steps", "50", code=0)
+    assert json.loads(said.out)["findings"] == []
+    assert "a step" in said.err
+    assert "another step" in said.err
 
 
 def test_wrappers_and_arguments_are_examined_too(capsys):

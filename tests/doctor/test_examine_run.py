@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from drl.core.errors import DrlError, UnusableFile
+from drl.doctor.agent_checks import AgentPlay, saturated_actions
 from drl.doctor.examine_run import examine_run
+from drl.doctor.run_records import RunRecords
 from drl.experiment.load_agent import load_agent
 from drl.experiment.run_folder import Run, read_settings
 from tests.doctor.sabotaged_runs import HEALTHY, HERE, PPO, SABOTAGED, train_tiny
@@ -71,10 +74,10 @@ def test_a_run_that_failed_repeats_its_error(tmp_path):
     assert "the wheel came off" in found.findings[0].seen
 
 
-def written(folder, settings=None, count=40, **columns):
+def written(folder, settings=None, count=40, status="finished", **columns):
     """A run with these numbers in its rows: a list, or a function of the share of the run."""
     run = Run.create("written", {"algorithm": "ppo", "env": "CartPole-v1", "wrappers": []} | (settings or {}), folder)
-    run.note(status="finished")
+    run.note(status=status)
     with (run.folder / "metrics.jsonl").open("w") as file:
         for i in range(count):
             row = {"env_steps": 100 * (i + 1), "episodes": 5 * (i + 1), "learning_steps": i + 1, "learn/loss": 1.0}
@@ -107,10 +110,105 @@ def test_returns_that_grow_explain_a_growing_loss(tmp_path):
 
 
 def test_too_few_numbers_are_no_symptom(tmp_path):
-    found = examine_run(written(tmp_path, count=10, learn__approx_kl=lambda x: 3.0))
+    found = examine_run(written(tmp_path, count=10, learn__approx_kl=lambda x: 0.3))
     assert found.names() == []
     assert "too early to say after 10 learning steps" in found.notes[0]
     assert "actions and values" in found.notes[1]  # there is no agent
+
+
+def updates(count):
+    return {"trainer__gradient_steps": lambda x: count}
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "expected"),
+    [
+        (12, {"learn__approx_kl": lambda x: 0.3} | updates(240), ["kl-spikes"]),
+        (12, {"learn__clip_fraction": lambda x: 0.8} | updates(240), ["clip-fraction"]),
+        (12, {"learn__approx_kl": lambda x: 0.3 * (x == 1)} | updates(240), []),  # once in twelve is chance
+        (12, {"learn__approx_kl": lambda x: 0.3} | updates(20), []),
+        (4, {"learn__approx_kl": lambda x: 0.3} | updates(1000), []),
+        (3, {"learn__approx_kl": lambda x: 3.0}, ["kl-spikes"]),  # no healthy update does that
+        (2, {"learn__approx_kl": lambda x: 3.0}, []),
+    ],
+)
+def test_long_learning_steps_need_not_be_many(tmp_path, count, columns, expected):
+    found = examine_run(written(tmp_path, count=count, **columns), picture=False)
+    assert found.names() == expected
+    early = any("too early to say" in note for note in found.notes)
+    assert early is (count < 5 or columns["trainer__gradient_steps"](0) == 20)
+
+
+def test_a_few_lucky_episodes_are_no_improvement(tmp_path):
+    """Of 30, the last 6 are better than the first 6, but the last 10 hardly better than the first 10."""
+    returns = [0.0] * 6 + [5.0] * 4 + [2.0] * 10 + [0.0] * 4 + [5.0] * 6
+    folder = written(tmp_path, count=30, finished=lambda x: [[returns[round(29 * x)], 20, True, None]])
+    assert not RunRecords(folder).improved
+
+
+def test_a_better_return_does_not_excuse_an_actor_that_is_stuck(tmp_path):
+    rises = {"finished": lambda x: [[10 * x + j, 20, True, None] for j in range(5)]}
+    settings = {"learning_rate": 0.3, "activation": "relu"}
+    agent = SimpleNamespace(action_spec=SimpleNamespace(kind="box"))
+    play = AgentPlay(agent, np.zeros((40, 3)), np.ones((40, 1)), np.zeros(40), None, None)
+    free = RunRecords(written(tmp_path / "free", settings, **rises, learn__actor_grad_norm=lambda x: 0.1))
+    assert free.improved
+    assert saturated_actions(free, play) is None
+    stuck = written(tmp_path / "stuck", settings, **rises, learn__actor_grad_norm=lambda x: 0.1 if x < 0.1 else 0.0)
+    assert "the actor's gradient is 0" in saturated_actions(RunRecords(stuck), play).seen
+    (finding,) = examine_run(stuck, picture=False).findings
+    assert finding.name == "zero-gradients"
+    assert finding.change.startswith("--learning-rate 0.03 (a tenth of it)")
+
+
+def ended(**columns):
+    """The columns of a run whose returns do not change, with many updates."""
+    return updates(100) | columns
+
+
+BUDGET = {"total_timesteps": 4000}
+SOLVED = [[490.0 + j, 20, False, None] for j in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "expected"),
+    [
+        (BUDGET, ended(), ["no-progress"]),
+        ({"total_timesteps": 8000}, ended(), []),
+        (BUDGET, updates(1), []),
+        (BUDGET | {"from_agent": "elsewhere"}, ended(), []),
+        (BUDGET, ended(finished=lambda x: SOLVED), []),
+        (BUDGET | {"wrappers": ["Changed"]}, ended(finished=lambda x: SOLVED), ["no-progress"]),
+        (BUDGET, ended(finished=lambda x: [[10 * x + j, 20, True, None] for j in range(5)]), []),
+        (BUDGET, ended(finished=lambda x: [[j + (x > 0.1), 20, True, None] for j in range(5)]), []),  # early on
+        (BUDGET, ended(evaluation__mean_return=lambda x: 5.0), []),  # exploring hides what was learned
+        (BUDGET, ended(learn__loss=lambda x: 10.0 ** (4 * x)), ["growing-loss"]),  # there is a reason
+    ],
+)
+def test_a_run_without_progress_is_advised(tmp_path, settings, columns, expected):
+    found = examine_run(written(tmp_path, settings, **columns), picture=False)
+    assert found.names() == expected
+    assert found.problems == len([name for name in expected if name != "no-progress"])
+
+
+def test_a_return_that_was_best_from_the_beginning_is_no_symptom(tmp_path):
+    solved = {"finished": lambda x: [[500.0, 500, False, None]] * 5}
+    assert examine_run(written(tmp_path, BUDGET, **ended(**solved))).names() == []
+
+
+def test_numbers_that_cannot_be_drawn_are_no_failure(tmp_path):
+    found = examine_run(written(tmp_path, learn__approx_kl=lambda x: -1e308 if x < 0.5 else 1e308))
+    assert found.names() == ["kl-spikes"]
+    assert found.pictures == ()
+    assert "there is no picture of the evidence" in found.notes[-1]
+    assert "▁█" in found.text()
+
+
+def test_a_run_without_rows_is_not_called_healthy(tmp_path):
+    with pytest.raises(UnusableFile, match="no row"):
+        examine_run(written(tmp_path / "ended", count=0))
+    found = examine_run(written(tmp_path / "goes on", count=0, status="running"))
+    assert "there is no row in metrics.jsonl" in found.notes[0]
 
 
 def test_forged_records_are_refused(tmp_path):
