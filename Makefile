@@ -19,7 +19,7 @@ demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, write a
 	page=$$($(BIN)/drl report $$run) && echo "  report  $$page   (open it in a browser)"
 
 test: $(VENV)/.dev  ## the default tests, a few minutes
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 3  # many tests wait, for processes and clusters
 
 slow: $(VENV)/.dev  ## tests that prove learning, many minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow

@@ -2,12 +2,17 @@
 
 import importlib.util
 import os
+import signal
 
 import pytest
 
 os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Most time of tests with JAX is that of compiling; these halve it.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a job in the background, and so in the processes of tests
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
 DEV = [

@@ -33,6 +33,7 @@ SETTINGS = {
 }
 FORMS = [("torch", "sync"), ("jax", "sync"), ("jax", "jax")]
 RUNS = [(algorithm, *form) for algorithm in SETTINGS for form in FORMS] + [("ppo", "torch", "async")]
+SLOW = [("a2c", "jax", "jax"), ("reinforce", "jax", "jax")]  # programs like that of ppo
 
 
 def experiment(algorithm, **changes):
@@ -54,7 +55,10 @@ def test_the_best_return_is_as_stated():
     assert 5 * (legal * np.arange(4)).max(axis=1).mean() / 3 == pytest.approx(BEST, abs=0.01)
 
 
-@pytest.mark.parametrize(("algorithm", "engine", "vectorization"), RUNS)
+@pytest.mark.parametrize(
+    ("algorithm", "engine", "vectorization"),
+    [pytest.param(*each, marks=pytest.mark.slow if each in SLOW else ()) for each in RUNS],
+)
 def test_the_highest_legal_action_is_learned(algorithm, engine, vectorization):
     score, _ = learns(experiment(algorithm, engine=engine, vectorization=vectorization))
     assert score > BEST - 0.15
@@ -68,10 +72,13 @@ def test_masked_and_recurrent(algorithm, kind):
     assert score > BEST - 0.15
 
 
+SOME, OTHERS = {"n_step": 3, "prioritized": True}, {"double": True, "dueling": True, "distributional": "c51"}
+
+
 @pytest.mark.parametrize(
-    "switches", [{"n_step": 3, "prioritized": True}, {"double": True, "dueling": True, "distributional": "c51"}]
+    ("engine", "vectorization", "switches"),
+    [("torch", "sync", SOME), ("torch", "sync", OTHERS), ("jax", "jax", SOME | OTHERS)],
 )
-@pytest.mark.parametrize(("engine", "vectorization"), [("torch", "sync"), ("jax", "jax")])
 def test_masks_go_with_every_switch(engine, vectorization, switches):
     score, _ = learns(experiment("dqn", engine=engine, vectorization=vectorization, **switches))
     assert score > BEST - 0.3

@@ -188,8 +188,11 @@ def experiment(algorithm, **changes):
     return Experiment.from_flat(flat | SETTINGS[algorithm] | changes, "test")
 
 
-@pytest.mark.parametrize("algorithm", SETTINGS)
-@pytest.mark.parametrize("engine", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("engine", "algorithm"),
+    [("torch", name) for name in SETTINGS]
+    + [pytest.param("jax", name, marks=pytest.mark.slow if name in ("a2c", "reinforce") else ()) for name in SETTINGS],
+)
 def test_every_algorithm_learns_from_all_parts_and_its_agent_crosses_engines(tmp_path, engine, algorithm):
     learns = algorithm == "ppo"  # the others have the same network in front, and take longer
     steps = 5000 if learns else 200

@@ -273,8 +273,10 @@ def test_target_updates(tau, every):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize(
+    ("amsgrad", "compiled"),
+    [(False, False), (True, False), (True, True), pytest.param(False, True, marks=pytest.mark.slow)],
+)
 def test_adamw_equals_torch(amsgrad, compiled):
     import copy
 
@@ -323,7 +325,9 @@ def test_all_combinations_learn_save_and_load(tmp_path, switches):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("noisy", "kind"), [(False, "none"), (True, "c51"), (False, "qr")])
+@pytest.mark.parametrize(
+    ("noisy", "kind"), [(True, "c51"), *(pytest.param(False, kind, marks=pytest.mark.slow) for kind in ("none", "qr"))]
+)
 def test_compiled_update_is_the_same_update(noisy, kind):
     parameters = []
     for compiled in (False, True):

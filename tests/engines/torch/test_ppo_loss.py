@@ -68,9 +68,15 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "shared", "compiled"),
+    [
+        *((kind, shared, False) for kind in ("adam", "rmsprop") for shared in (True, False)),
+        ("adam", True, True),
+        ("rmsprop", False, True),
+        *(pytest.param(*each, True, marks=pytest.mark.slow) for each in (("adam", False), ("rmsprop", True))),
+    ],
+)
 def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
     spec, clip_range = ACTIONS["gaussian"], torch.tensor(0.2)
     config = ModelConfig(hidden_sizes=(8, 8), shared=shared)

@@ -97,7 +97,9 @@ def test_learns_a_continuous_target(algorithm):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("algorithm", CONFIGS)
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS if name != "ppo")]
+)
 def test_compiled_update_is_the_same_update(algorithm):
     logs = []
     for compiled in (False, True):
