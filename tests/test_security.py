@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,8 +52,6 @@ def made(tmp_path_factory):
 @pytest.fixture
 def downloaded(made, tmp_path):
     """A copy of that run, in a folder where somebody put files of their own as well."""
-    import shutil
-
     shutil.copytree(made, tmp_path / "run")
     (tmp_path / "evil_module.py").write_text(EVIL)
     (tmp_path / "miniworld.py").write_text(EVIL)
@@ -171,8 +170,6 @@ def test_links_under_the_names_of_drafts_are_not_followed(downloaded):
 
 @pytest.mark.parametrize("room", ["plots", "videos"])
 def test_a_room_that_leads_out_of_the_folder_is_refused(downloaded, room):
-    import shutil
-
     outside = downloaded.parent / "outside"
     outside.mkdir()
     shutil.rmtree(downloaded / room)
@@ -229,7 +226,12 @@ def test_records_that_make_no_sense_are_said_to(downloaded, row):
 def test_a_report_shows_nothing_from_outside(downloaded):
     (downloaded.parent / "precious.txt").write_text("mine")
     (downloaded / "videos" / "final_agent.mp4").symlink_to(downloaded.parent / "precious.txt")
-    page = write_report([downloaded]).read_text()
+    with pytest.raises(UnusableFile, match="leads out of"):
+        write_report([downloaded])
+    other = downloaded.parent / "other"
+    shutil.copytree(downloaded, other, symlinks=True)
+    (other / "videos" / "final_agent.mp4").unlink()
+    page = write_report([downloaded, other]).read_text()  # it does not take the other one along
     assert "leads out of" in page
     assert "video/mp4" not in page
 

@@ -84,12 +84,17 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         if video is None:
             continue
         room -= video.lstat().st_size
+        why = None if room >= 0 else "it would become too large"
         try:
-            if room < 0:
-                raise BadInput("it would become too large")
-            run["video"] = "data:video/mp4;base64," + base64.b64encode(read_video(folder, video)).decode()
+            content = b"" if why else read_video(folder, video)
         except DrlError as error:
-            run["notes"] = [*run["notes"], f"its video {video} is not in this page: {error}"]
+            if len(runs) == 1:
+                raise
+            why = str(error)  # of one run among others
+        if why:
+            run["notes"] = [*run["notes"], f"its video {video} is not in this page: {why}"]
+        else:
+            run["video"] = "data:video/mp4;base64," + base64.b64encode(content).decode()
 
 
 def _common_folder(runs: Sequence[Path]) -> Path:
