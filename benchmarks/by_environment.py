@@ -39,7 +39,10 @@ def page() -> str:
 
 def draw() -> Path:
     """The picture of the page."""
-    rows = {env: [_score(record) for record in records] for env, records in side_by_side().items()}
+    by_env = side_by_side()
+    names = sorted({record.algorithm for records in by_env.values() for record in records})
+    looks = {name: look(i) for i, name in enumerate(names)}  # one of each algorithm, in all panels
+    rows = {env: [Score(each.algorithm, _seeds(each), looks[each.algorithm]) for each in by_env[env]] for env in by_env}
     height = 0.3 * max(map(len, rows.values()))
     words = max(map(text_width, rows.values()))
     figure, axes = make_panels(
@@ -58,11 +61,6 @@ def draw() -> Path:
         draw_forest(ax, scores, targets.get(env, float(scores[0].seeds.mean())), "")
         panel_title(ax, env)
     return save_figure(figure, PICTURE)
-
-
-def _score(record: Record) -> Score:
-    names = sorted({each.algorithm for records in side_by_side().values() for each in records})
-    return Score(record.algorithm, _seeds(record), look(names.index(record.algorithm)))
 
 
 def _seeds(record: Record) -> np.ndarray:
