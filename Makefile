@@ -18,8 +18,8 @@ demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, write a
 	echo "  agent   $${run}agent"; \
 	page=$$($(BIN)/drl report $$run) && echo "  report  $$page   (open it in a browser)"
 
-test: $(VENV)/.dev  ## the default tests, a few minutes
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 3  # many tests wait, for processes and clusters
+test: $(VENV)/.dev  ## the default tests, about a quarter of an hour; three workers, since many tests wait
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 3
 
 slow: $(VENV)/.dev  ## tests that prove learning, many minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow
