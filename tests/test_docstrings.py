@@ -97,6 +97,6 @@ REFERENCES = re.findall(
 
 
 def test_the_reference_shows_what_drl_exports():
-    from drl import _PUBLIC
+    from drl import _MODULE_OF
 
-    assert [name for name, module in _PUBLIC.items() if not {module, f"{module}.{name}"} & set(REFERENCES)] == []
+    assert [name for name, module in _MODULE_OF.items() if not {module, f"{module}.{name}"} & set(REFERENCES)] == []

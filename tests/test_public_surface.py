@@ -1,0 +1,37 @@
+"""`drl`, `drl.torch` and `drl.jax`: what they export, and that a type checker sees the same."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import drl
+
+
+def _imports_for_type_checkers() -> dict[str, str]:
+    tree = ast.parse(Path(drl.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def test_a_type_checker_sees_the_names_that_run():
+    assert _imports_for_type_checkers() == drl._MODULE_OF
+
+
+@pytest.mark.parametrize("name", sorted(drl._MODULE_OF))
+def test_a_public_name_is_defined_in_its_module(name: str):
+    assert getattr(drl, name).__module__ == drl._MODULE_OF[name]
+
+
+def test_import_drl_loads_neither_framework():
+    code = "import drl, sys; print(sorted({'torch', 'jax', 'optuna', 'ray'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_an_unknown_name_is_refused_with_the_names_there_are():
+    with pytest.raises(AttributeError, match="no attribute 'trian'.*train"):
+        drl.trian  # noqa: B018
