@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -204,6 +204,23 @@ class AnyCollector(Protocol):
 
     def load_state_dict(self, state: StateDict) -> str | None:
         """Go back to such a state. Returns why it is inexact, if it is."""
+
+
+class Loss(NamedTuple):
+    """What a loss returns: a number to minimize, and numbers to log by name. Tensors of PyTorch or arrays of JAX.
+
+    >>> Loss(2.0, {"policy_loss": 2.0}).plus(0.5, penalty=0.5)
+    Loss(value=2.5, metrics={'policy_loss': 2.0, 'penalty': 0.5}, priority=None, statistics=())
+    """
+
+    value: Any  # scalar
+    metrics: dict[str, Any]  # scalars, or one number per row `[B]`, whose mean is logged
+    priority: Any = None  # [B] error of each row of a replay batch
+    statistics: Any = ()  # means and variances of this batch, for batch renormalization
+
+    def plus(self, value: Any, **metrics: Any) -> "Loss":
+        """This loss with another term, and further numbers to log."""
+        return self._replace(value=self.value + value, metrics=self.metrics | metrics)
 
 
 class Learned(NamedTuple):

@@ -6,6 +6,7 @@ coefficients, and a number of environment steps for exploration.
 """
 
 import math
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -162,6 +163,12 @@ def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
     """The schedules of those rates that are not constant."""
     schedules = {rate: schedule_of(config, rate) for rate in rates}
     return {rate: each for rate, each in schedules.items() if not isinstance(each, Constant)}
+
+
+@cache
+def rates_type(names: tuple[str, ...]) -> Any:
+    """A named tuple of rates, as losses take them: `rates.clip_range`."""
+    return namedtuple("Rates", names)  # type: ignore[misc]
 
 
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
