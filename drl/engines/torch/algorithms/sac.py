@@ -116,7 +116,7 @@ class SAC(OffPolicyLearner):
     def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> dict[str, float]:
         log = super()._improve(rate, rows, draws, rates)
         if self.config.learn_temperature:
-            excess = torch.tensor([log["entropy"] - self._entropy_goal(rows)], device=self.device)
+            excess = torch.tensor([np.float32(log["entropy"]) - self._entropy_goal(rows)], device=self.device)
             self.temperature_optimizer.descend(rate * self.temperature_factor, excess)
         return log | {"temperature": float(self.temperature.log_alpha.detach().exp())}
 
