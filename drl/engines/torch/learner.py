@@ -13,7 +13,7 @@ from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
-from drl.core.specs import Array, Specs
+from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import require_variant
 from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
@@ -50,7 +50,8 @@ class Learner:
         self.config = config or self.record.config()
         self.needs = self.record.variant(self.config)
         require_variant(type(self).__name__, self.needs, known_variant(model))
-        self.model, self.action_spec, self.compile_update = model, specs.action_spec, compile_update
+        self.model, self.compile_update = model, compile_update
+        self.action_spec: ActionSpec = getattr(specs, "action_spec", specs)  # of environments, or given alone
         self.device = next(model.parameters()).device
         self.rng = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")

@@ -100,9 +100,9 @@ class OffPolicyLearner(Learner):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
         self.critics, self.actor = model.critics, model.actor
         head, normed = self.critics.head, bool(self.critics.normed_weights())
-        check_critics(self.config, len(self.critics), head.kind, head.atoms, normed, specs.action_spec)
+        check_critics(self.config, len(self.critics), head.kind, head.atoms, normed, self.action_spec)
         self._norm_weights(self.critics)
-        self.distribution: Distribution = distribution_of(model, specs.action_spec)
+        self.distribution: Distribution = distribution_of(model, self.action_spec)
         self.actor_factor = (self.config.actor_learning_rate or self.config.learning_rate) / self.config.learning_rate
         # Two more sets of critics: one in the same memory, but without gradients, and the target network.
         self.still = copy.deepcopy(self.critics).requires_grad_(False)

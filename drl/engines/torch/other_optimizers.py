@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch by the settings `optimizer` and `optimizer_kwargs`, for whatever `FlatOptimizer` has no kernel of."""
+"""Optimizers of PyTorch that `FlatOptimizer` has no kernel of, by the settings `optimizer` and `optimizer_kwargs`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -36,7 +36,7 @@ class A2C(Learner):
         compile_update: bool = False,
     ):
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, specs.action_spec)
+        self.dist = distribution_of(model, self.action_spec)
         self.changing = changing_rates(self.config, "entropy_coef")
         self.normalize = self.config.normalize_advantage
         self.optimizer = self.make_optimizer(model, self._rollout_loss)

@@ -39,7 +39,7 @@ class PPO(Learner):
         compile_update: bool = False,
     ):
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, specs.action_spec)
+        self.dist = distribution_of(model, self.action_spec)
         self.changing = changing_rates(self.config, "entropy_coef")
         self.normalize = self.config.normalize_advantage
         groups: list[tuple[Iterator[nn.Parameter], float]] = []

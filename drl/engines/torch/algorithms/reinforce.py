@@ -53,14 +53,13 @@ class Reinforce(Learner):
         if recurrent_parts(model):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, specs.action_spec)
+        self.dist = distribution_of(model, self.action_spec)
         self.changing = changing_rates(self.config, "entropy_coef")
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
         self.optimizer = self.make_optimizer(model, self._episodes_loss)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
-        """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rates` has `entropy_coef`; `rows.target` are
-        returns."""
+        """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rates` has `entropy_coef`."""
         policy_loss, entropy = -(rows.advantage * outputs.log_prob).mean(), outputs.entropy.mean()
         loss = policy_loss - rates.entropy_coef * entropy
         metrics = {"policy_loss": policy_loss, "entropy": entropy}
