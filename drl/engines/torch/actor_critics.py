@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.torch.activations import make_activation
-from drl.engines.torch.backbones import first_weights, make_backbone
+from drl.engines.torch.backbones import dropped, first_weights, make_backbone
 from drl.engines.torch.layers import BatchRenorm, make_linear
 from drl.engines.torch.models import Model, PolicyModel, QHead, make_policy_head, prepared
 from drl.engines.torch.ops import Obs
@@ -32,12 +32,12 @@ class RenormMLP(nn.Module):
         self.layers = nn.ModuleList(make_linear(a, b, gain, 0.0, generator) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(BatchRenorm(width, config.renorm_warmup) for width in widths)
         self.activation = make_activation(config.activation)
-        self.features = widths[-1]
+        self.features, self.dropout = widths[-1], config.dropout
 
     def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         x = self.norms[0](x, seen)
         for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
-            x = norm(self.activation(layer(x)), seen)
+            x = norm(dropped(self, self.activation(layer(x))), seen)
         return x
 
 

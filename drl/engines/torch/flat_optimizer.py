@@ -115,6 +115,7 @@ class FlatOptimizer:
         self.shapes = [p.shape for p in self.parameters]
         self.values = torch.cat([_laid_out(p.detach()) for p in self.parameters])
         self.gradients = torch.zeros_like(self.values)
+        groups = [(list(members), factor) for members, factor in groups]
         self.factors = _factors(self.parameters, groups)  # None: the same rate for all
         self._bind()
         self.exp_avg = torch.zeros_like(self.values)  # running mean of gradients (Adam)
@@ -229,8 +230,9 @@ class FlatOptimizer:
     def _with_dropout(self, rate: float, inputs: tuple[Any, ...]) -> Tensor:
         """A step in training mode. Its random numbers depend on the seed and the step only, so that a resumed run draws
         the same, and the global stream stays as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(self.dropout_seed + self.count)
+        device = self.values.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.dropout_seed + self.count)
             for part in self.dropout:
                 part.training = True
             try:
@@ -400,8 +402,8 @@ class Target:
 
 def dropout_parts(model: nn.Module) -> list[nn.Module]:
     """The parts of a model that are different in training; from now on they are in evaluation mode."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.AlphaDropout)
-    parts = [part for part in model.modules() if isinstance(part, kinds) or getattr(part, "dropout", 0.0)]
+    kind = nn.modules.dropout._DropoutNd
+    parts = [part for part in model.modules() if isinstance(part, kind) or getattr(part, "dropout", 0.0)]
     for part in parts:
         part.training = False
     return parts
