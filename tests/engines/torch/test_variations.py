@@ -344,10 +344,10 @@ def test_dropout_of_ones_own_model():
 def test_frozen_parameters_stay():
     learner = learner_of("ppo", model={"freeze": ("actor.backbone.*", "critic.*.bias")})
     moving = {name for name, parameter in learner.model.named_parameters() if parameter.requires_grad}
-    assert moving and not any(name.startswith("actor.backbone.") for name in moving)
-    assert "critic.head.weight" in " ".join(moving) or any(name.startswith("critic") for name in moving)
+    assert any(name.startswith("critic") for name in moving)
+    assert not any(name.startswith("actor.backbone.") for name in moving)
     assert not any(name.startswith("critic") and name.endswith("bias") for name in moving)
-    with pytest.raises(BadInput, match="'nothing.*' *, which no parameter matches"):
+    with pytest.raises(BadInput, match="which no parameter matches"):
         learner_of("ppo", model={"freeze": ("nothing.*",)})
     with pytest.raises(BadInput, match="frozen"):
         learner_of("ppo", model={"freeze": ("*",)})
