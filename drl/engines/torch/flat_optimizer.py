@@ -403,7 +403,7 @@ class Target:
 def dropout_parts(model: nn.Module) -> list[nn.Module]:
     """The parts of a model that are different in training; from now on they are in evaluation mode."""
     kind = nn.modules.dropout._DropoutNd
-    parts = [part for part in model.modules() if isinstance(part, kind) or getattr(part, "dropout", 0.0)]
+    parts = [part for part in model.modules() if isinstance(part, kind) or bool(getattr(part, "dropout", False))]
     for part in parts:
         part.training = False
     return parts

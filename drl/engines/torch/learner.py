@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class Learner:
         self.needs = self.record.variant(self.config)
         require_variant(type(self).__name__, self.needs, known_variant(model))
         self.model, self.compile_update = model, compile_update
-        self.action_spec: ActionSpec = getattr(specs, "action_spec", specs)  # of environments, or given alone
+        self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("Any", specs))  # of environments, or alone
         self.device = next(model.parameters()).device
         self.rng = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")

@@ -56,8 +56,8 @@ class SAC(OffPolicyLearner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.discrete = getattr(specs, "action_spec", specs).kind == "discrete"
         super().__init__(model, specs, config, rng, compile_update)
+        self.discrete = self.action_spec.kind == "discrete"
         self.entropy_goal = self.config.entropy_goal(self.action_spec)
         self.temperature = Temperature(self.config.temperature).to(self.device)
         self.temperature_optimizer = FlatOptimizer(self.temperature, temperature_loss, eps=self.config.adam_eps)
