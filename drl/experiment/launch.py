@@ -25,6 +25,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
+from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
@@ -215,6 +216,8 @@ def _train(
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
+        if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
+            own.append(copy)
         session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
         with signals.held():

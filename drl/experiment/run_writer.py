@@ -164,6 +164,29 @@ class KeptTracker:
         self.writer(self.tracker.close)
 
 
+class BestModelCopy:
+    """Copies a run's best policy to `<results>/models/best_model_<experiment>_<run>.pth`, again whenever a better one
+    is saved. The copy includes the checksum of the original."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.path = run.folder.parents[1] / "models" / f"best_model_{run.folder.parent.name}_{run.folder.name}.pth"
+        self._copied: tuple[int, int] | None = None  # time and inode of the file that was copied last
+
+    def write(self, log: Log) -> None:
+        source = self.run.models / "best_return_pi_ckpt.pth"
+        try:
+            stat = source.stat()
+        except FileNotFoundError:  # there is no best model yet
+            return
+        if (stat.st_mtime_ns, stat.st_ino) != self._copied:
+            write_atomically(self.path, source.read_bytes())
+            self._copied = stat.st_mtime_ns, stat.st_ino
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def _copy_missing(source: Path, target: Path) -> None:
     """Copy what else is in a folder, such as files of the user's trackers; its checkpoints stay."""
     for path in sorted(source.rglob("*")):

@@ -13,7 +13,7 @@ from drl.core.state_files import PlainDict
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
-from drl.search.search_report import Display, write_report
+from drl.search.search_report import Commands, Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
@@ -55,12 +55,13 @@ def search(
     options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
     space: Space | None = None,
+    commands: Commands | None = None,
 ) -> SearchResult:
     """Search, or continue a search.
 
     `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
     starting point. `options` narrows the choices of a setting; `space` replaces all of them. With `own_study` every
-    budget and combination of settings has its own study.
+    budget and combination of settings has its own study. `commands` are named in `best.yaml`.
     """
     optuna()
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
@@ -69,10 +70,10 @@ def search(
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)
         claim(study, plan.belongs())
-        return _search(plan, study)
+        return _search(plan, study, commands or Commands())
 
 
-def _search(plan: SearchPlan, study: "Study") -> SearchResult:
+def _search(plan: SearchPlan, study: "Study", commands: Commands) -> SearchResult:
     config, ledger = plan.config, Ledger(study)
     with (
         StopSignals() as signals,
@@ -92,7 +93,7 @@ def _search(plan: SearchPlan, study: "Study") -> SearchResult:
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
     result = _result(plan, study, ledger, signals.status, fresh)
-    write_report(result, config)
+    write_report(result, config, commands)
     return result
 
 
