@@ -86,6 +86,8 @@ class RunConfig:
     plots: bool = True  # pictures at the end
     video: bool = True  # film one evaluation episode at the end if the environment can be rendered
     quiet: bool = False  # print one line at the end
+    # Into a file or pipe, print all blocks of the log every this many learning steps; 0: a line every five seconds.
+    log_every: int = 0
 
     def __post_init__(self) -> None:
         positive = "num_envs total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
@@ -94,7 +96,7 @@ class RunConfig:
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
-        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack"
+        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")

@@ -350,5 +350,6 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
         trackers.append(QuietConsole())
     elif console:
         steps = None if config.num_episodes else config.budget
-        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label))
+        every = config.log_every or None
+        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PRUNERS = ("median", "hyperband", "none")
 BOARDS = {"wandb_project", "mlflow_experiment", "group"}
 NOT_IN_PRESETS = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "worker_timeout"}
-NOT_IN_PRESETS |= BOARDS | set(BUDGETS)
+NOT_IN_PRESETS |= {"log_every"} | BOARDS | set(BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,14 @@ def test_the_log_has_the_three_blocks(finished):
     assert plain_text(blocks(finished.log)).startswith("=" * 35 + "\nROLLOUT STATISTICS\n")
 
 
+def test_the_log_is_printed_after_every_rollout_if_asked(tmp_path, capsys):
+    changes = {"quiet": False, "log_every": 1, "total_timesteps": 384, "results_dir": str(tmp_path), "plots": False}
+    launch.train(Experiment.from_flat(SMALL | changes, "test"))
+    text = capsys.readouterr().out
+    for title in ("ROLLOUT STATISTICS", "RECENT", "TRAINER STATISTICS"):
+        assert text.count(f"\n{title}") == 3  # rollouts of 128 steps
+
+
 def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
     """A pole that falls has terminated and has not succeeded; the document's success_rate is terminated_rate."""
     assert finished.log.recent["terminated_rate"] == 1.0
