@@ -18,7 +18,7 @@ USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset N
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
 The preset of the pair of algorithm and environment is used if there is one; --preset takes another one, such as rainbow
-of dqn. --config overrides it, and flags override both."""
+of dqn or clip of ppo. --config overrides it, and flags override both."""
 
 # What a flag means without a value.
 SWITCH_WORDS = {

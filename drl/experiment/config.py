@@ -96,7 +96,9 @@ class RunConfig:
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
-        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
+        not_negative = (
+            "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
+        )
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
