@@ -99,7 +99,7 @@ class RunConfig:
         not_negative = (
             "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
         )
-        require(self, "a whole number of at least 0", f"{not_negative} log_every", lambda x: x >= 0)
+        require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
         names = "env device wandb_project mlflow_experiment group from_agent license"
