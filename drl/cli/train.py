@@ -76,7 +76,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         named = () if peek_list(flags, "--wrappers") else from_file.get("wrappers") or ()
         in_file = "" if peek(flags, "--env") else env
         check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
-    if peek(flags, "--log-every") is not None and "--quiet" in flags:
+    if peek(flags, "--log-every") not in (None, "0") and "--quiet" in flags:
         raise BadInput("--log-every prints blocks on the way and --quiet one line at the end; give one of them")
     if preset_name is not None and not use_preset:
         raise BadInput("both --preset and --no-preset are given; give one of them")

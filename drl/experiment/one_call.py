@@ -27,7 +27,7 @@ from drl.experiment.presets import load_preset, one_budget, one_schedule
 OF_A_RUN = """
     stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
     wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
-    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+    keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url cpus_per_run gpus_per_run
 """
 
 
@@ -123,6 +123,8 @@ def make_experiment(
     """The settings of a run, from those of `train`."""
     from_file, source = _read(config, algorithm, trust)
     import_plugins(settings.get("plugins", ()))
+    if settings.get("log_every") and settings.get("quiet"):
+        raise BadInput("log_every prints blocks on the way and quiet one line at the end; give one of them")
     record = find_algorithm(algorithm)
     described = as_settings(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
     name = preset if isinstance(preset, str) else None

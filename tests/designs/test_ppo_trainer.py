@@ -114,11 +114,12 @@ def test_the_pictures_are_as_their_script_draws_them(tmp_path):
     finally:
         sys.path.pop(0)
     draw.main(tmp_path)
-    pages = [(ROOT / "docs" / "algorithms" / "ppo.md").read_text(), (ROOT / "drl" / "README.md").read_text()]
+    names = ("docs/algorithms/ppo.md", "docs/four_classes.md", "drl/README.md")
+    pages = [(ROOT / name).read_text() for name in names]
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "docs" / "diagrams" / path.name).read_text()
         assert any(path.name in page for page in pages)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_epochs_and_minibatches_are_as_documented(finished):

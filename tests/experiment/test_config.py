@@ -4,6 +4,7 @@ import yaml
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
 from drl.experiment.config import Experiment, changed_settings, read_yaml
+from drl.experiment.one_call import make_experiment, make_trainer
 from drl.experiment.presets import list_presets, load_preset
 
 
@@ -153,6 +154,11 @@ def test_blocks_on_the_way_are_not_quiet():
     assert read_experiment("ppo", [])[0].run.log_every == 0
     with pytest.raises(BadInput, match="--log-every prints blocks on the way and --quiet one line at the end"):
         read_experiment("ppo", ["--log-every", "2", "--quiet"])
+    assert read_experiment("ppo", ["--log-every", "0", "--quiet"])[0].run.quiet
+    with pytest.raises(BadInput, match="log_every prints blocks on the way and quiet one line at the end"):
+        make_experiment("ppo", log_every=2, quiet=True)
+    with pytest.raises(BadInput, match="log_every is a setting of a run"):
+        make_trainer("ppo", log_every=2)
     with pytest.raises(BadInput, match="log_every is -1; expected a whole number of at least 0"):
         Experiment.from_flat({"log_every": -1}, "test")
 
