@@ -97,7 +97,8 @@ def make_parser() -> Parser:
         default=None,
         help="train with the sign of each reward: the default for Atari, refused elsewhere; printed returns are raw",
     )
-    add("--no_clip_rewards", dest="clip_rewards", action="store_false", help="train with the rewards of the game")
+    keep = "train with the rewards of the game"
+    add("--no_clip_rewards", dest="clip_rewards", action="store_false", default=argparse.SUPPRESS, help=keep)
 
     group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
     add = group.add_argument

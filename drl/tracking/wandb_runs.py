@@ -116,7 +116,8 @@ class WandbTracker(BoardInThread):
         import wandb
 
         models = folder / "models"
-        artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=self.config)
+        metadata = {"config": self.config}  # under one key: W&B allows 100
+        artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=metadata)
         if (models / "best_agent").is_dir():
             artifact.add_dir(str(models / "best_agent"), name="best_agent")
         if (models / "best_return_pi_ckpt.pth").is_file():
