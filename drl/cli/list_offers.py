@@ -7,6 +7,7 @@ from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.experiment.open_envs import JAX_ONLY
 from drl.experiment.preset_records import COLUMNS, zoo_rows
+from drl.experiment.presets import list_named
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -49,7 +50,9 @@ def _presets() -> list[str]:
     table = [COLUMNS, *zoo_rows()]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-    return [*lines, "", "train with one: drl train ALGORITHM --env ENVIRONMENT"]
+    for_any = [f"{algorithm}: --preset {name}" for algorithm, name in list_named()]
+    hints = ["train with one: drl train ALGORITHM --env ENVIRONMENT", f"for every environment: {', '.join(for_any)}"]
+    return [*lines, "", *hints]
 
 
 def _envs(everything: bool) -> list[str]:

@@ -23,9 +23,9 @@ def preset_path(algorithm: str, env: str) -> Path:
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
     """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
-    for_any = {path.parent.name: path for path in (PRESETS / algorithm).glob(f"*/{ANY}.yaml")}
+    for_any = [each for owner, each in list_named() if owner == algorithm]
     if name in for_any:
-        return (load_preset(algorithm, env) or {}) | read_yaml(for_any[name])
+        return (load_preset(algorithm, env) or {}) | read_yaml(PRESETS / algorithm / str(name) / f"{ANY}.yaml")
     whole = algorithm if name is None else f"{algorithm}/{name}"
     known = name is None or any(whole == each for each, _ in list_presets())  # before it becomes part of a path
     path = _find(whole, env) if known else None
@@ -78,6 +78,11 @@ def list_presets() -> list[tuple[str, str]]:
     """Every (algorithm, env) that has a preset, as `preset_path` takes them, without those for every environment."""
     files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml") if path.stem != ANY)
     return sorted((str(path.parent), _env_of(path.stem)) for path in files)
+
+
+def list_named() -> list[tuple[str, str]]:
+    """Every (algorithm, name) of a preset for every environment."""
+    return sorted((path.parts[-3], path.parts[-2]) for path in PRESETS.glob(f"*/*/{ANY}.yaml"))
 
 
 def _env_of(stem: str) -> str:
