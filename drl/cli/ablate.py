@@ -18,17 +18,10 @@ def main(arguments: list[str]) -> int:
     numbers = {name: _whole(flags, f"--{name}", default) for name, default in (("seeds", 5), ("episodes", 50))}
     workers = _whole(flags, "--workers", 0)
     experiment, _ = read_experiment(algorithm, flags)
-    if experiment.scaling.cluster is None:
-        workers = workers or 2
 
     from drl.experiment.ablation import ablate
 
-    folder, table = ablate(experiment, numbers["seeds"], workers or None, numbers["episodes"])
-    print(f"\n{'variant':28} {'mean return':>12}   95 % interval")
-    for row in table:
-        interval = "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"
-        print(f"{row['variant']:28} {row['mean_return']:12.2f}   {interval}".rstrip())
-    print(f"\n{folder / 'ablation.png'}\n{folder / 'ablation.json'}")
+    ablate(experiment, seeds=numbers["seeds"], workers=workers or None, episodes=numbers["episodes"], console=True)
     return 0
 
 

@@ -100,7 +100,7 @@ def _help(command: str, *words: str) -> str:
 
 def _positions() -> Words:
     """What may follow a command: algorithms, sections, shells; the others take folders."""
-    from drl.cli.list_offers import SECTIONS
+    from drl.experiment.offers import SECTIONS
 
     switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
     named = {"train": tuple(ALGORITHMS), "search": tuple(ALGORITHMS), "ablate": switched}

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.errors import EnvFailed
+from drl.core.notebook import html_table
 from drl.core.search_dimensions import Space
 from drl.core.state_files import PlainDict
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
-from drl.search.search_report import Display, write_report
+from drl.search.search_report import SHOWN, Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult:
-    """The result of a search."""
+    """The result of a search. A notebook shows the best trials as a table."""
 
     algorithm: str
     env: str
@@ -45,6 +46,22 @@ class SearchResult:
     def best(self) -> Found:
         """The first of the ranking."""
         return self.ranking[0]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        best = f"; best: trial {self.best.number}, score {self.best.score:.2f}" if self.ranking else ""
+        return f"search {self.algorithm} on {self.env}, {self.status}: {counts or 'no trials'}{best} ({self.folder})"
+
+    def __repr__(self) -> str:
+        return f"SearchResult({self})"
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for each in self.ranking[:SHOWN] for name in each.settings))
+        rows = [
+            (each.number, each.score, "" if each.honest is None else each.honest, *(map(each.settings.get, names)))
+            for each in self.ranking[:SHOWN]
+        ]
+        return html_table(("trial", "score", "score on fresh seeds", *names), rows, str(self))
 
 
 def search(
