@@ -147,8 +147,8 @@ def evaluate(
     an Atari game is played to its end even if a lost life ended an episode of training.
 
     `agent` may be a run, also one that `train` returned, or whatever `load_agent` takes. `env` is anything that
-    `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the training, unless given.
-    `trust`: import modules that the agent's card names, which runs their code.
+    `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
+    training, unless given. `trust`: import modules that the agent's card names, which runs their code.
     """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")

@@ -68,15 +68,20 @@ def board(
     if console:
         print(about, flush=True)
     thread = threading.Thread(target=server.serve_forever, name="drl board", daemon=True)
-    running = RunningServer(f"board of {root}", url, about, thread, lambda: (server.shutdown(), server.server_close()))
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    running = RunningServer(f"board of {root}", url, about, thread, stop)
     if not wait:
         thread.start()
         return running
     with server:
         try:
             server.serve_forever()
-        except KeyboardInterrupt as stop:
-            if isinstance(stop, Interrupted):  # SIGTERM, SIGHUP
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, Interrupted):  # SIGTERM, SIGHUP
                 raise
     return running
 
