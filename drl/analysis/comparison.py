@@ -114,7 +114,7 @@ def compare(
     """Compare algorithms by their runs, and say which is better or how many seeds would tell.
 
     `runs` has an entry for each algorithm: a folder of runs, a run, or a list of them, such as `train_seeds` returns;
-    `{"mine": …, "theirs": …}` names them as `labels` does, and entries of the same name are one algorithm. `normalize` is
+    `{"mine": …, "theirs": …}` names them as `labels` does. Entries of the same name are one algorithm. `normalize` is
     auto (none for one environment, else reference), reference (0: a random policy, 1: the target), minmax (over the
     runs), none, or a YAML file with lines ENV: [LOW, HIGH]. `score` is evaluation (of the final agent), training (of
     the last episodes) or auto. `mixed_budgets` also compares runs with different budgets, or that ended early. `out`
