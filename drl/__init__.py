@@ -17,6 +17,7 @@ from drl.games.registry import register_envs
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
     from drl.analysis.comparison import compare as compare
     from drl.analysis.reproduction_queue import reproduce as reproduce
+    from drl.cli.completion import completion as completion
     from drl.core.algorithms import register_algorithm as register_algorithm
     from drl.core.network_parts import register_activation as register_activation
     from drl.core.network_parts import register_backbone as register_backbone
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "drl.analysis.comparison": "compare",
     "drl.analysis.reproduction_queue": "reproduce",
+    "drl.cli.completion": "completion",
     "drl.core.algorithms": "register_algorithm",
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
     "drl.core.schedules": "register_schedule",

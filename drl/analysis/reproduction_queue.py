@@ -9,14 +9,14 @@ from pathlib import Path
 from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_preset, reproduce_preset
 from drl.core.errors import BadInput, DrlError
 from drl.core.notebook import html_table
-from drl.core.size_limits import check_size
+from drl.core.size_limits import check_size, check_whole
 from drl.experiment.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
 from drl.experiment.presets import list_presets, load_preset
 
 STEPS_PER_MINUTE = 30_000  # where nothing was timed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction:
     """The result of `reproduce`: answers in their order. A preset that was undecided may have several."""
 
@@ -41,6 +41,9 @@ class Reproduction:
         elif not sentences:
             sentences.append(f"{UNDECIDED}: {self.asked}: the time is over; the same command goes on here")
         return "\n".join(sentences)
+
+    def __repr__(self) -> str:
+        return f"Reproduction({self.asked or 'all'!r}, verdict={self.verdict!r}, answers={len(self.answers)})"
 
     def _repr_html_(self) -> str:
         rows = [_row(answer) for answer in self.answers]
@@ -116,8 +119,7 @@ def _check(preset: str | None, seeds: int, all: bool, minutes: float | None, eng
         raise BadInput("--all needs the time that it may take: --all --minutes 60")
     if minutes is not None and not 0 < minutes < float("inf"):
         raise BadInput(f"--minutes is {minutes:g}; expected a number above 0")
-    if seeds < 1:
-        raise BadInput(f"--seeds is {seeds}; expected a whole number of at least 1")
+    check_whole("--seeds", seeds)
     check_size("num_seeds", seeds)
     if engine not in (None, "torch", "jax"):
         raise BadInput(f"--engine is {engine!r:.80}; expected torch or jax")

@@ -15,6 +15,7 @@ from drl.core.configs import require
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.hosts import RunningServer, is_loopback, url_of
 from drl.core.network_parts import import_plugins
+from drl.core.size_limits import check_whole
 from drl.experiment.finished import AgentLike, Finished, agent_folder, folder_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class ServeConfig:
     max_bytes: int = 4 << 20  # of the body of a request
 
     def __post_init__(self) -> None:
-        require(self, "a port from 0 to 65535", "port", lambda x: 0 <= x <= 65535)
-        require(self, "a whole number of at least 1", "max_batch max_bytes", lambda x: x >= 1)
+        check_whole("port", self.port, 0, 65535)
+        check_whole("max_batch", self.max_batch)
+        check_whole("max_bytes", self.max_bytes)
         require(self, "milliseconds from 0 to 1000", "batch_window", lambda x: 0 <= x <= 1000)
         require(self, "a number above 0", "temperature", lambda x: x > 0)
         if self.temperature != 1.0 and not self.sampled:

@@ -9,7 +9,7 @@ import numpy as np
 from drl.core.errors import BadInput, DrlError, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
-from drl.core.size_limits import check_size
+from drl.core.size_limits import check_size, check_whole
 from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
 from drl.doctor.cause_checks import CAUSES
 from drl.doctor.evidence_picture import draw_evidence
@@ -43,12 +43,9 @@ def doctor(
     in an environment, the agent's in a run. Of a run, `picture` draws the evidence into its folder `doctor/`, and
     `trust` imports the modules that it names, which runs their code. `console=True` prints the result.
     """
-    for name, value in {"subject": subject, "steps": steps, "seed": seed}.items():
-        check_size(name, value)
-    if steps < 10:
-        raise BadInput(f"steps is {steps!r}; expected a whole number of at least 10")
-    if seed < 0:
-        raise BadInput(f"seed is {seed!r}; expected a whole number of at least 0")
+    check_size("subject", subject)
+    check_whole("steps", steps, 10)
+    check_whole("seed", seed, 0)
     run = subject.folder if isinstance(subject, Finished) else subject
     if isinstance(run, str | Path) and Path(run).is_dir():
         if env_kwargs is not None or wrappers is not None:

@@ -39,7 +39,7 @@ class Finding:
     series: Series | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """Everything that was found, and what the examination rests on."""
 
@@ -56,6 +56,9 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"Diagnosis(subject={self.subject!r}, findings={self.names()})"
 
     def _repr_html_(self) -> str:
         rows = [(each.severity, each.name, each.seen, each.change) for each in self.findings]

@@ -13,7 +13,7 @@ import numpy as np
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted
 from drl.core.notebook import html_picture, html_table
-from drl.core.size_limits import check_size
+from drl.core.size_limits import check_size, check_whole
 from drl.core.state_files import PlainDict, read_json, write_json
 from drl.envs.env_config import AnyEnv
 from drl.experiment.ablation_picture import draw_ablation
@@ -41,7 +41,7 @@ class Row(TypedDict):
     returns: list[float]  # of each seed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Ablation:
     """The result of `ablate`. A notebook shows the table and the picture."""
 
@@ -57,6 +57,10 @@ class Ablation:
         lines = [f"{'variant':28} {'mean return':>12}   95 % interval"]
         lines += [f"{row['variant']:28} {row['mean_return']:12.2f}   {_interval(row)}".rstrip() for row in self.table]
         return "\n".join([*lines, "", str(self.picture), str(self.folder / "ablation.json")])
+
+    def __repr__(self) -> str:
+        best = f", best={self.table[0]['variant']!r}" if self.table else ""
+        return f"Ablation(folder={str(self.folder)!r}{best})"
 
     def _repr_html_(self) -> str:
         rows = [(row["variant"], f"{row['mean_return']:.2f}", _interval(row)) for row in self.table]
@@ -87,10 +91,11 @@ def ablate(
         base = algorithm
     else:
         base = make_experiment(algorithm, env, **settings)
-    for name, value in {"seeds": seeds, "workers": workers, "episodes": episodes}.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise BadInput(f"{name} is {value!r:.80}; expected a whole number of at least 1")
-        check_size({"seeds": "num_seeds"}.get(name, name), value)
+    check_whole("seeds", seeds)
+    check_size("num_seeds", seeds)
+    check_whole("episodes", episodes)
+    if workers is not None:
+        check_whole("workers", workers)
     if not console:
         base = dataclasses.replace(base, run=dataclasses.replace(base.run, quiet=True))
     if base.scaling.cluster is None:

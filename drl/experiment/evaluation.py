@@ -14,6 +14,7 @@ from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
 from drl.core.notebook import html_table
 from drl.core.seeding import Seeds
+from drl.core.size_limits import check_whole
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.atari import whole_games
@@ -150,8 +151,8 @@ def evaluate(
     `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
     training, unless given. `trust`: import modules that the agent's card names, which runs their code.
     """
-    if episodes < 1:
-        raise BadInput(f"episodes is {episodes}; expected at least 1")
+    check_whole("episodes", episodes)
+    check_whole("seed", seed, 0)
     given = agent.agent if isinstance(agent, Finished) else agent
     player: Agent = load_agent(given) if isinstance(given, str | Path) else given
     config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)

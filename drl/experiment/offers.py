@@ -38,7 +38,7 @@ class OfferedPreset(NamedTuple):
     published: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Offers:
     """The result of `list`: a section that was not asked for is empty."""
 
@@ -51,6 +51,9 @@ class Offers:
         texts = {"algorithms": self._algorithms, "presets": self._presets, "envs": self._envs}
         lines = (line for name in self.sections for line in (f"{name}:", *(f"  {text}" for text in texts[name]())))
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Offers({', '.join(f'{len(getattr(self, name))} {name}' for name in self.sections)})"
 
     def _algorithms(self) -> tuple[str, ...]:
         return tuple(f"{name:10} {summary}" for name, summary in self.algorithms.items())

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from drl.core.errors import BadInput, Interrupted
 from drl.core.hosts import RunningServer, is_loopback, is_own_host, url_of
-from drl.core.size_limits import check_size
+from drl.core.size_limits import check_size, check_whole
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent
 from drl.report.page_html import render_page
@@ -54,8 +54,7 @@ def board(
     than this machine's own, other machines can read the runs.
     """
     root = Path(folder)
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-        raise BadInput(f"port is {port!r:.80}; expected a whole number from 0 to 65535")
+    check_whole("port", port, 0, 65535)
     check_size("host", host)
     check_size("folder", str(folder))
     if not str(folder) or not root.is_dir():

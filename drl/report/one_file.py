@@ -4,7 +4,7 @@ import base64
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.errors import BadInput, DrlError
@@ -29,13 +29,15 @@ class ReportPage:
     """A page that `report` wrote."""
 
     path: Path  # open it in a browser
-    runs: tuple[Path, ...]  # that it is about
+    runs: tuple[Path, ...] = field(repr=False)  # that it is about
 
     def __str__(self) -> str:
         return str(self.path)
 
     def _repr_html_(self) -> str:
-        return html_table([f"{self.path}: open it in a browser"], [[run] for run in self.runs[:MOST_SHOWN]])
+        more = [[f"… and {len(self.runs) - MOST_SHOWN} more"]] if len(self.runs) > MOST_SHOWN else []
+        rows: list[list[object]] = [[run] for run in self.runs[:MOST_SHOWN]]
+        return html_table([f"{self.path}: open it in a browser"], rows + more)
 
 
 def report(
