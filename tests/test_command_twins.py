@@ -2,13 +2,16 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import huggingface_hub
 import pytest
@@ -16,9 +19,11 @@ import pytest
 import drl
 from drl.analysis.comparison import Comparison
 from drl.analysis.reproduction_queue import Reproduction
+from drl.cli.completion import CompletionScript
 from drl.cli.entry import COMMANDS, main
 from drl.core.algorithms import ALGORITHMS
-from drl.core.errors import BadInput, DrlError
+from drl.core.errors import BadInput
+from drl.core.hosts import RunningServer
 from drl.deploy.export_agent import Converted, Exported
 from drl.doctor.findings import PROBLEM, Diagnosis, Finding
 from drl.experiment import preset_records, presets
@@ -30,10 +35,181 @@ from drl.experiment.offers import Offers
 from drl.experiment.play_again import Replay
 from drl.report.one_file import ReportPage
 from drl.report.plot_call import Plots
+from drl.search.run_search import SearchResult
 from tests.experiment.hub_stand_in import TOKEN, StandIn
 
 TINY = {"num_envs": 2, "rollout_length": 32, "minibatches": 2, "epochs": 1, "hidden_sizes": (8,), "video": False}
 TINY |= {"total_timesteps": 256, "plots": False, "tensorboard": False, "evaluation_episodes": 2, "compile": "off"}
+DQN = {"total_timesteps": 120, "warmup": 20, "batch_size": 16, "num_envs": 1, "compile": "off", "updates_per_log": 50}
+DQN_FLAGS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in DQN.items())
+FEW = {"n_trials": 1, "n_jobs": 0, "reports": 1, "rerun_best": 0, "num_timesteps_per_trial": 120, "plots": False}
+
+
+def stop(logs):
+    """A stage that interrupts a run after its first log."""
+    yield next(logs)
+    raise KeyboardInterrupt
+
+
+def stopped() -> Finished:
+    return drl.train("ppo", "CartPole-v1", stages=[stop], console=False, **TINY)
+
+
+class Twin(NamedTuple):
+    """A function and its command. RUN in a command is the folder of the run that the functions take."""
+
+    result: type
+    call: Callable[[Finished], object]
+    command: str  # that prints the result; "": its text has other paths, or it serves until Ctrl-C
+    wrong: Callable[[Finished], object]
+    wrong_command: str
+
+
+TWINS = {
+    "train": Twin(
+        Finished,
+        lambda run: drl.train("ppo", "CartPole-v1", console=False, **TINY),
+        "",
+        lambda run: drl.train("pppo"),
+        "train pppo",
+    ),
+    "resume": Twin(
+        Finished,
+        lambda run: drl.resume(stopped(), console=False),
+        "",
+        lambda run: drl.resume(run.folder / "agent"),
+        "resume RUN/agent",
+    ),
+    "fork": Twin(
+        Finished,
+        lambda run: drl.fork(stopped(), {"total_timesteps": 320}, console=False),
+        "",
+        lambda run: drl.fork(run, {"seed": 3}),
+        "fork RUN --set seed=3",
+    ),
+    "replay": Twin(
+        Replay,
+        lambda run: drl.replay(run, episode=1, step_by_step=True),
+        "replay RUN --episode 1 --step-by-step",
+        lambda run: drl.replay(run, episode="bst"),
+        "replay RUN --episode bst",
+    ),
+    "evaluate": Twin(
+        Evaluation,
+        lambda run: drl.evaluate(run, episodes=3, seed=1),
+        "evaluate RUN --episodes 3",
+        lambda run: drl.evaluate(run, episodes=0),
+        "evaluate RUN --episodes 0",
+    ),
+    "ablate": Twin(
+        Ablation,
+        lambda run: drl.ablate("dqn", "drl/Match-v0", seeds=1, workers=2, episodes=2, **DQN),
+        f"ablate dqn --env drl/Match-v0 --seeds 1 --workers 2 --episodes 2 {DQN_FLAGS}",
+        lambda run: drl.ablate("dqn", seeds=0),
+        "ablate dqn --seeds 0",
+    ),
+    "search": Twin(
+        SearchResult,
+        lambda run: drl.search("dqn", "CartPole-v1", console=False, **FEW),
+        "",
+        lambda run: drl.search("dqn", n_trials=0),
+        "search dqn --n-trials 0",
+    ),
+    "compare": Twin(
+        Comparison,
+        lambda run: drl.compare([run], out="x.json"),
+        "compare RUN --out x.json",
+        lambda run: drl.compare([run], normalize="best"),
+        "compare RUN --normalize best",
+    ),
+    "reproduce": Twin(
+        Reproduction,
+        lambda run: drl.reproduce("ppo/CartPole-v1", seeds=1),
+        "reproduce ppo/CartPole-v1 --seeds 1",
+        lambda run: drl.reproduce(),
+        "reproduce",
+    ),
+    "doctor": Twin(
+        Diagnosis,
+        lambda run: drl.doctor(run, steps=200, picture=False),
+        "doctor RUN --steps 200 --no-picture",
+        lambda run: drl.doctor(run, steps=3),
+        "doctor RUN --steps 3",
+    ),
+    "plot": Twin(
+        Plots,
+        lambda run: drl.plot(run),
+        "plot RUN",
+        lambda run: drl.plot(run, statistic="medan"),
+        "plot RUN --statistic medan",
+    ),
+    "report": Twin(
+        ReportPage,
+        lambda run: drl.report(run, out="page.html"),
+        "report RUN --out page.html",
+        lambda run: drl.report(run, out="page.txt"),
+        "report RUN --out page.txt",
+    ),
+    "board": Twin(
+        RunningServer,
+        lambda run: drl.board(run.folder.parent, port=0),
+        "",
+        lambda run: drl.board("nowhere"),
+        "board nowhere",
+    ),
+    "convert": Twin(
+        Converted,
+        lambda run: drl.convert(run, "torch", out="there"),
+        "convert RUN --engine torch --out there",
+        lambda run: drl.convert(run, "tf"),
+        "convert RUN --engine tf",
+    ),
+    "export": Twin(
+        Exported,
+        lambda run: drl.export(run, "c", out="a.c"),
+        "export RUN --to c --out a.c",
+        lambda run: drl.export(run, "c", action_mask="yes"),
+        "export RUN --to c --action-mask yes",
+    ),
+    "serve": Twin(
+        RunningServer,
+        lambda run: drl.serve(run, port=0, engine="numpy"),
+        "",
+        lambda run: drl.serve(run, port=70_000),
+        "serve RUN --port 70000",
+    ),
+    "push": Twin(
+        Pushed,
+        lambda run: drl.push(run, "me/agent"),
+        "push RUN me/agent",
+        lambda run: drl.push(run, "me/agent", which="worst"),
+        "push RUN me/agent --which worst",
+    ),
+    "pull": Twin(
+        Pulled,
+        lambda run: drl.pull("me/shared", out="mine"),
+        "pull me/shared --out mine",
+        lambda run: drl.pull("agent"),
+        "pull agent",
+    ),
+    "list": Twin(
+        Offers,
+        lambda run: drl.list(),
+        "list",
+        lambda run: drl.list("env"),
+        "list env",
+    ),
+    "completion": Twin(
+        CompletionScript,
+        lambda run: drl.completion("fish"),
+        "completion fish",
+        lambda run: drl.completion("csh"),
+        "completion csh",
+    ),
+}  # fmt: skip
+# Commands that call what the function calls, since flags become an experiment or a plan in another way than arguments.
+BOTH_CALL = {"train": "drl.experiment.launch", "search": "drl.search.run_search"}
+EXIT_CODES = {"doctor": {0, 1}, "reproduce": {7}}
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +224,33 @@ def run(runs) -> Finished:
     return runs[0]
 
 
-def same(capsys, result, *command: object, code: int = 0) -> str:
-    """Checks that the function has printed nothing and that its result is what the command prints."""
-    assert capsys.readouterr().out == ""
-    assert main([str(word) for word in command]) == code
-    assert capsys.readouterr().out == f"{result}\n"
-    assert dataclasses.is_dataclass(result)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        result.path = None
-    return shown(result)
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    with StandIn() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def small_world(tmp_path, monkeypatch):
+    """An algorithm with one switch, a preset that trains in no time, and a folder to work in."""
+    switches = {"double": ALGORITHMS["dqn"].switches["double"]}
+    monkeypatch.setitem(ALGORITHMS, "dqn", dataclasses.replace(ALGORITHMS["dqn"], switches=switches))
+    preset = tmp_path / "presets" / "ppo" / "CartPole-v1.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("".join(f"{name}: {list(v) if isinstance(v, tuple) else v}\n" for name, v in TINY.items() if v))
+    monkeypatch.setattr(presets, "PRESETS", tmp_path / "presets")
+    monkeypatch.setattr(preset_records, "RECORDS", tmp_path / "records.yaml")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def words(command: str, run: Finished) -> list[str]:
+    return [word.replace("RUN", str(run.folder)) for word in command.split()]
 
 
 def shown(result) -> str:
@@ -65,12 +259,79 @@ def shown(result) -> str:
     assert "<script" not in page
     assert not re.search(r"src=\"(?!data:)", page)
     assert len(re.sub(r"base64,[^\"]+", "", page)) < 20_000
-    assert len(repr(result)) < 2_000
+    assert len(repr(result)) < 800
+    assert "\n" not in repr(result)
     return page
 
 
 def test_every_command_has_a_function_of_its_name():
-    assert set(COMMANDS) - set(drl._MODULE_OF) == {"completion"}  # which is for shells
+    assert TWINS.keys() == COMMANDS.keys() <= drl._MODULE_OF.keys()
+
+
+def test_all_of_drl_does_not_hide_a_builtin():
+    assert not set(drl.__all__) & set(dir(__builtins__) if inspect.ismodule(__builtins__) else __builtins__)
+    assert set(drl._MODULE_OF) - set(drl.__all__) == {"list"}
+    assert {"list", "train"} <= set(dir(drl))
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_function_is_silent_typed_and_shows_what_the_command_prints(name, run, hub, small_world, capfd, monkeypatch):
+    twin = TWINS[name]
+    if name == "pull":
+        drl.push(run, "me/shared")
+    capfd.readouterr()
+    result = twin.call(run)
+    assert capfd.readouterr() == ("", "")
+    assert type(result) is twin.result
+    returns = inspect.get_annotations(getattr(importlib.import_module(drl._MODULE_OF[name]), name), eval_str=True)
+    assert returns["return"] is twin.result
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.other = None
+    shown(result)
+    if isinstance(result, RunningServer):
+        result.close()
+    if not twin.command:
+        return
+    if name != "ablate":  # which has nothing left to train
+        Path("again").mkdir()
+        monkeypatch.chdir("again")
+    assert main(words(twin.command, run)) in EXIT_CODES.get(name, {0})
+    printed, expected = (re.sub(r" \(\S+ a second\)", "", text) for text in (capfd.readouterr().out, f"{result}\n"))
+    assert printed.endswith(expected)
+    if name not in ("ablate", "reproduce", "evaluate"):  # which print progress, or the environment's name, before
+        assert printed == expected
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_bad_input_is_refused_in_the_words_of_the_command(name, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as refused:
+        TWINS[name].wrong(run)
+    assert capsys.readouterr().out == ""
+    assert main(words(TWINS[name].wrong_command, run)) == 2
+    assert " ".join(str(refused.value).split()) in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys):
+    """Or both call the same one."""
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(BOTH_CALL.get(name, drl._MODULE_OF[name]))
+
+    def called(*arguments, **settings):
+        raise BadInput(f"{name} was called")
+
+    monkeypatch.setattr(module, name, called)
+    commands = {"train": "train ppo", "search": "search ppo", "resume": "resume RUN"}
+    command = commands.get(name) or TWINS[name].command or TWINS[name].wrong_command
+    given = stopped() if name == "resume" else run  # the command leaves out what is finished
+    if name in BOTH_CALL:
+        monkeypatch.setattr("drl.search.search_call.run", called)
+        with pytest.raises(BadInput, match="was called"):
+            getattr(drl, name)("ppo")
+    assert main(words(command, given)) == 2
+    assert f"{name} was called" in capsys.readouterr().err
 
 
 def test_packages_of_the_same_name_are_called_as_the_function():
@@ -86,55 +347,50 @@ def test_packages_of_the_same_name_are_called_as_the_function():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(COMMANDS) - {"completion", "train", "resume", "fork", "search", "evaluate"})
-)
-def test_the_command_calls_the_function(name):
-    """Each command module imports it from its package; only parsing is left there."""
-    source = Path(importlib.import_module(COMMANDS[name][0]).__file__).read_text()
-    assert re.search(rf"from {re.escape(drl._MODULE_OF[name])} import {name}\b", source)
+def test_console_prints_the_result(run, tmp_path, capsys):
+    page = drl.report(run, out=tmp_path / "a.html", console=True)
+    assert capsys.readouterr().out == f"{page}\n"
+    replayed = drl.replay(run, step_by_step=True, console=True)
+    assert capsys.readouterr().out == f"{replayed}\n"
 
 
-def test_compare(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    first, second = runs[0].folder, runs[1].folder
-    result = drl.compare([runs[0], second], out="x.json")
-    assert isinstance(result, Comparison)
-    assert result.written == (Path("x.json"),)
-    assert json.loads(Path("x.json").read_text())["envs"] == result.envs == ["CartPole-v1"]
-    page = same(capsys, result, "compare", first, second, "--out", "x.json", "--overwrite")
-    assert "<th>IQM</th>" in page
-    with pytest.raises(BadInput, match="give a folder of runs"):
-        drl.compare([])
+def test_evaluations_runs_and_metrics_are_short(run):
+    evaluation = drl.evaluate(run.agent, episodes=3)
+    assert repr(evaluation) == f"Evaluation({evaluation.sentence()})"
+    assert re.findall("<th>(.*?)</th>", shown(evaluation))[0] == "mean return"
+    mean = f"{run.evaluation['mean_return']:.2f}"
+    assert repr(run) == f"Finished(folder={str(run.folder)!r}, status='finished', mean_return={mean})"
+    assert shown(run).startswith("<pre>finished: ")
+    assert re.fullmatch(r"RunMetrics\(\d+ rows, \d+ columns\)", repr(run.metrics))
+    assert "<td>env_steps</td>" in shown(run.metrics)
+    assert run.metrics == dict(run.metrics)
 
 
-def test_compare_takes_lists_of_runs(runs):
-    result = drl.compare({"a": runs[:2], "b": runs[2]})
+def test_compare_takes_lists_of_runs(runs, tmp_path):
+    result = drl.compare({"a": runs[:2], "b": runs[2]}, out=[tmp_path / "x.json", tmp_path / "x.png"])
     assert [(label, each.scores.shape) for label, each in result.contestants.items()] == [("a", (2, 1)), ("b", (1, 1))]
+    assert result.written == (tmp_path / "x.json", tmp_path / "x.png")
+    assert json.loads((tmp_path / "x.json").read_text())["envs"] == result.envs == ["CartPole-v1"]
+    assert "<th>IQM</th>" in shown(result)
+    assert "data:image/png" in shown(result)
+    assert repr(result) == f"Comparison(algorithms=['a', 'b'], envs=['CartPole-v1'], winners={result.winners})"
     assert list(drl.compare([runs[:2], runs[2]], labels=("x", "y")).contestants) == ["x", "y"]
     assert list(drl.compare([runs]).contestants) == ["first"]
-    assert repr(result) == f"Comparison(algorithms=['a', 'b'], envs=['CartPole-v1'], winners={result.winners})"
     with pytest.raises(BadInput, match="names that differ"):
         drl.compare([runs[:2], runs[1:]])
     with pytest.raises(BadInput, match="labels has 1 names for 2 entries"):
         drl.compare([runs[:2], runs[2]], labels=("x",))
 
 
-def test_doctor(run, capsys):
-    result = drl.doctor(run, steps=200, picture=False)
-    assert isinstance(result, Diagnosis)
-    command = ("doctor", run.folder, "--steps", "200", "--no-picture")
-    page = same(capsys, result, *command, code=1 if result.problems else 0)
-    assert str(run.folder) in page
-    with pytest.raises(BadInput, match="steps is 3"):
-        drl.doctor(run, steps=3)
-    with pytest.raises(BadInput, match="for an environment"):
-        drl.doctor(run, wrappers=["TimeLimit"])
-    with pytest.raises(BadInput, match="there is no folder nowhere"):
-        drl.doctor(Path("nowhere"))
+def test_plot_and_report_take_several_runs(runs, tmp_path):
+    plots = drl.plot(runs, metric="return", out=tmp_path / "all.svg", labels=("a", "b", "c"))
+    assert plots.paths == (tmp_path / "all.svg",)
+    assert "data:image/svg" in shown(plots)
+    pages = [drl.report(given, out=tmp_path / "a.html") for given in (runs, runs[0].folder.parent)]
+    assert set(pages[0].runs) == set(pages[1].runs) == {run.folder for run in runs}
 
 
-def test_doctor_of_an_environment_that_is_an_object():
+def test_doctor_takes_objects():
     import gymnasium as gym
 
     class Still(gym.Wrapper):
@@ -143,143 +399,25 @@ def test_doctor_of_an_environment_that_is_an_object():
 
     assert "nan-reward" in drl.doctor(lambda: Still(gym.make("CartPole-v1")), steps=100).names()
     assert drl.doctor("FrozenLake-v1", env_kwargs={"is_slippery": False}, steps=300).problems == 0
+    with pytest.raises(BadInput, match="there is no folder nowhere"):
+        drl.doctor(Path("nowhere"))
 
 
-def test_export_and_convert(run, tmp_path, capsys, monkeypatch):
+def test_an_agent_in_memory_is_exported_converted_and_pushed(hub, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exported = drl.export(run, "c", out="a.c")
-    assert isinstance(exported, Exported)
-    assert exported.path.read_text().startswith("/*")
-    with pytest.raises(BadInput, match=r"a\.c exists"):
-        drl.export(run, "c", out="a.c")
-    Path("a.c").unlink()
-    assert "a.c" in same(capsys, exported, "export", run.folder, "--to", "c", "--out", "a.c")
+    assert drl.export(run.agent, "c", out="a.c").path.read_text().startswith("/*")
     converted = drl.convert(run.agent, "torch", out="there")
     assert (converted.engine, converted.written_by, converted.rows) == ("torch", "torch", 1000)
-    assert isinstance(converted, Converted)
-    assert drl.load_agent("there").obs_spec == run.agent.obs_spec
-    Path("there").rename("elsewhere")
-    same(capsys, converted, "convert", run.folder, "--engine", "torch", "--out", "there")
+    assert drl.push(run.agent, "me/agent").url == f"{hub.endpoint}/me/agent"
+    for folder in (converted.path, drl.pull("me/agent").folder):
+        assert drl.load_agent(folder).obs_spec == run.agent.obs_spec
     with pytest.raises(BadInput, match="out="):
         drl.export(run.agent, "c")
-    with pytest.raises(BadInput, match="unknown engine 'tf'"):
-        drl.convert(run, "tf")
     with pytest.raises(BadInput, match="expected an agent"):
         drl.export(5, "c", out="x.c")
 
 
-def test_report(run, tmp_path, capsys):
-    out = tmp_path / "page.html"
-    page = drl.report(run, out=out)
-    assert isinstance(page, ReportPage)
-    assert (page.path, page.runs) == (out, (run.folder,))
-    assert out.read_text().startswith("<!")
-    same(capsys, page, "report", run.folder, "--out", out)
-    assert drl.report(run.folder.parent, out=out).runs == drl.report([run.folder.parent], out=out).runs
-    with pytest.raises(BadInput, match="expected an HTML file"):
-        drl.report(run, out="page.txt")
-
-
-def test_plot(runs, tmp_path, capsys):
-    plots = drl.plot(runs[0])
-    assert isinstance(plots, Plots)
-    assert plots.paths[0] == runs[0].folder / "plots" / "return.png"
-    assert "data:image/png;base64," in same(capsys, plots, "plot", runs[0].folder)
-    both = drl.plot(runs, metric="return", out=tmp_path / "all.svg", labels=("a", "b", "c"))
-    assert both.paths == (tmp_path / "all.svg",)
-    assert "data:image/svg" in shown(both)
-    with pytest.raises(BadInput, match="did you mean 'median'"):
-        drl.plot(runs, statistic="medan")
-
-
-def test_replay(run, capsys):
-    result = drl.replay(run, episode=1, step_by_step=True)
-    assert isinstance(result, Replay)
-    assert len(result.steps) == result.length == result.episode_return
-    same(capsys, result, "replay", run.folder, "--episode", "1", "--step-by-step")
-    assert drl.replay(run).steps == ()
-    with pytest.raises(BadInput, match="expected best, worst, last, crash or a number"):
-        drl.replay(run, episode="bst")
-
-
-def test_list(capsys):
-    offers = drl.list()
-    assert isinstance(offers, Offers)
-    assert list(offers.algorithms) == list(ALGORITHMS)
-    assert ("ppo", "CartPole-v1") in {(preset.algorithm, preset.env) for preset in offers.presets}
-    assert offers.envs["CartPole-v1"] is None
-    assert capsys.readouterr().out == ""
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out == f"{offers}\n"
-    assert drl.list("envs").algorithms == {}
-    assert drl.list("envs", all=True).envs.keys() >= offers.envs.keys()
-    with pytest.raises(BadInput, match="did you mean 'envs'"):
-        drl.list("env")
-
-
-def test_ablate(tmp_path, capsys, monkeypatch):
-    switches = {"double": ALGORITHMS["dqn"].switches["double"]}
-    monkeypatch.setitem(ALGORITHMS, "dqn", dataclasses.replace(ALGORITHMS["dqn"], switches=switches))
-    tiny = {"total_timesteps": 120, "warmup": 20, "batch_size": 16, "num_envs": 1, "compile": "off"}
-    tiny |= {"results_dir": str(tmp_path), "name": "parts", "updates_per_log": 50}
-    result = drl.ablate("dqn", "drl/Match-v0", seeds=1, workers=1, episodes=2, **tiny)
-    assert isinstance(result, Ablation)
-    assert {row["variant"] for row in result.table} == {"plain", "plain + double", "full", "full - double"}
-    assert capsys.readouterr().out == ""
-    assert "data:image/png" in shown(result)
-    flags = [word for name, value in tiny.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    assert main(["ablate", "dqn", "--env", "drl/Match-v0", "--seeds", "1", "--episodes", "2", *flags]) == 0
-    assert capsys.readouterr().out.endswith(f"\n{result}\n")
-    with pytest.raises(BadInput, match="seeds is 0"):
-        drl.ablate("dqn", "drl/Match-v0", seeds=0)
-
-
-def test_reproduce(tmp_path, capsys, monkeypatch):
-    (tmp_path / "presets" / "ppo").mkdir(parents=True)
-    settings = "".join(f"{name}: {list(v) if isinstance(v, tuple) else v}\n" for name, v in TINY.items() if v)
-    (tmp_path / "presets" / "ppo" / "CartPole-v1.yaml").write_text(settings)
-    monkeypatch.setattr(presets, "PRESETS", tmp_path / "presets")
-    monkeypatch.setattr(preset_records, "RECORDS", tmp_path / "records.yaml")
-    result = drl.reproduce("ppo/CartPole-v1", seeds=1, results_dir=tmp_path / "here")
-    assert isinstance(result, Reproduction)
-    assert (result.verdict, result.verdicts) == ("UNDECIDED", {"ppo/CartPole-v1": "UNDECIDED"})
-    assert capsys.readouterr().out == ""
-    shown(result)
-    assert main(["reproduce", "ppo/CartPole-v1", "--seeds", "1", "--results-dir", str(tmp_path / "there")]) == 7
-    assert capsys.readouterr().out.endswith(f"\n{result}\n")
-    with pytest.raises(BadInput, match="give one preset"):
-        drl.reproduce()
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    with StandIn() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-    huggingface_hub.close_session()
-
-
-def test_push_and_pull(hub, run, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pushed = drl.push(run.agent, "me/agent")
-    assert isinstance(pushed, Pushed)
-    assert pushed.url == f"{hub.endpoint}/me/agent"
-    same(capsys, pushed, "push", run.folder, "me/agent")
-    pulled = drl.pull("me/agent", out="mine")
-    assert isinstance(pulled, Pulled)
-    assert drl.load_agent(pulled.folder).obs_spec == run.agent.obs_spec
-    Path("mine").rename("before")
-    same(capsys, pulled, "pull", "me/agent", "--out", "mine")
-    with pytest.raises(BadInput, match="expected owner/name"):
-        drl.pull("agent")
-    with pytest.raises(BadInput, match="--which is 'worst'"):
-        drl.push(run, "me/agent", which="worst")
-
-
-def test_serve(run, capsys):
+def test_a_server_runs_until_it_is_closed(run, capsys):
     with drl.serve(run, port=0, engine="numpy") as server:
         body = json.dumps({"obs": [0.0, 0.0, 0.0, 0.0]}).encode()
         request = urllib.request.Request(f"{server.url}/act", body, {"Content-Type": "application/json"})
@@ -287,56 +425,42 @@ def test_serve(run, capsys):
             assert json.load(answer)["action"] in (0, 1)
         assert f'href="{server.url}"' in shown(server)
         assert str(server).startswith(f"serving {run.folder} at {server.url}\n")
+    with drl.board(run.folder.parent, port=0) as board:
+        with urllib.request.urlopen(f"{board.url}runs.json", timeout=10) as answer:
+            assert len(json.load(answer)["runs"]) == 3
+        assert str(board) == f"board of {run.folder.parent}: {board.url} (Ctrl-C ends it)"
     assert "closed" in repr(server)
     server.close()  # a second time does no harm
+    assert not [thread for thread in threading.enumerate() if thread.name in ("drl serve", "drl board")]
     assert capsys.readouterr() == ("", "")
-    with pytest.raises(BadInput, match="port is 70000"):
-        drl.serve(run, port=70_000)
 
 
-def test_board(run, capsys):
-    with drl.board(run.folder.parent, port=0) as server:
-        with urllib.request.urlopen(f"{server.url}runs.json", timeout=10) as answer:
-            assert len(json.load(answer)["runs"]) == 3
-        assert server.url in shown(server)
-        assert str(server) == f"board of {run.folder.parent}: {server.url} (Ctrl-C ends it)"
-    assert not [thread for thread in threading.enumerate() if thread.name == "drl board"]
-    assert capsys.readouterr().out == ""
-    with pytest.raises(BadInput, match="expected a folder of runs"):
-        drl.board("nowhere")
-    with pytest.raises(BadInput, match="port is -1"):
-        drl.board(run.folder, port=-1)
+def test_list_is_data():
+    offers = drl.list()
+    assert list(offers.algorithms) == list(ALGORITHMS)
+    assert ("ppo", "CartPole-v1") in {(preset.algorithm, preset.env) for preset in offers.presets}
+    assert offers.envs["CartPole-v1"] is None
+    assert drl.list("envs").algorithms == {}
+    assert drl.list("envs", all=True).envs.keys() >= offers.envs.keys()
 
 
-def test_results_with_arrays_are_short(run):
-    evaluation = drl.evaluate(run, episodes=3)
-    assert isinstance(evaluation, Evaluation)
-    assert repr(evaluation) == f"Evaluation({evaluation.sentence()})"
-    assert "<th>mean return</th>" in shown(evaluation)
-    assert repr(run) == f"Finished(folder={str(run.folder)!r}, status='finished', mean_return={_mean(run)})"
-    assert shown(run).startswith("<pre>finished: ")
-    metrics = run.metrics
-    assert re.fullmatch(r"RunMetrics\(\d+ rows, \d+ columns\)", repr(metrics))
-    assert "<td>env_steps</td>" in shown(metrics)
-    assert metrics == dict(metrics)
-
-
-def _mean(run: Finished) -> str:
-    return f"{run.evaluation['mean_return']:.2f}"
-
-
-def test_console_prints_the_same(run, tmp_path, capsys):
-    page = drl.report(run, out=tmp_path / "a.html", console=True)
-    assert capsys.readouterr().out == f"{page}\n"
-    offers = drl.list("algorithms", console=True)
-    assert capsys.readouterr().out == f"{offers}\n"
-
-
-def test_resume_takes_what_train_returned(run):
-    with pytest.raises(DrlError):
-        drl.fork(run, {"seed": 3}, console=False)
-    with pytest.raises(BadInput, match="is not a run"):
-        drl.resume(5, console=False)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: drl.serve(run, port="8000"),
+        lambda run: drl.serve(run, batch_window="1"),
+        lambda run: drl.board(run.folder, port=True),
+        lambda run: drl.doctor(run, steps="many"),
+        lambda run: drl.evaluate(run, episodes=2.5),
+        lambda run: drl.ablate("dqn", workers="2"),
+        lambda run: drl.reproduce("ppo/CartPole-v1", seeds=1.5),
+        lambda run: drl.resume(5),
+        lambda run: drl.report([5]),
+    ],
+)
+def test_a_value_of_another_type_is_bad_input(run, call):
+    with pytest.raises(BadInput, match="expected"):
+        call(run)
 
 
 def test_markup_in_names_is_escaped():

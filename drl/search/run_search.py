@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,24 +72,26 @@ def search(
     options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
     space: Space | None = None,
+    console: bool = True,
 ) -> SearchResult:
-    """Search, or continue a search.
+    """Search, or continue a search. `console=False` prints nothing.
 
     `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
     starting point. `options` narrows the choices of a setting; `space` replaces all of them. With `own_study` every
     budget and combination of settings has its own study.
     """
     optuna()
+    config = config if console else replace(config, quiet=True)
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
     plan = SearchPlan(algorithm, config, merged(preset, settings or {}), options or {}, own_study, space)
     with storage_errors(config.storage or str(plan.folder / "study.db")), contextlib.ExitStack() as stack:
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)
         claim(study, plan.belongs())
-        return _search(plan, study)
+        return _search(plan, study, console)
 
 
-def _search(plan: SearchPlan, study: "Study") -> SearchResult:
+def _search(plan: SearchPlan, study: "Study", console: bool) -> SearchResult:
     config, ledger = plan.config, Ledger(study)
     with (
         StopSignals() as signals,
@@ -109,7 +111,7 @@ def _search(plan: SearchPlan, study: "Study") -> SearchResult:
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
     result = _result(plan, study, ledger, signals.status, fresh)
-    write_report(result, config)
+    write_report(result, config, console)
     return result
 
 

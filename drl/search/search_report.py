@@ -83,7 +83,7 @@ def _text(outcome: Outcome) -> str:
     )
 
 
-def write_report(result: "SearchResult", config: "SearchConfig") -> None:
+def write_report(result: "SearchResult", config: "SearchConfig", console: bool) -> None:
     """Files first, then pictures, which may fail, then the table."""
     if result.ranking:
         write_atomically(result.folder / "best.yaml", _preset(result, config).encode())
@@ -93,7 +93,8 @@ def write_report(result: "SearchResult", config: "SearchConfig") -> None:
                 draw_study(result.study, result.folder)
             except (OSError, RuntimeError, ValueError, ImportError) as error:
                 warnings.warn(f"plots were not made: {error}", stacklevel=2)
-    _print(result, config)
+    if console:
+        _print(result, config)
 
 
 def _preset(result: "SearchResult", config: "SearchConfig") -> str:
