@@ -363,6 +363,7 @@ def test_evaluations_runs_and_metrics_are_short(run):
     assert shown(run).startswith("<pre>finished: ")
     assert re.fullmatch(r"RunMetrics\(\d+ rows, \d+ columns\)", repr(run.metrics))
     assert "<td>env_steps</td>" in shown(run.metrics)
+    assert re.search(r"<td>finished</td><td>\d+ entries</td>", shown(run.metrics))  # not each episode
     assert run.metrics == dict(run.metrics)
 
 

@@ -64,7 +64,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         header, *rows = _aggregate_table(self)
         answers = "\n".join(map(printable, [*(pair.sentence() for pair in self.pairs), *self.notes]))
-        pictures = [html_picture(path, "comparison") for path in self.written if path.suffix != ".json"]
+        pictures = [html_picture(path, "comparison", width=900) for path in self.written if path.suffix != ".json"]
         return html_table(header, rows, ", ".join(self.envs)) + html_text(answers) + "".join(pictures)
 
     def to_json(self) -> PlainDict:

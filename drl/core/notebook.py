@@ -29,7 +29,7 @@ def html_text(text: object) -> str:
     return f"<pre>{html.escape(str(text))}</pre>"
 
 
-def html_picture(path: Path, about: str) -> str:
+def html_picture(path: Path, about: str, width: int = 600) -> str:
     """A .png or .svg file, inside the page; the path of any other file."""
     kind = PICTURES.get(path.suffix.lower())
     try:
@@ -38,7 +38,7 @@ def html_picture(path: Path, about: str) -> str:
         data = base64.b64encode(path.read_bytes()).decode()
     except OSError:  # it was moved or deleted
         return html_text(path)
-    return f'<img alt="{html.escape(about)}" width="600" src="data:{kind};base64,{data}">'
+    return f'<img alt="{html.escape(about)}" width="{width}" src="data:{kind};base64,{data}">'
 
 
 def _cell(value: object) -> str:
