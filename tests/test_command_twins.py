@@ -17,25 +17,10 @@ import huggingface_hub
 import pytest
 
 import drl
-from drl.analysis.comparison import Comparison
-from drl.analysis.reproduction_queue import Reproduction
-from drl.cli.completion import CompletionScript
 from drl.cli.entry import COMMANDS, main
 from drl.core.algorithms import ALGORITHMS
-from drl.core.errors import BadInput
-from drl.core.hosts import RunningServer
-from drl.deploy.export_agent import Converted, Exported
-from drl.doctor.findings import PROBLEM, Diagnosis, Finding
+from drl.doctor.findings import PROBLEM
 from drl.experiment import preset_records, presets
-from drl.experiment.ablation import Ablation
-from drl.experiment.evaluation import Evaluation
-from drl.experiment.finished import Finished
-from drl.experiment.hub import Pulled, Pushed
-from drl.experiment.offers import Offers
-from drl.experiment.play_again import Replay
-from drl.report.one_file import ReportPage
-from drl.report.plot_call import Plots
-from drl.search.run_search import SearchResult
 from tests.experiment.hub_stand_in import TOKEN, StandIn
 
 TINY = {"num_envs": 2, "rollout_length": 32, "minibatches": 2, "epochs": 1, "hidden_sizes": (8,), "video": False}
@@ -51,7 +36,7 @@ def stop(logs):
     raise KeyboardInterrupt
 
 
-def stopped() -> Finished:
+def stopped() -> drl.Finished:
     return drl.train("ppo", "CartPole-v1", stages=[stop], console=False, **TINY)
 
 
@@ -59,148 +44,148 @@ class Twin(NamedTuple):
     """A function and its command. RUN in a command is the folder of the run that the functions take."""
 
     result: type
-    call: Callable[[Finished], object]
+    call: Callable[[drl.Finished], object]
     command: str  # that prints the result; "": its text has other paths, or it serves until Ctrl-C
-    wrong: Callable[[Finished], object]
+    wrong: Callable[[drl.Finished], object]
     wrong_command: str
 
 
 TWINS = {
     "train": Twin(
-        Finished,
+        drl.Finished,
         lambda run: drl.train("ppo", "CartPole-v1", console=False, **TINY),
         "",
         lambda run: drl.train("pppo"),
         "train pppo",
     ),
     "resume": Twin(
-        Finished,
+        drl.Finished,
         lambda run: drl.resume(stopped(), console=False),
         "",
         lambda run: drl.resume(run.folder / "agent"),
         "resume RUN/agent",
     ),
     "fork": Twin(
-        Finished,
+        drl.Finished,
         lambda run: drl.fork(stopped(), {"total_timesteps": 320}, console=False),
         "",
         lambda run: drl.fork(run, {"seed": 3}),
         "fork RUN --set seed=3",
     ),
     "replay": Twin(
-        Replay,
+        drl.Replay,
         lambda run: drl.replay(run, episode=1, step_by_step=True),
         "replay RUN --episode 1 --step-by-step",
         lambda run: drl.replay(run, episode="bst"),
         "replay RUN --episode bst",
     ),
     "evaluate": Twin(
-        Evaluation,
+        drl.Evaluation,
         lambda run: drl.evaluate(run, episodes=3, seed=1),
         "evaluate RUN --episodes 3",
         lambda run: drl.evaluate(run, episodes=0),
         "evaluate RUN --episodes 0",
     ),
     "ablate": Twin(
-        Ablation,
+        drl.Ablation,
         lambda run: drl.ablate("dqn", "drl/Match-v0", seeds=1, workers=2, episodes=2, **DQN),
         f"ablate dqn --env drl/Match-v0 --seeds 1 --workers 2 --episodes 2 {DQN_FLAGS}",
         lambda run: drl.ablate("dqn", seeds=0),
         "ablate dqn --seeds 0",
     ),
     "search": Twin(
-        SearchResult,
+        drl.SearchResult,
         lambda run: drl.search("dqn", "CartPole-v1", console=False, **FEW),
         "",
         lambda run: drl.search("dqn", n_trials=0),
         "search dqn --n-trials 0",
     ),
     "compare": Twin(
-        Comparison,
+        drl.Comparison,
         lambda run: drl.compare([run], out="x.json"),
         "compare RUN --out x.json",
         lambda run: drl.compare([run], normalize="best"),
         "compare RUN --normalize best",
     ),
     "reproduce": Twin(
-        Reproduction,
+        drl.Reproduction,
         lambda run: drl.reproduce("ppo/CartPole-v1", seeds=1),
         "reproduce ppo/CartPole-v1 --seeds 1",
         lambda run: drl.reproduce(),
         "reproduce",
     ),
     "doctor": Twin(
-        Diagnosis,
+        drl.Diagnosis,
         lambda run: drl.doctor(run, steps=200, picture=False),
         "doctor RUN --steps 200 --no-picture",
         lambda run: drl.doctor(run, steps=3),
         "doctor RUN --steps 3",
     ),
     "plot": Twin(
-        Plots,
+        drl.Plots,
         lambda run: drl.plot(run),
         "plot RUN",
         lambda run: drl.plot(run, statistic="medan"),
         "plot RUN --statistic medan",
     ),
     "report": Twin(
-        ReportPage,
+        drl.ReportPage,
         lambda run: drl.report(run, out="page.html"),
         "report RUN --out page.html",
         lambda run: drl.report(run, out="page.txt"),
         "report RUN --out page.txt",
     ),
     "board": Twin(
-        RunningServer,
+        drl.RunningServer,
         lambda run: drl.board(run.folder.parent, port=0),
         "",
         lambda run: drl.board("nowhere"),
         "board nowhere",
     ),
     "convert": Twin(
-        Converted,
+        drl.Converted,
         lambda run: drl.convert(run, "torch", out="there"),
         "convert RUN --engine torch --out there",
         lambda run: drl.convert(run, "tf"),
         "convert RUN --engine tf",
     ),
     "export": Twin(
-        Exported,
+        drl.Exported,
         lambda run: drl.export(run, "c", out="a.c"),
         "export RUN --to c --out a.c",
         lambda run: drl.export(run, "c", action_mask="yes"),
         "export RUN --to c --action-mask yes",
     ),
     "serve": Twin(
-        RunningServer,
+        drl.RunningServer,
         lambda run: drl.serve(run, port=0, engine="numpy"),
         "",
         lambda run: drl.serve(run, port=70_000),
         "serve RUN --port 70000",
     ),
     "push": Twin(
-        Pushed,
+        drl.Pushed,
         lambda run: drl.push(run, "me/agent"),
         "push RUN me/agent",
         lambda run: drl.push(run, "me/agent", which="worst"),
         "push RUN me/agent --which worst",
     ),
     "pull": Twin(
-        Pulled,
+        drl.Pulled,
         lambda run: drl.pull("me/shared", out="mine"),
         "pull me/shared --out mine",
         lambda run: drl.pull("agent"),
         "pull agent",
     ),
     "list": Twin(
-        Offers,
+        drl.Offers,
         lambda run: drl.list(),
         "list",
         lambda run: drl.list("env"),
         "list env",
     ),
     "completion": Twin(
-        CompletionScript,
+        drl.CompletionScript,
         lambda run: drl.completion("fish"),
         "completion fish",
         lambda run: drl.completion("csh"),
@@ -213,14 +198,14 @@ EXIT_CODES = {"doctor": {0, 1}, "reproduce": {7}}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Finished]:
+def runs(tmp_path_factory) -> list[drl.Finished]:
     """Three seeds of one experiment."""
     place = {"results_dir": str(tmp_path_factory.mktemp("results")), "name": "first", "console": False}
     return [drl.train("ppo", "CartPole-v1", seed=seed, **TINY, **place) for seed in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
-def run(runs) -> Finished:
+def run(runs) -> drl.Finished:
     return runs[0]
 
 
@@ -249,7 +234,7 @@ def small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "work")
 
 
-def words(command: str, run: Finished) -> list[str]:
+def words(command: str, run: drl.Finished) -> list[str]:
     return [word.replace("RUN", str(run.folder)) for word in command.split()]
 
 
@@ -288,7 +273,7 @@ def test_a_function_is_silent_typed_and_shows_what_the_command_prints(name, run,
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.other = None
     shown(result)
-    if isinstance(result, RunningServer):
+    if isinstance(result, drl.RunningServer):
         result.close()
     if not twin.command:
         return
@@ -305,7 +290,7 @@ def test_a_function_is_silent_typed_and_shows_what_the_command_prints(name, run,
 @pytest.mark.parametrize("name", TWINS)
 def test_bad_input_is_refused_in_the_words_of_the_command(name, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(drl.BadInput) as refused:
         TWINS[name].wrong(run)
     assert capsys.readouterr().out == ""
     assert main(words(TWINS[name].wrong_command, run)) == 2
@@ -320,7 +305,7 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
     module = importlib.import_module(BOTH_CALL.get(name, drl._MODULE_OF[name]))
 
     def called(*arguments, **settings):
-        raise BadInput(f"{name} was called")
+        raise drl.BadInput(f"{name} was called")
 
     monkeypatch.setattr(module, name, called)
     commands = {"train": "train ppo", "search": "search ppo", "resume": "resume RUN"}
@@ -328,7 +313,7 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
     given = stopped() if name == "resume" else run  # the command leaves out what is finished
     if name in BOTH_CALL:
         monkeypatch.setattr("drl.search.search_call.run", called)
-        with pytest.raises(BadInput, match="was called"):
+        with pytest.raises(drl.BadInput, match="was called"):
             getattr(drl, name)("ppo")
     assert main(words(command, given)) == 2
     assert f"{name} was called" in capsys.readouterr().err
@@ -377,9 +362,9 @@ def test_compare_takes_lists_of_runs(runs, tmp_path):
     assert repr(result) == f"Comparison(algorithms=['a', 'b'], envs=['CartPole-v1'], winners={result.winners})"
     assert list(drl.compare([runs[:2], runs[2]], labels=("x", "y")).contestants) == ["x", "y"]
     assert list(drl.compare([runs]).contestants) == ["first"]
-    with pytest.raises(BadInput, match="names that differ"):
+    with pytest.raises(drl.BadInput, match="names that differ"):
         drl.compare([runs[:2], runs[1:]])
-    with pytest.raises(BadInput, match="labels has 1 names for 2 entries"):
+    with pytest.raises(drl.BadInput, match="labels has 1 names for 2 entries"):
         drl.compare([runs[:2], runs[2]], labels=("x",))
 
 
@@ -400,7 +385,7 @@ def test_doctor_takes_objects():
 
     assert "nan-reward" in drl.doctor(lambda: Still(gym.make("CartPole-v1")), steps=100).names()
     assert drl.doctor("FrozenLake-v1", env_kwargs={"is_slippery": False}, steps=300).problems == 0
-    with pytest.raises(BadInput, match="there is no folder nowhere"):
+    with pytest.raises(drl.BadInput, match="there is no folder nowhere"):
         drl.doctor(Path("nowhere"))
 
 
@@ -412,9 +397,9 @@ def test_an_agent_in_memory_is_exported_converted_and_pushed(hub, run, tmp_path,
     assert drl.push(run.agent, "me/agent").url == f"{hub.endpoint}/me/agent"
     for folder in (converted.path, drl.pull("me/agent").folder):
         assert drl.load_agent(folder).obs_spec == run.agent.obs_spec
-    with pytest.raises(BadInput, match="out="):
+    with pytest.raises(drl.BadInput, match="out="):
         drl.export(run.agent, "c")
-    with pytest.raises(BadInput, match="expected an agent"):
+    with pytest.raises(drl.BadInput, match="expected an agent"):
         drl.export(5, "c", out="x.c")
 
 
@@ -460,10 +445,10 @@ def test_list_is_data():
     ],
 )
 def test_a_value_of_another_type_is_bad_input(run, call):
-    with pytest.raises(BadInput, match="expected"):
+    with pytest.raises(drl.BadInput, match="expected"):
         call(run)
 
 
 def test_markup_in_names_is_escaped():
-    page = Diagnosis("<b>x", {"<i>": 1.0}, (Finding("a", PROBLEM, "<script>", "<img>"),))._repr_html_()
+    page = drl.Diagnosis("<b>x", {"<i>": 1.0}, (drl.Finding("a", PROBLEM, "<script>", "<img>"),))._repr_html_()
     assert not re.search(r"<(i|script|img)>|<b>x", page)
