@@ -10,11 +10,14 @@ module when it is first used. `drl.torch` and `drl.jax` export models, agents an
 
 import importlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from drl.games.registry import register_envs
 
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
+    from drl import jax as jax
+    from drl import torch as torch
     from drl.analysis.comparison import Comparison as Comparison
     from drl.analysis.comparison import compare as compare
     from drl.analysis.reproduction_queue import Reproduction as Reproduction
@@ -90,6 +93,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.evaluation import Evaluation as Evaluation
     from drl.experiment.evaluation import evaluate as evaluate
     from drl.experiment.finished import Finished as Finished
+    from drl.experiment.finished import finish_run as finish_run
     from drl.experiment.hub import Pulled as Pulled
     from drl.experiment.hub import Pushed as Pushed
     from drl.experiment.hub import pull as pull
@@ -111,6 +115,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.stages import stop_at as stop_at
     from drl.experiment.stages import track as track
     from drl.experiment.watch import film as film
+    from drl.games import ipd as ipd
     from drl.report.board_server import board as board
     from drl.report.one_file import ReportPage as ReportPage
     from drl.report.one_file import report as report
@@ -166,7 +171,7 @@ _PUBLIC = {
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.ablation": "Ablation ablate",
     "drl.experiment.evaluation": "Evaluation evaluate",
-    "drl.experiment.finished": "Finished",
+    "drl.experiment.finished": "Finished finish_run",
     "drl.experiment.hub": "Pulled Pushed pull push",
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
@@ -186,21 +191,35 @@ _PUBLIC = {
     "drl.tracking.plots": "plot_run",
     "drl.trainer.trainer": "Trainer TrainerConfig",
 }
+_MODULES = {"ipd": "drl.games.ipd", "jax": "drl.jax", "torch": "drl.torch"}  # of their own
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 register_envs()
 
 if not TYPE_CHECKING:  # a type checker would take any name from a `__getattr__`
     # `from drl import *` must not hide Python's own `list`.
-    __all__ = [*(name for name in _MODULE_OF if name != "list"), "__version__"]
+    __all__ = [*(name for name in _MODULE_OF if name != "list"), "__version__", "engine"]
 
     def __getattr__(name):
-        if name in ("torch", "jax"):
-            return importlib.import_module(f"drl.{name}")
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
         if name in _MODULE_OF:
             return getattr(importlib.import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'drl' has no attribute {name!r}; it offers {', '.join(sorted(_MODULE_OF))}")
 
 
 def __dir__() -> Sequence[str]:
-    return sorted([*_MODULE_OF, "__version__", "jax", "torch"])
+    return sorted([*_MODULE_OF, *_MODULES, "__version__", "engine"])
+
+
+def engine(name: str) -> ModuleType:
+    """`drl.torch` or `drl.jax`, for a script that runs in both.
+
+    >>> drl.engine("torch").PPO.__name__
+    'PPO'
+    """
+    if name not in ("torch", "jax"):
+        from drl.core.errors import BadInput
+
+        raise BadInput(f"engine is {name!r}; expected 'torch' or 'jax'")
+    return importlib.import_module(f"drl.{name}")
