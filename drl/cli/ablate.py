@@ -1,5 +1,7 @@
 """`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds: a table and a plot."""
 
+from typing import Any
+
 from drl.cli.train import read_experiment, take_flag
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
@@ -14,7 +16,7 @@ def main(arguments: list[str]) -> int:
         print(f"algorithms: {', '.join(name for name, record in ALGORITHMS.items() if record.switches)}")
         return 0 if arguments else 2
     algorithm, flags = arguments[0], list(arguments[1:])
-    numbers = {
+    numbers: dict[str, Any] = {
         name: number for name in ("seeds", "workers", "episodes") if (number := _whole(flags, f"--{name}")) is not None
     }
     experiment, _ = read_experiment(algorithm, flags)

@@ -31,12 +31,7 @@ def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) 
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{name} is {value}; expected a finite number")
     for name in names.split():
-        value = getattr(config, name)
-        try:
-            holds = value is None or test(value)
-        except TypeError:  # such as "8" > 0
-            holds = False
-        if not holds:
+        if (value := getattr(config, name)) is not None and not test(value):
             raise BadInput(f"{name} is {value!r}; expected {rule}")
 
 

@@ -6,48 +6,22 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from drl.core.configs import require
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.hosts import RunningServer, is_loopback, url_of
 from drl.core.network_parts import import_plugins
-from drl.core.size_limits import check_whole
+from drl.core.size_limits import check_size, check_whole, is_score, shown
 from drl.experiment.finished import AgentLike, Finished, agent_folder, folder_of
 
 if TYPE_CHECKING:
     import uvicorn
-
-    from drl.engines.numpy.acting import Actor
+    from starlette.types import ASGIApp
 
 MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
 PATIENCE = 30  # seconds for requests that are being answered when it is stopped
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """How an agent is served."""
-
-    port: int = 8000  # 0: any free one
-    host: str = "127.0.0.1"  # address to listen on; with another one, other machines can ask, too
-    engine: str = "torch"  # what computes: torch · jax · numpy (MLPs only)
-    sampled: bool = False  # sample actions from the policy instead of taking the most likely
-    temperature: float = 1.0  # of sampled actions
-    max_batch: int = 256  # observations of one forward pass, and of one request
-    batch_window: float = 1.0  # milliseconds in which requests are collected for one forward pass
-    max_bytes: int = 4 << 20  # of the body of a request
-
-    def __post_init__(self) -> None:
-        check_whole("port", self.port, 0, 65535)
-        check_whole("max_batch", self.max_batch)
-        check_whole("max_bytes", self.max_bytes)
-        require(self, "milliseconds from 0 to 1000", "batch_window", lambda x: 0 <= x <= 1000)
-        require(self, "a number above 0", "temperature", lambda x: x > 0)
-        if self.temperature != 1.0 and not self.sampled:
-            raise BadInput("--temperature is for sampled actions; add --sampled")
 
 
 def serve(
@@ -74,23 +48,31 @@ def serve(
     forward pass and of a request, `max_bytes` the body of a request; requests within `batch_window` milliseconds share
     a forward pass.
     """
-    config = ServeConfig(
-        port=port, host=host, engine=engine, sampled=sampled, temperature=temperature, max_batch=max_batch,
-        batch_window=batch_window, max_bytes=max_bytes,
-    )  # fmt: skip
+    check_whole("port", port, 0, 65535)
+    check_whole("max_batch", max_batch)
+    check_whole("max_bytes", max_bytes)
+    check_size("host", host)
+    if not is_score(batch_window) or not 0 <= batch_window <= 1000:
+        raise BadInput(f"batch_window is {shown(batch_window)}; expected milliseconds from 0 to 1000")
+    if not is_score(temperature) or temperature <= 0:
+        raise BadInput(f"temperature is {shown(temperature)}; expected a number above 0")
+    if temperature != 1.0 and not sampled:
+        raise BadInput("--temperature is for sampled actions; add --sampled")
     for module in ("starlette", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra("drl serve", "serve", module)
     import_plugins(plugins)
     with agent_folder(agent) as folder:  # before an engine is loaded
+        from drl.deploy.http_app import ServeLimits, make_app
         from drl.experiment.load_agent import load_agent, sample_actions
 
         player = load_agent(folder, engine=engine)
         if sampled:
             sample_actions(player, folder, temperature)
     name = str(folder_of(agent)) if isinstance(agent, str | Path | Finished) else type(agent).__name__
+    limits = ServeLimits(max_bytes, max_batch)
+    server = make_server(make_app(player, limits, batch_window / 1000.0, sampled, host, console))
     listening = _listen(host, port)
-    server = make_server(player, config, console)
     url = url_of(host, listening.getsockname()[1])
     about = (
         f"serving {name} at {url}\n  POST /act · GET / describes the spaces · GET /health · GET /metrics · Ctrl-C stops"
@@ -128,24 +110,20 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
 
 
-def make_server(agent: "Actor", config: ServeConfig, console: bool = True) -> "uvicorn.Server":
-    """The server of an agent, which does not run yet."""
+def make_server(app: "ASGIApp") -> "uvicorn.Server":
+    """The server of an application, which does not run yet."""
     import uvicorn
 
-    from drl.deploy.http_app import ServeLimits, make_app
     from drl.deploy.http_connections import HttpConnection
 
-    limits = ServeLimits(config.max_bytes, config.max_batch)
-    window = config.batch_window / 1000.0
-    return uvicorn.Server(
-        uvicorn.Config(
-            make_app(agent, limits, window, config.sampled, config.host, console),
-            http=HttpConnection,
-            log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
-            access_log=False,
-            server_header=False,
-            ws="none",
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=PATIENCE,
-        )
+    config = uvicorn.Config(
+        app,
+        http=HttpConnection,
+        log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
+        access_log=False,
+        server_header=False,
+        ws="none",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=PATIENCE,
     )
+    return uvicorn.Server(config)

@@ -35,9 +35,8 @@ class ReportPage:
         return str(self.path)
 
     def _repr_html_(self) -> str:
-        more = [[f"… and {len(self.runs) - MOST_SHOWN} more"]] if len(self.runs) > MOST_SHOWN else []
-        rows: list[list[object]] = [[run] for run in self.runs[:MOST_SHOWN]]
-        return html_table([f"{self.path}: open it in a browser"], rows + more)
+        more = [f"… and {len(self.runs) - MOST_SHOWN} more"] if len(self.runs) > MOST_SHOWN else []
+        return html_table([f"{self.path}: open it in a browser"], [[run] for run in (*self.runs[:MOST_SHOWN], *more)])
 
 
 def report(

@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 
 from drl.deploy import http_connections, serve_call
+from drl.deploy.http_app import ServeLimits, make_app
 from drl.deploy.http_connections import HttpConnection
 from tests.deploy.tiny_agents import make_agent
 
@@ -28,7 +29,7 @@ def with_server(conversation, server=None):
     """What `conversation(port, server)` returns while the server of `drl serve` runs, in this process."""
 
     async def run():
-        served = server or serve_call.make_server(make_agent("ppo"), serve_call.ServeConfig(batch_window=0.0))
+        served = server or serve_call.make_server(make_app(make_agent("ppo"), ServeLimits(), window=0.0))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             running = asyncio.create_task(served.serve(sockets=[listening]))
             try:
