@@ -395,7 +395,7 @@ def test_an_agent_in_memory_is_exported_converted_and_pushed(hub, run, tmp_path,
     converted = drl.convert(run.agent, "torch", out="there")
     assert (converted.engine, converted.written_by, converted.rows) == ("torch", "torch", 1000)
     assert drl.push(run.agent, "me/agent").url == f"{hub.endpoint}/me/agent"
-    for folder in (converted.path, drl.pull("me/agent").folder):
+    for folder in (run, converted.path, drl.pull("me/agent").folder):
         assert drl.load_agent(folder).obs_spec == run.agent.obs_spec
     with pytest.raises(drl.BadInput, match="out="):
         drl.export(run.agent, "c")
@@ -442,6 +442,7 @@ def test_list_is_data():
         lambda run: drl.reproduce("ppo/CartPole-v1", seeds=1.5),
         lambda run: drl.resume(5),
         lambda run: drl.report([5]),
+        lambda run: drl.report(""),
     ],
 )
 def test_a_value_of_another_type_is_bad_input(run, call):

@@ -110,7 +110,7 @@ AgentLike = RunLike | Agent
 
 def folder_of(run: RunLike) -> Path:
     """The folder of a run, as it was given."""
-    if not isinstance(run, str | Path | Finished):
+    if not isinstance(run, str | Path | Finished) or run == "":  # which a shell makes of an unset variable
         raise BadInput(f"{run!r:.80} is not a run; expected its folder, or what drl.train returned")
     return run.folder if isinstance(run, Finished) else Path(run)
 
