@@ -79,11 +79,11 @@ def check_whole(name: str, value: object, least: int = 1, most: int | None = Non
     Traceback (most recent call last):
     drl.core.errors.BadInput: port is 70000; expected a whole number from 0 to 65535
     """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else least - 1
+    if number < least or (most is not None and number > most):
         span = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise BadInput(f"{name} is {shown(value)}; expected a whole number {span}")
-    check_size(name, value)
+    check_size(name, number)
 
 
 def shown(value: object) -> str:
