@@ -23,7 +23,7 @@ from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
-from drl.experiment.finished import Finished
+from drl.experiment.finished import Finished, RunLike, folder_of
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
 from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
@@ -74,7 +74,7 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
 
 
 def resume(
-    folder: str | Path,
+    folder: RunLike,
     *,
     env: AnyEnv | None = None,
     wrappers: Iterable[WrapperLike] = (),
@@ -92,7 +92,7 @@ def resume(
     defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
     the modules that its config.yaml names, which runs their code.
     """
-    folder = find_run(folder)
+    folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
     experiment = experiment_of(folder, trust)
     if scaling:
@@ -128,7 +128,7 @@ def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike
 
 
 def fork(
-    folder: str | Path,
+    folder: RunLike,
     changes: PlainDict | None = None,
     at: int | None = None,
     *,
@@ -142,7 +142,7 @@ def fork(
 ) -> Finished:
     """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
     None: the newest. The new run is beside the other; its `run.json` names it. Objects are given as in `resume`."""
-    folder, changes = find_run(folder), dict(changes or {})
+    folder, changes = find_run(folder_of(folder)), dict(changes or {})
     _name_again(folder, env, wrappers)
     if kept := [name for name in changes if name in KEPT_BY_FORKS]:
         raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")

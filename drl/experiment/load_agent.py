@@ -12,13 +12,14 @@ from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.core.versions import versions
 from drl.experiment.checkpoints import Checkpoints
+from drl.experiment.finished import RunLike, folder_of
 from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
 
 ENGINES = ("torch", "jax")  # each loads agents of both
 
 
 def load_agent(
-    path: str | Path,
+    path: RunLike,
     model: object = None,
     device: str = "cpu",
     engine: str | None = None,
@@ -34,10 +35,11 @@ def load_agent(
     it is installed, else the other one, else NumPy.
     An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
     """
-    if Path(path).suffix == ".pth":
+    path = folder_of(path)
+    if path.suffix == ".pth":
         if which is not None:
             raise BadInput(f"{path} is one model; leave out which, or name its run")
-        return _from_pth(Path(path), model, device, engine, strict)
+        return _from_pth(path, model, device, engine, strict)
     if which is not None and str(which) not in KEPT:
         final = load_agent(find_agent_folder(path, which), model, device, engine, strict=strict)
         return _at_step(path, str(which), final)

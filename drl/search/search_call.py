@@ -25,18 +25,20 @@ def search(
     wrappers: Iterable[WrapperLike] | None = None,
     search_space: Mapping[str, Dimension | list[Any]] | None = None,
     preset: bool = True,
+    console: bool = True,
     **settings: Any,
 ) -> SearchResult:
     """Search, or continue a search. `settings` are those of `drl search` (`n_trials`, …) and those of the run, which
     stay fixed; for a setting that is searched they are the starting point.
 
     `search_space` replaces the algorithm's: by the name of a setting a `Real(low, high)`, drawn on a logarithmic scale,
-    or a list of values.
+    or a list of values. `console=False` prints nothing.
     """
     own = {name: settings.pop(name) for name in OWN & settings.keys()}
     described = as_settings(env, env_kwargs, wrappers)
     config = SearchConfig(env=described.pop("env"), **own)
-    return run(algorithm, config, described | settings, use_preset=preset, space=_dimensions(search_space))
+    space = _dimensions(search_space)
+    return run(algorithm, config, described | settings, use_preset=preset, space=space, console=console)
 
 
 def _dimensions(space: Mapping[str, Dimension | list[Any]] | None) -> Space | None:

@@ -98,7 +98,7 @@ def _text(outcome: Outcome) -> str:
     )
 
 
-def write_report(result: "SearchResult", config: "SearchConfig", commands: Commands) -> None:
+def write_report(result: "SearchResult", config: "SearchConfig", commands: Commands, console: bool) -> None:
     """Files first, then pictures, which may fail, then the table."""
     train = ""
     if result.ranking:
@@ -110,7 +110,8 @@ def write_report(result: "SearchResult", config: "SearchConfig", commands: Comma
                 draw_study(result.study, result.folder)
             except (OSError, RuntimeError, ValueError, ImportError) as error:
                 warnings.warn(f"plots were not made: {error}", stacklevel=2)
-    _print(result, config, train)
+    if console:
+        _print(result, config, train)
 
 
 def _preset(result: "SearchResult", typed: str, train: str) -> str:
