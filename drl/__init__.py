@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.load_agent import load_agent as load_agent
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
+    from drl.experiment.settings import Settings as Settings
     from drl.search.search_call import search as search
     from drl.trainer.trainer import Trainer as Trainer
 
@@ -44,6 +45,7 @@ _PUBLIC = {
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
     "drl.experiment.one_call": "train train_seeds",
+    "drl.experiment.settings": "Settings",
     "drl.search.search_call": "search",
     "drl.trainer.trainer": "Trainer",
 }

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import yaml
 
@@ -20,10 +19,11 @@ from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
+from drl.experiment.settings import Algorithm, AnyPath, SeedsSettings, Settings
 
 
 def train(
-    algorithm: str = "ppo",
+    algorithm: Algorithm = "ppo",
     env: AnyEnv | None = None,
     *,
     env_kwargs: EnvKwargs | None = None,
@@ -31,11 +31,11 @@ def train(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
     console: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Finished:
     """Train in a new run folder. Settings are those of `drl train`: the preset's, then `config`'s, then yours.
 
@@ -55,10 +55,23 @@ def train(
 
 
 def train_seeds(
-    algorithm: str = "ppo", env: AnyEnv | None = None, *, model: object = None, console: bool = True, **settings: Any
+    algorithm: Algorithm = "ppo",
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    config: AnyPath | Mapping[str, object] | None = None,
+    preset: bool | str = True,
+    trust: bool = False,
+    console: bool = True,
+    **settings: Unpack[SeedsSettings],
 ) -> list[Finished]:
     """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
-    experiment = make_experiment(algorithm, env, model=model, **settings)
+    experiment = make_experiment(
+        algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
+        trust=trust, **settings,
+    )  # fmt: skip
     return launch.train_seeds(experiment, Extras.of(experiment, model), console)
 
 
@@ -69,10 +82,10 @@ def make_experiment(
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
     model: object = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
-    **settings: Any,
+    **settings: Unpack[SeedsSettings],
 ) -> Experiment:
     """The settings of a run, from those of `train`."""
     from_file, source = _read(config, algorithm, trust)
@@ -93,12 +106,13 @@ def make_experiment(
     return dataclasses.replace(experiment, model=model) if isinstance(model, model_config) else experiment
 
 
-def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
+def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
     """The settings in a file or dict, and its name. Modules that a file names are not imported without `trust`."""
     if config is None:
         return {}, "train"
     given = isinstance(config, Mapping)
-    settings, source = (dict(config), "config") if isinstance(config, Mapping) else (read_yaml(config), str(config))
+    settings: PlainDict = dict(config) if isinstance(config, Mapping) else read_yaml(config)
+    source = "config" if given else str(config)
     if settings.get("algorithm", algorithm) != algorithm:
         raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
     if not trust and not given:

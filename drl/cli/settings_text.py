@@ -1,0 +1,202 @@
+"""`python -m drl.cli.settings_text`: write drl/experiment/settings.py, which editors and type checkers read.
+
+It describes every setting of `drl train` and `drl search`, with the types and comments of the configs that state them.
+"""
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+import typing
+from pathlib import Path
+
+from drl.core.algorithms import ALGORITHMS
+from drl.core.configs import ConfigClass, stated_type
+from drl.core.network_parts import ACTIVATIONS, BACKBONES, INITIALIZATIONS
+from drl.core.schedules import EPSILON_SHAPES, RATE_SHAPES
+from drl.experiment import settings
+from drl.experiment.config import RunConfig
+from drl.experiment.scaling_config import ScalingConfig
+from drl.search.search_plan import PRUNERS, SearchConfig
+from drl.search.search_space import MODES
+
+NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
+OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs
+FILES = ("results_dir", "fallback_dir", "from_agent", "storage")
+CRITICS = ("none", "c51", "qr")
+# The values of a setting that has no others.
+CHOICES = {
+    "engine": ("torch", "jax"),
+    "vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
+    "compile": ("auto", "on", "off"),
+    "recurrent": ("none", "gru", "lstm"),
+    "distribution": ("auto", "gaussian", "tanh_gaussian"),
+    "distributional": CRITICS,
+    "her": ("none", "future", "final", "episode"),
+    "noise": ("gaussian", "ornstein_uhlenbeck"),
+    "target_q": ("min", "mean"),
+    "actor_q": ("min", "mean", "first"),
+    "loss": ("huber", "squared"),
+    "optimizer": ("adam", "adamw", "rmsprop"),
+    "baseline": ("none", "mean", "value"),
+    "mode": MODES,
+    "pruner": PRUNERS,
+}
+# The values that editors propose for a setting that takes others too.
+PROPOSED = {
+    "device": ("auto", "cpu", "cuda", "mps"),
+    "cluster": ("local", "auto"),
+    "backbone": ("auto", *BACKBONES),
+    "activation": tuple(ACTIVATIONS),
+    "init": ("auto", *INITIALIZATIONS),
+    "epsilon_schedule": EPSILON_SHAPES,
+}
+HEADER = '''"""The settings of `drl.train`, `drl.train_seeds` and `drl.search`, for editors and type checkers.
+
+Written by `python -m drl.cli.settings_text` from the configs that state them; a test compares them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Whole = int | np.integer[Any]
+Number = float | np.floating[Any] | np.integer[Any]
+Switch = bool | np.bool_
+AnyPath = str | os.PathLike[str]
+Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
+'''
+
+
+class Stated(typing.NamedTuple):
+    """A setting in one config."""
+
+    algorithm: str  # "": of every algorithm
+    kind: ConfigClass
+    default: object
+
+
+def text() -> str:
+    """The file, as it should be."""
+    run = _of({"": (RunConfig, ScalingConfig)})
+    learning = _of({record.name: tuple(record.parts.values()) for record in ALGORITHMS.values()})
+    every = {name: stated for name, stated in (run | learning).items() if name not in NOT_HERE}
+    one = {name: stated for name, stated in every.items() if name not in OF_SEEDS}
+    seeds = {name: every[name] for name in OF_SEEDS}
+    search = {name: stated for name, stated in _of({"": (SearchConfig,)}).items() if name not in {*every, *NOT_HERE}}
+    names = _literal(ALGORITHMS)
+    parts = [
+        f"{HEADER}Algorithm = {names} | str  # also one that a plugin registers\n",
+        _described("Settings", "TypedDict", "The settings of one run. Defaults are those without a preset.", one),
+        _described("SeedsSettings", "Settings", "The settings of several runs that differ in their seed.", seeds),
+        _described("SearchSettings", "Settings", "The settings of a search and of its trials.", search),
+    ]
+    ruff = [sys.executable, "-m", "ruff", "format", "-"]
+    return subprocess.run(ruff, input="\n\n".join(parts), check=True, capture_output=True, text=True).stdout
+
+
+def _of(configs: dict[str, tuple[ConfigClass, ...]]) -> dict[str, list[Stated]]:
+    found: dict[str, list[Stated]] = {}
+    for algorithm, kinds in configs.items():
+        for kind in kinds:
+            for field in dataclasses.fields(kind):
+                found.setdefault(field.name, []).append(Stated(algorithm, kind, field.default))
+    return found
+
+
+def _described(name: str, base: str, summary: str, settings: dict[str, list[Stated]]) -> str:
+    lines = [f"class {name}({base}, total=False):", f'    """{summary}"""', ""]
+    for setting, stated in settings.items():
+        lines.append(f"    {setting}: {_type(setting, stated)}")
+        lines += textwrap.wrap(
+            f'"""{_comment(setting, stated)}"""', 120, initial_indent="    ", subsequent_indent="    "
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _type(name: str, stated: list[Stated]) -> str:
+    """What a setting takes: the types that the configs state, and those that are converted to them."""
+    options = dict.fromkeys(option for each in stated for option in _options(name, each.kind))
+    return " | ".join(sorted(options, key=lambda option: option == "None"))
+
+
+def _options(name: str, kind: ConfigClass) -> list[str]:
+    wanted, optional = stated_type(kind, name)
+    ending = ["None"] if optional else []
+    if hasattr(kind, f"{name.removesuffix('_start')}_schedule"):
+        return ["Rate", *ending]
+    if name in CHOICES:
+        return [_literal(CHOICES[name]), *ending]
+    if name.endswith("_schedule") or name in PROPOSED:
+        own = [_literal(PROPOSED.get(name, RATE_SHAPES)), "str"]
+        if name.endswith("_schedule"):
+            own.append("Callable[[float], float]")
+        elif name in ("activation", "init"):
+            own.append("Callable[..., Any]")
+        elif name == "device":
+            own.append("torch.device")
+        return own + ending
+    if typing.get_origin(wanted) is tuple:
+        items = {int: "Sequence[Whole]", str: "list[str] | tuple[str, ...]"}
+        return [items[typing.get_args(wanted)[0]], *ending]
+    plain = {int: "Whole", float: "Number", bool: "Switch", str: "AnyPath" if name in FILES else "str"}
+    return [plain[wanted], *ending]
+
+
+def _literal(options: typing.Iterable[str]) -> str:
+    return f"Literal[{', '.join(repr(option) for option in options).replace(chr(39), chr(34))}]"
+
+
+def _comment(name: str, stated: list[Stated]) -> str:
+    """What a setting means, its default and its algorithms. Where algorithms differ, most of them come first."""
+    meanings, defaults = dict[str, list[str]](), dict[str, list[str]]()
+    for each in stated:
+        meanings.setdefault(comment_of(each.kind, name).rstrip("."), []).append(each.algorithm)
+        defaults.setdefault(repr(each.default), []).append(each.algorithm)
+    said = [*_by_users(meanings)]
+    if list(defaults) != ["()"] and not (list(defaults) == ["None"] and re.search("None|efault", said[0])):
+        said.append(f"Default: {'; '.join(_by_users(defaults))}")
+    own = dict.fromkeys(each.algorithm for each in stated)
+    others = [algorithm for algorithm in ALGORITHMS if algorithm not in own]
+    if "" not in own and others:
+        said.append(f"Of {', '.join(own)}" if len(own) <= len(others) else f"Not of {', '.join(others)}")
+    return "".join(f"{part}. " for part in said).strip()
+
+
+def _by_users(groups: dict[str, list[str]]) -> list[str]:
+    """Each text with its algorithms behind it, the most common one without."""
+    first, *others = sorted(groups, key=lambda text: -len(groups[text]))
+    return [first, *(f"{text} ({', '.join(groups[text])})" for text in others)]
+
+
+def comment_of(kind: ConfigClass, name: str) -> str:
+    """The comment beside a config's field, or above it.
+
+    >>> comment_of(RunConfig, "seed")
+    'root of every random stream'
+    """
+    for each in inspect.getmro(kind):
+        if name not in vars(each).get("__annotations__", {}):
+            continue
+        lines = inspect.getsource(each).splitlines()
+        place = next(n for n, line in enumerate(lines) if re.match(rf"    {name}:", line))
+        if "  # " in lines[place]:
+            return lines[place].partition("  # ")[2]
+        above: list[str] = []
+        while lines[place - 1 - len(above)].startswith("    # "):
+            above.insert(0, lines[place - 1 - len(above)].removeprefix("    # "))
+        return " ".join(above)
+    raise KeyError(f"{kind.__name__} has no field {name}")
+
+
+if __name__ == "__main__":
+    Path(str(settings.__file__)).write_text(text(), encoding="utf-8")
