@@ -12,9 +12,10 @@ import textwrap
 import typing
 from pathlib import Path
 
+from drl.cli.completion import SETTINGS
 from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ConfigClass, stated_type
-from drl.core.network_parts import ACTIVATIONS, BACKBONES, INITIALIZATIONS
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS
 from drl.core.schedules import EPSILON_SHAPES, RATE_SHAPES
 from drl.experiment import settings
 from drl.experiment.config import RunConfig
@@ -25,15 +26,12 @@ from drl.search.search_space import MODES
 NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
 OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs
 FILES = ("results_dir", "fallback_dir", "from_agent", "storage")
-CRITICS = ("none", "c51", "qr")
 # The values of a setting that has no others.
 CHOICES = {
-    "engine": ("torch", "jax"),
-    "vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
-    "compile": ("auto", "on", "off"),
+    **{name: SETTINGS[f"--{name}"] for name in ("engine", "vectorization", "compile")},
     "recurrent": ("none", "gru", "lstm"),
     "distribution": ("auto", "gaussian", "tanh_gaussian"),
-    "distributional": CRITICS,
+    "distributional": ("none", "c51", "qr"),
     "her": ("none", "future", "final", "episode"),
     "noise": ("gaussian", "ornstein_uhlenbeck"),
     "target_q": ("min", "mean"),
@@ -46,9 +44,8 @@ CHOICES = {
 }
 # The values that editors propose for a setting that takes others too.
 PROPOSED = {
-    "device": ("auto", "cpu", "cuda", "mps"),
+    **{name: SETTINGS[f"--{name}"] for name in ("device", "backbone")},
     "cluster": ("local", "auto"),
-    "backbone": ("auto", *BACKBONES),
     "activation": tuple(ACTIVATIONS),
     "init": ("auto", *INITIALIZATIONS),
     "epsilon_schedule": EPSILON_SHAPES,
@@ -60,20 +57,14 @@ Written by `python -m drl.cli.settings_text` from the configs that state them; a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import numpy as np
+from drl.core.configs import AnyPath, Number, Rate, Switch, Whole
 
 if TYPE_CHECKING:
     import torch
 
-Whole = int | np.integer[Any]
-Number = float | np.floating[Any] | np.integer[Any]
-Switch = bool | np.bool_
-AnyPath = str | os.PathLike[str]
-Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
 '''
 
 

@@ -23,6 +23,12 @@ from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
+# Settings as users give them; configs hold their `plain_setting`.
+Whole = int | np.integer[Any]
+Number = float | np.floating[Any] | np.integer[Any]
+Switch = bool | np.bool_
+AnyPath = str | os.PathLike[str]
+Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:

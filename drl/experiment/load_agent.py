@@ -3,9 +3,11 @@
 import importlib.util
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl.core.agent_files import check_finite, open_agent, read_agent
+from drl.core.configs import plain_setting
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
@@ -14,17 +16,20 @@ from drl.core.versions import versions
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
 
+if TYPE_CHECKING:
+    import torch
+
 ENGINES = ("torch", "jax")  # each loads agents of both
 
 
 def load_agent(
     path: str | Path,
     model: object = None,
-    device: str = "cpu",
+    device: "str | torch.device" = "cpu",
     engine: str | None = None,
     which: str | int | None = None,
     strict: bool = False,
-) -> Any:
+) -> Agent:
     """The agent in an agent folder, a run, the newest run of an experiment, or a `.pth` file in a run's `models/`. Pass
     `model` if it is a custom one.
 

@@ -7,6 +7,7 @@ from typing import Unpack
 import yaml
 
 from drl.core.algorithms import find_algorithm
+from drl.core.configs import AnyPath
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
@@ -19,7 +20,7 @@ from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
-from drl.experiment.settings import Algorithm, AnyPath, SeedsSettings, Settings
+from drl.experiment.settings import Algorithm, SeedsSettings, Settings
 
 
 def train(

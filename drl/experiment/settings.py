@@ -5,20 +5,14 @@ Written by `python -m drl.cli.settings_text` from the configs that state them; a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import numpy as np
+from drl.core.configs import AnyPath, Number, Rate, Switch, Whole
 
 if TYPE_CHECKING:
     import torch
 
-Whole = int | np.integer[Any]
-Number = float | np.floating[Any] | np.integer[Any]
-Switch = bool | np.bool_
-AnyPath = str | os.PathLike[str]
-Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
 Algorithm = (
     Literal["ppo", "a2c", "reinforce", "dqn", "ddpg", "td3", "sac", "tqc", "crossq", "normalized_sac"] | str
 )  # also one that a plugin registers
