@@ -1,6 +1,7 @@
-"""`python -m drl.cli.settings_text`: write drl/experiment/settings.py, which editors and type checkers read.
+"""`make settings`: write drl/core/settings.py, which editors and type checkers read.
 
-It describes every setting of `drl train` and `drl search`, with the types and comments of the configs that state them.
+It describes every setting of `drl train` and `drl search`, and those of models and replay buffers that are built by
+hand, with the types and comments of the configs that state them.
 """
 
 import dataclasses
@@ -13,18 +14,24 @@ import typing
 from pathlib import Path
 
 from drl.cli.completion import SETTINGS
+from drl.core import settings
 from drl.core.algorithms import ALGORITHMS
-from drl.core.configs import ConfigClass, stated_type
+from drl.core.configs import ActorCriticConfig, ConfigClass, ModelConfig, QModelConfig, ReplayConfig, stated_type
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS
 from drl.core.schedules import EPSILON_SHAPES, RATE_SHAPES
-from drl.experiment import settings
-from drl.experiment.config import RunConfig
+from drl.experiment.config import OF_A_RUN, RunConfig
 from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_plan import PRUNERS, SearchConfig
 from drl.search.search_space import MODES
 
 NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
 OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs
+PARTS = {  # built by hand: the class of their settings, and the config that has these
+    "ModelSettings": (ModelConfig, "a policy model, with or without a value"),
+    "QModelSettings": (QModelConfig, "a model of action values"),
+    "ActorCriticSettings": (ActorCriticConfig, "an actor with critics"),
+    "ReplaySettings": (ReplayConfig, "a replay buffer"),
+}
 FILES = ("results_dir", "fallback_dir", "from_agent", "storage")
 # The values of a setting that has no others.
 CHOICES = {
@@ -50,9 +57,9 @@ PROPOSED = {
     "init": ("auto", *INITIALIZATIONS),
     "epsilon_schedule": EPSILON_SHAPES,
 }
-HEADER = '''"""The settings of `drl.train`, `drl.train_seeds` and `drl.search`, for editors and type checkers.
+HEADER = '''"""The settings of `drl.train` and its like, and of parts built by hand, for editors and type checkers.
 
-Written by `python -m drl.cli.settings_text` from the configs that state them; a test compares them.
+Written by `make settings` from the configs that state them; a test compares them.
 """
 
 from __future__ import annotations
@@ -81,15 +88,20 @@ def text() -> str:
     run = _of({"": (RunConfig, ScalingConfig)})
     learning = _of({record.name: tuple(record.parts.values()) for record in ALGORITHMS.values()})
     every = {name: stated for name, stated in (run | learning).items() if name not in NOT_HERE}
-    one = {name: stated for name, stated in every.items() if name not in OF_SEEDS}
+    trainer = {name: stated for name, stated in every.items() if name not in OF_A_RUN.split()}
+    one = {name: stated for name, stated in every.items() if name not in {*trainer, *OF_SEEDS}}
     seeds = {name: every[name] for name in OF_SEEDS}
     search = {name: stated for name, stated in _of({"": (SearchConfig,)}).items() if name not in {*every, *NOT_HERE}}
-    names = _literal(ALGORITHMS)
     parts = [
-        f"{HEADER}Algorithm = {names} | str  # also one that a plugin registers\n",
-        _described("Settings", "TypedDict", "The settings of one run. Defaults are those without a preset.", one),
-        _described("SeedsSettings", "Settings", "The settings of several runs that differ in their seed.", seeds),
-        _described("SearchSettings", "Settings", "The settings of a search and of its trials.", search),
+        f"{HEADER}AlgorithmName = {_literal(ALGORITHMS)} | str  # also one that a plugin registers\n",
+        _described("TrainerSettings", "TypedDict", "Of `drl.make_trainer`; defaults without a preset.", trainer),
+        _described("Settings", "TrainerSettings", "Of `drl.train`: of a trainer and of its run.", one),
+        _described("SeedsSettings", "Settings", "Of `drl.train_seeds`: of runs that differ in their seed.", seeds),
+        _described("SearchSettings", "Settings", "Of `drl.search`: of the search and of its trials.", search),
+        *(
+            _described(name, "TypedDict", f"Of {what}: the fields of `{kind.__name__}`.", _of({"": (kind,)}))
+            for name, (kind, what) in PARTS.items()
+        ),
     ]
     ruff = [sys.executable, "-m", "ruff", "format", "-"]
     return subprocess.run(ruff, input="\n\n".join(parts), check=True, capture_output=True, text=True).stdout

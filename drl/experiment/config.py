@@ -25,6 +25,12 @@ from drl.experiment.scaling_config import ScalingConfig
 MOST_PROCESSES = 1024  # environments that have a process each
 AUTO = ("auto",)  # the usual wrappers of an environment
 AS_SET = "as the settings say"  # why an update is compiled or not, if they do
+# Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
+OF_A_RUN = """
+    stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
+    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
+    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

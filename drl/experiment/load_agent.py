@@ -39,6 +39,7 @@ def load_agent(
     it is installed, else the other one, else NumPy.
     An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
     """
+    device = plain_setting(device)
     if Path(path).suffix == ".pth":
         if which is not None:
             raise BadInput(f"{path} is one model; leave out which, or name its run")

@@ -1,5 +1,6 @@
 """`drl.train("ppo", env=…)`: what the command `drl train` does, in one call, with objects where it takes names."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Unpack
@@ -10,21 +11,22 @@ from drl.core.algorithms import find_algorithm
 from drl.core.configs import AnyPath
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
+from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
 from drl.core.specs import PlainDict
 from drl.envs.env_config import AnyEnv, as_config, given_vector
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment import launch
-from drl.experiment.config import Experiment, RunConfig, read_yaml
+from drl.experiment.building import AnyTrainer, open_trainer
+from drl.experiment.config import OF_A_RUN, Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
-from drl.experiment.settings import Algorithm, SeedsSettings, Settings
 
 
 def train(
-    algorithm: Algorithm = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: AnyEnv | None = None,
     *,
     env_kwargs: EnvKwargs | None = None,
@@ -55,8 +57,45 @@ def train(
     return launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
 
 
+def make_trainer(
+    algorithm: AlgorithmName = "ppo",
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    config: AnyPath | Mapping[str, object] | None = None,
+    preset: bool | str = True,
+    trust: bool = False,
+    **settings: Unpack[TrainerSettings],
+) -> AnyTrainer:
+    """The trainer that `train` runs, without a run: nothing is printed, evaluated or written. Calling it gives logs.
+
+    The arguments are those of `train`. `close` it, or use it in a `with`, to close its environments.
+
+    >>> with make_trainer("dqn", env="CartPole-v1", total_timesteps=2_000, seed=1) as trainer:
+    ...     steps = [log.env_steps for log in trainer()]
+    >>> steps[-1]
+    2000
+    """
+    for name in settings:
+        if name in OF_A_RUN.split():
+            raise BadInput(
+                f"{name} is a setting of a run, and make_trainer starts none; leave it out, or use drl.train"
+            )
+    experiment = make_experiment(
+        algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
+        trust=trust, **settings,
+    )  # fmt: skip
+    own_model = Extras.of(experiment, model).model
+    with contextlib.ExitStack() as stack:
+        trainer = stack.enter_context(open_trainer(experiment, model=own_model))
+        trainer.opened = stack.pop_all()
+    return trainer
+
+
 def train_seeds(
-    algorithm: Algorithm = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: AnyEnv | None = None,
     *,
     env_kwargs: EnvKwargs | None = None,

@@ -7,12 +7,12 @@ from typing import Unpack
 from drl.core.configs import plain_setting
 from drl.core.errors import BadInput
 from drl.core.search_dimensions import Choice, Dimension, Real, Space
+from drl.core.settings import AlgorithmName, SearchSettings
 from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment.one_call import as_settings
-from drl.experiment.settings import Algorithm, SearchSettings
 from drl.search.run_search import SearchResult
 from drl.search.run_search import search as run
 from drl.search.search_plan import SearchConfig
@@ -21,7 +21,7 @@ OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
 
 
 def search(
-    algorithm: Algorithm = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: EnvLike = "CartPole-v1",
     *,
     env_kwargs: EnvKwargs | None = None,

@@ -10,14 +10,14 @@ import torch
 import yaml
 
 import drl
-from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PROPOSED, comment_of, text
+from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED, comment_of, text
+from drl.core import settings
 from drl.core.algorithms import ALGORITHMS
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
-from drl.experiment import settings
-from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.one_call import make_experiment, train, train_seeds
+from drl.experiment.config import OF_A_RUN, Experiment, RunConfig
+from drl.experiment.one_call import make_experiment, make_trainer, train, train_seeds
 from drl.search.search_call import search
 from drl.search.search_plan import SearchConfig
 
@@ -26,7 +26,7 @@ RUN |= {"video": False, "plots": False, "tensorboard": False, "evaluation_episod
 
 
 def test_the_file_is_what_the_configs_say():
-    assert Path(settings.__file__).read_text() == text(), "write it again: python -m drl.cli.settings_text"
+    assert Path(settings.__file__).read_text() == text(), "write it again: make settings"
 
 
 def test_every_setting_is_described():
@@ -34,11 +34,14 @@ def test_every_setting_is_described():
     described = set(settings.Settings.__annotations__)
     assert described == stated - {"algorithm", *NOT_HERE, *OF_SEEDS}
     assert set(settings.SeedsSettings.__annotations__) == described | set(OF_SEEDS)
+    assert set(settings.TrainerSettings.__annotations__) == described - set(OF_A_RUN.split())
+    for name, (kind, _) in PARTS.items():
+        assert set(getattr(settings, name).__annotations__) == {field.name for field in dataclasses.fields(kind)}
     own = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
     assert set(settings.SearchSettings.__annotations__) == described | own
 
 
-@pytest.mark.parametrize("call", [train, train_seeds, search])
+@pytest.mark.parametrize("call", [train, train_seeds, make_trainer, search])
 def test_no_setting_is_also_an_argument(call):
     arguments = set(inspect.signature(call).parameters) - {"settings"}
     assert not arguments & set(settings.SearchSettings.__annotations__ | settings.SeedsSettings.__annotations__)
@@ -161,3 +164,19 @@ def test_a_search_with_all_of_them(tmp_path):
 def test_make_vec_env_takes_numbers_of_numpy():
     with drl.make_vec_env("CartPole-v1", num_envs=np.int64(2), seed=np.int64(1), frame_stack=np.int64(2)) as envs:
         assert envs.reset().shape[0] == envs.num_envs == 2
+
+
+def test_load_agent_takes_a_device_of_torch(tmp_path):
+    run = train("ppo", "CartPole-v1", **RUN, results_dir=tmp_path, console=False)
+    agent = drl.load_agent(run.folder, device=torch.device("cpu"))
+    assert agent.act(np.zeros((1, 4), np.float32)).shape == (1,)
+
+
+def test_parts_built_by_hand_take_numbers_of_numpy():
+    from drl.torch import QModel
+
+    with drl.make_vec_env("CartPole-v1", num_envs=2) as envs:
+        model = QModel.build(envs, hidden_sizes=[np.int64(8)], dueling=np.True_, activation="tanh")
+        buffer = drl.ReplayBuffer(envs, capacity=np.int64(500), priority_alpha=np.float32(0.5))
+    assert model(torch.zeros(3, 4)).shape == (3, 2)
+    assert (buffer.config.capacity, type(buffer.config.capacity)) == (500, int)

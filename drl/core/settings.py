@@ -1,6 +1,6 @@
-"""The settings of `drl.train`, `drl.train_seeds` and `drl.search`, for editors and type checkers.
+"""The settings of `drl.train` and its like, and of parts built by hand, for editors and type checkers.
 
-Written by `python -m drl.cli.settings_text` from the configs that state them; a test compares them.
+Written by `make settings` from the configs that state them; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from drl.core.configs import AnyPath, Number, Rate, Switch, Whole
 if TYPE_CHECKING:
     import torch
 
-Algorithm = (
+AlgorithmName = (
     Literal["ppo", "a2c", "reinforce", "dqn", "ddpg", "td3", "sac", "tqc", "crossq", "normalized_sac"] | str
 )  # also one that a plugin registers
 
 
-class Settings(TypedDict, total=False):
-    """The settings of one run. Defaults are those without a preset."""
+class TrainerSettings(TypedDict, total=False):
+    """Of `drl.make_trainer`; defaults without a preset."""
 
     num_envs: Whole
     """environments stepped together. Default: 8."""
@@ -40,74 +40,23 @@ class Settings(TypedDict, total=False):
     that reaches it, and reinforce its batch of episodes."""
     num_episodes: Whole | None
     """the budget in episodes. Default: None."""
-    stop_at_return: Number | None
-    """stop early when the mean return of the last window reaches this. Default: None."""
-    max_minutes: Number | None
-    """stop early after this wall time. Default: None."""
     seed: Whole
     """root of every random stream. Default: 0."""
     from_agent: AnyPath | None
     """begin with the weights of this agent or run, as far as they fit; also --from. Default: None."""
     plugins: list[str] | tuple[str, ...]
     """your modules to import first; they register algorithms and network parts."""
-    name: str | None
-    """experiment folder; default <env>_<algorithm>."""
-    license: str | None
-    """of the agent, on its card: an identifier such as mit; default: none stated."""
-    results_dir: AnyPath
-    """where the folders of runs go. Default: 'results'."""
-    fallback_dir: AnyPath | None
-    """where a run goes on whose own folder cannot be written; default: into memory."""
-    record_episodes: Switch
-    """keep the actions of finished episodes, for `drl replay`. Default: True."""
     window: Whole
     """episodes in the statistics of recent episodes. Default: 100."""
-    best_after: Whole
-    """episodes before a best model is saved. Default: 0."""
-    wandb_project: str | None
-    """Weights & Biases project; None: off."""
-    mlflow_experiment: str | None
-    """MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir."""
-    group: str | None
-    """of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate."""
-    evaluate_every: Whole | None
-    """Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of
-    the budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
-    would take more than a tenth of the steps of training; the one at the end is always made."""
-    evaluation_episodes: Whole
-    """per evaluation. Default: 10."""
-    checkpoint_every: Whole | None
-    """environment steps; see evaluate_every. Default: None."""
-    checkpoint_minutes: Number
-    """wall time after which a checkpoint is due as well. Default: 5.0."""
-    keep_checkpoints: Whole
-    """newest checkpoints to keep; 0: none. Default: 2."""
-    num_checkpoints: Whole
-    """policies saved as models/pi_ckpt1.pth … at equal fractions of the budget. Default: 3."""
     device: Literal["auto", "cpu", "cuda", "mps"] | str | torch.device
     """auto · cpu · cuda · mps. Default: 'auto'."""
     compile: Literal["auto", "on", "off"]
     """auto · on · off: torch.compile the update; auto: where it saves more than it costs. Default: 'auto'."""
     threads: Whole | None
     """of the tensor library; default 1 for vector observations, all cores for images."""
-    tensorboard: Switch
-    """write events for TensorBoard. Default: True."""
-    plots: Switch
-    """pictures at the end. Default: True."""
-    video: Switch
-    """film one evaluation episode at the end if the environment can be rendered. Default: True."""
-    quiet: Switch
-    """print one line at the end. Default: False."""
     cluster: Literal["local", "auto"] | str | None
     """Where the processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
     ADDRESS of a Ray cluster; None: on this machine without Ray."""
-    cpus_per_run: Number
-    """cores that a cluster reserves for each run, of several seeds, trials or ablations. Default: 1.0."""
-    gpus_per_run: Number
-    """the same for GPUs. Default: 0.0."""
-    results_url: str | None
-    """Where a second copy of every run's folder goes as it grows, such as s3://bucket/runs: any URL of fsspec. Default:
-    None."""
     num_collectors: Whole
     """processes of the cluster that step the environments of one run; 0: the learner does. Default: 0."""
     env_blocks: Whole | None
@@ -366,8 +315,64 @@ class Settings(TypedDict, total=False):
     normalized_sac."""
 
 
+class Settings(TrainerSettings, total=False):
+    """Of `drl.train`: of a trainer and of its run."""
+
+    stop_at_return: Number | None
+    """stop early when the mean return of the last window reaches this. Default: None."""
+    max_minutes: Number | None
+    """stop early after this wall time. Default: None."""
+    name: str | None
+    """experiment folder; default <env>_<algorithm>."""
+    license: str | None
+    """of the agent, on its card: an identifier such as mit; default: none stated."""
+    results_dir: AnyPath
+    """where the folders of runs go. Default: 'results'."""
+    fallback_dir: AnyPath | None
+    """where a run goes on whose own folder cannot be written; default: into memory."""
+    record_episodes: Switch
+    """keep the actions of finished episodes, for `drl replay`. Default: True."""
+    best_after: Whole
+    """episodes before a best model is saved. Default: 0."""
+    wandb_project: str | None
+    """Weights & Biases project; None: off."""
+    mlflow_experiment: str | None
+    """MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir."""
+    group: str | None
+    """of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate."""
+    evaluate_every: Whole | None
+    """Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of
+    the budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
+    would take more than a tenth of the steps of training; the one at the end is always made."""
+    evaluation_episodes: Whole
+    """per evaluation. Default: 10."""
+    checkpoint_every: Whole | None
+    """environment steps; see evaluate_every. Default: None."""
+    checkpoint_minutes: Number
+    """wall time after which a checkpoint is due as well. Default: 5.0."""
+    keep_checkpoints: Whole
+    """newest checkpoints to keep; 0: none. Default: 2."""
+    num_checkpoints: Whole
+    """policies saved as models/pi_ckpt1.pth … at equal fractions of the budget. Default: 3."""
+    tensorboard: Switch
+    """write events for TensorBoard. Default: True."""
+    plots: Switch
+    """pictures at the end. Default: True."""
+    video: Switch
+    """film one evaluation episode at the end if the environment can be rendered. Default: True."""
+    quiet: Switch
+    """print one line at the end. Default: False."""
+    cpus_per_run: Number
+    """cores that a cluster reserves for each run, of several seeds, trials or ablations. Default: 1.0."""
+    gpus_per_run: Number
+    """the same for GPUs. Default: 0.0."""
+    results_url: str | None
+    """Where a second copy of every run's folder goes as it grows, such as s3://bucket/runs: any URL of fsspec. Default:
+    None."""
+
+
 class SeedsSettings(Settings, total=False):
-    """The settings of several runs that differ in their seed."""
+    """Of `drl.train_seeds`: of runs that differ in their seed."""
 
     num_seeds: Whole
     """Several runs that differ in the seed only: this many from `seed` on, or those in the list. They are one program
@@ -379,7 +384,7 @@ class SeedsSettings(Settings, total=False):
 
 
 class SearchSettings(Settings, total=False):
-    """The settings of a search and of its trials."""
+    """Of `drl.search`: of the search and of its trials."""
 
     n_trials: Whole
     """finished trials in total; the same command runs only the missing ones. Default: 100."""
@@ -403,3 +408,171 @@ class SearchSettings(Settings, total=False):
     """how many of the best trials are re-run. Default: 3."""
     rerun_seeds: Whole
     """fresh seeds per re-run trial; 0: no re-runs. Default: 2."""
+
+
+class ModelSettings(TypedDict, total=False):
+    """Of a policy model, with or without a value: the fields of `ModelConfig`."""
+
+    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
+    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
+    backbone_kwargs: list[str] | tuple[str, ...]
+    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    head: str
+    """auto, or a policy head registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the MLP; the last one is the feature width of conv1d. Default: (64, 64)."""
+    cnn_features: Whole
+    """feature width of the cnn. Default: 512."""
+    activation: (
+        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    function. Default: 'tanh'."""
+    init: (
+        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal,
+    or a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    shared: Switch
+    """one backbone for actor and critic, recurrent layer included. Default: False."""
+    recurrent: Literal["none", "gru", "lstm"]
+    """none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c. Default: 'none'."""
+    recurrent_size: Whole
+    """width of the recurrent layer. Default: 64."""
+    distribution: Literal["auto", "gaussian", "tanh_gaussian"]
+    """auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions. Default: 'auto'."""
+    log_std_init: Number
+    """first log standard deviation of a Gaussian policy. Default: 0.0."""
+
+
+class QModelSettings(TypedDict, total=False):
+    """Of a model of action values: the fields of `QModelConfig`."""
+
+    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
+    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
+    backbone_kwargs: list[str] | tuple[str, ...]
+    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    head: str
+    """auto, or a head of action values registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the MLP; the last one is the feature width of conv1d. Default: (128, 128)."""
+    cnn_features: Whole
+    """feature width of the cnn. Default: 512."""
+    activation: (
+        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    function. Default: 'relu'."""
+    init: (
+        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    dueling: Switch
+    """separate value and advantage: Q = V + A − mean A. Default: False."""
+    noisy: Switch
+    """noisy layers in place of linear ones; their noise is the exploration. Default: False."""
+    noisy_sigma: Number
+    """initial scale of the noise, relative to the scale of the weights. Default: 0.5."""
+    distributional: Literal["none", "c51", "qr"]
+    """none · c51 (a fixed support) · qr (quantiles). Default: 'none'."""
+    num_atoms: Whole
+    """atoms of the support, or quantiles. Default: 51."""
+    v_min: Number
+    """c51: smallest return of the support. Default: -10.0."""
+    v_max: Number
+    """c51: largest return of the support. Default: 10.0."""
+
+
+class ActorCriticSettings(TypedDict, total=False):
+    """Of an actor with critics: the fields of `ActorCriticConfig`."""
+
+    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
+    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
+    backbone_kwargs: list[str] | tuple[str, ...]
+    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    head: str
+    """auto, or a policy head registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
+    critic_hidden_sizes: Sequence[Whole] | None
+    """the same for each critic; None: as the actor's."""
+    cnn_features: Whole
+    """feature width of the cnn. Default: 512."""
+    activation: (
+        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
+    function. Default: 'relu'."""
+    init: (
+        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+        | str
+        | Callable[..., Any]
+    )
+    """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    layer_norm: Switch
+    """layer normalization before every activation of an MLP. Default: False."""
+    batch_renorm: Switch
+    """batch renormalization in the critics' MLPs. Default: False."""
+    renorm_warmup: Whole
+    """updates in which batch renormalization is plain batch normalization. Default: 100000."""
+    num_critics: Whole
+    """in the ensemble. Default: 2."""
+    distributional: Literal["none", "c51", "qr"]
+    """of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles). Default: 'none'."""
+    num_atoms: Whole
+    """atoms of the support, or quantiles. Default: 101."""
+    v_min: Number
+    """c51: smallest return of the support. Default: -10.0."""
+    v_max: Number
+    """c51: largest return of the support. Default: 10.0."""
+
+
+class ReplaySettings(TypedDict, total=False):
+    """Of a replay buffer: the fields of `ReplayConfig`."""
+
+    batch_size: Whole
+    """transitions per update. Default: 128."""
+    capacity: Whole
+    """transitions the buffer holds. Default: 100000."""
+    warmup: Whole
+    """environment steps before the first update, which also needs a whole batch. Default: 1000."""
+    train_every: Whole
+    """environment steps per round of updates, whatever the number of environments. Default: 1."""
+    gradient_steps: Whole
+    """updates per round. Default: 1."""
+    updates_per_log: Whole
+    """updates per learning step, which is one line in the log. Default: 100."""
+    n_step: Whole
+    """steps of the n-step return. Default: 1."""
+    prioritized: Switch
+    """sample transitions in proportion to their last error. Default: False."""
+    priority_alpha: Number
+    """0: uniform, 1: in full proportion. Default: 0.6."""
+    priority_beta: Number
+    """initial strength of the correction by importance weights. Default: 0.4."""
+    priority_beta_step: Number
+    """added at every batch, up to 1. Default: 0.001."""
+    priority_eps: Number
+    """added to every error, so that every transition can still be sampled. Default: 0.01."""
+    her: Literal["none", "future", "final", "episode"]
+    """Hindsight: pretend that a goal was wanted which the same episode achieved. future: at this step or later · final:
+    at its last step · episode: at any step · none: off. Default: 'none'."""
+    her_ratio: Number
+    """share of the sampled transitions that get such a goal. Default: 0.8."""
+    checkpoint_rows: Whole | None
+    """Newest transitions that a checkpoint stores; None: all. With fewer than there are, a resumed run is inexact."""
