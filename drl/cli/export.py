@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.experiment.run_folder import find_agent_folder
 
-MASKS = {"auto": None, "on": True, "off": False}
+MASKS: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 
 @dataclass(frozen=True)

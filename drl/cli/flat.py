@@ -204,8 +204,8 @@ class BestModelLink:
     """Creates `results/models/best_model_<run_id>.pth`, a link into the run's folder, once there is a best model."""
 
     def __init__(self, run: Path, folder: Path):
-        self.source = run / "models" / "best_return_pi_ckpt.pth"
-        self.link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
+        self.source: Path = run / "models" / "best_return_pi_ckpt.pth"
+        self.link: Path = folder / f"best_model_{run.parent.name}_{run.name}.pth"
         self.path: Path | None = None  # of the link, once it exists
 
     def write(self, log: Log) -> None:

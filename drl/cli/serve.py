@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
     from drl.experiment.load_agent import load_agent, sample_actions
 
-    agent = load_agent(flags.agent, engine=flags.engine)
+    agent: Any = load_agent(flags.agent, engine=flags.engine)
     if flags.sampled:
         sample_actions(agent, folder, flags.temperature)
     with _listen(flags.host, flags.port) as listening:

@@ -13,7 +13,7 @@ import textwrap
 import typing
 from pathlib import Path
 
-from drl.cli.completion import SETTINGS
+from drl.cli.completion import SETTINGS, Words
 from drl.core import settings
 from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ActorCriticConfig, ConfigClass, ModelConfig, QModelConfig, ReplayConfig, stated_type
@@ -26,7 +26,8 @@ from drl.search.search_space import MODES
 
 NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
 OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs
-PARTS = {  # built by hand: the class of their settings, and the config that has these
+# Of parts built by hand: the name of the description, and the config that it describes.
+PARTS: dict[str, tuple[ConfigClass, str]] = {
     "ModelSettings": (ModelConfig, "a policy model, with or without a value"),
     "QModelSettings": (QModelConfig, "a model of action values"),
     "ActorCriticSettings": (ActorCriticConfig, "an actor with critics"),
@@ -34,7 +35,7 @@ PARTS = {  # built by hand: the class of their settings, and the config that has
 }
 FILES = ("results_dir", "fallback_dir", "from_agent", "storage")
 # The values of a setting that has no others.
-CHOICES = {
+CHOICES: Words = {
     **{name: SETTINGS[f"--{name}"] for name in ("engine", "vectorization", "compile")},
     "recurrent": ("none", "gru", "lstm"),
     "distribution": ("auto", "gaussian", "tanh_gaussian"),
@@ -50,7 +51,7 @@ CHOICES = {
     "pruner": PRUNERS,
 }
 # The values that editors propose for a setting that takes others too.
-PROPOSED = {
+PROPOSED: Words = {
     **{name: SETTINGS[f"--{name}"] for name in ("device", "backbone")},
     "cluster": ("local", "auto"),
     "activation": tuple(ACTIVATIONS),

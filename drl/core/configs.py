@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -198,7 +198,7 @@ class ActorCriticConfig:
         return replace(self, hidden_sizes=self.critic_hidden_sizes or self.hidden_sizes)
 
     dueling = False  # what a head of action values also reads
-    sigma = 0.0
+    sigma: ClassVar[float] = 0.0
 
 
 AnyModelConfig = ModelConfig | QModelConfig | ActorCriticConfig

@@ -4,6 +4,7 @@ uvicorn alone closes only those that are idle after an answer. Others would coun
 """
 
 import asyncio
+from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -16,6 +17,9 @@ READ_SECONDS = 10.0  # for a client to read an answer
 class HttpConnection(H11Protocol):
     """One connection. Beyond `limit_concurrency` of them a request is refused in the form of all other refusals."""
 
+    app: Any
+    most: int | None  # connections
+    limit_concurrency: int | None
     _head: asyncio.TimerHandle | None = None
     _read: asyncio.TimerHandle | None = None
 

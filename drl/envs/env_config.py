@@ -99,7 +99,8 @@ class Copies:
     """Makes copies of one environment."""
 
     def __init__(self, env: Any):
-        self.env, self.__qualname__ = env, type(env.unwrapped).__qualname__
+        self.env: Any = env
+        self.__qualname__ = type(env.unwrapped).__qualname__
         try:
             copy.deepcopy(env)
         except Exception as error:

@@ -39,13 +39,13 @@ def load_agent(
     it is installed, else the other one, else NumPy.
     An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
     """
-    device = plain_setting(device)
+    device_name: str = plain_setting(device)
     if Path(path).suffix == ".pth":
         if which is not None:
             raise BadInput(f"{path} is one model; leave out which, or name its run")
-        return _from_pth(Path(path), model, device, engine, strict)
+        return _from_pth(Path(path), model, device_name, engine, strict)
     if which is not None and str(which) not in KEPT:
-        final = load_agent(find_agent_folder(path, which), model, device, engine, strict=strict)
+        final = load_agent(find_agent_folder(path, which), model, device_name, engine, strict=strict)
         return _at_step(path, str(which), final)
     path = find_agent_folder(path, which)
     card, _ = read_agent(path)
@@ -61,7 +61,7 @@ def load_agent(
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
-    agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
+    agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device_name)
     return _proven(agent, path, card, engine, strict)
 
 

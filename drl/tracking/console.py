@@ -62,10 +62,14 @@ class ConsoleTracker:
     ):
         if every is not None and every < 1:
             raise BadInput(f"got every={every}; expected 1 or more learning steps, or None to go by the clock")
-        self.total_timesteps, self.total_episodes, self.window = total_timesteps, total_episodes, window
-        self.stream = sys.stdout if stream is None else stream
-        self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
-        self.every, self.seconds, self.label = every, seconds, label
+        self.total_timesteps: int | None = total_timesteps
+        self.total_episodes: int | None = total_episodes
+        self.window: int | None = window
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
+        self.every: int | None = every
+        self.seconds: float = seconds
+        self.label: str = label
         self._panel: Live | None = None  # from the first log until close
         self._last: Log | None = None
         self._shown: Log | None = None
@@ -208,7 +212,7 @@ class QuietConsole:
     """
 
     def __init__(self, stream: TextIO | None = None):
-        self.stream = sys.stdout if stream is None else stream
+        self.stream: TextIO = sys.stdout if stream is None else stream
         self._last: Log | None = None
         self._seconds = 0.0  # sum over logs
 

@@ -1,6 +1,6 @@
 """An environment with illegal actions: the best policy takes the highest legal one."""
 
-from typing import final
+from typing import Any, final
 
 import gymnasium as gym
 import numpy as np
@@ -19,10 +19,10 @@ class LegalMovesEnv(gym.Env[Array, np.int64]):
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Discrete(ACTIONS)
-        self.legal = np.ones(ACTIONS, bool)
-        self.steps = 0
+        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: gym.Space[Any] = spaces.Discrete(ACTIONS)
+        self.legal: Array = np.ones(ACTIONS, bool)
+        self.steps: int = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
