@@ -39,6 +39,7 @@ check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/check_types.py
 
 settings: $(VENV)/.dev  ## drl/core/settings.py, which editors and type checkers read, from the configs
 	$(BIN)/python -m drl.cli.settings_text

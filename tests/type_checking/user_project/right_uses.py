@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 import drl
+from drl import jax as jax_parts
 from drl import train
+from drl.torch import DQN, QAgent, QModel
 
 
 def a_run() -> float:
@@ -43,6 +45,28 @@ def several_runs() -> list[Path]:
 
 def a_search() -> object:
     return drl.search("ppo", n_trials=20, mode="all", pruner="none", gamma=0.98, search_space={"epochs": [1, 4]})
+
+
+def a_trainer() -> float:
+    with drl.make_trainer("sac", env="Pendulum-v1", seed=np.int64(1), total_timesteps=2_000) as trainer:
+        return [log.env_steps + log["mean_ep_return"] for log in trainer()][-1]
+
+
+def parts_by_hand() -> None:
+    envs = drl.make_vec_env("CartPole-v1", num_envs=8, seed=1)
+    model = QModel.build(envs, hidden_sizes=(128, 128), dueling=True, seed=1)
+    dqn = DQN(model, envs, drl.DQNConfig(double=True))
+    trainer = drl.Trainer(envs, QAgent(model, envs), dqn, drl.ReplayBuffer(envs, capacity=np.int64(50_000)))
+    for log in trainer(50_000):
+        print(log["mean_ep_return"])
+
+
+def parts_by_hand_in_jax() -> None:
+    envs = drl.make_vec_env("CartPole-v1", num_envs=8, seed=1)
+    state = jax_parts.PolicyValueModel.build(envs, hidden_sizes=[64, 64], activation="relu")
+    learner = jax_parts.PPO(state, envs)
+    trainer = drl.Trainer(envs, jax_parts.PolicyAgent(state, envs), learner, drl.RolloutBuffer(envs, 128))
+    print(next(iter(trainer(1000))).env_steps)
 
 
 def an_agent(folder: str) -> np.ndarray:
