@@ -33,10 +33,10 @@ def complaints(symbols: list[dict[str, Any]]) -> list[str]:
     """One line for each symbol that lacks a type. Those that are incomplete only because of others come last."""
     lines = []
     for symbol in symbols:
-        for each in symbol["diagnostics"][:1]:
-            place = (
-                f"{os.path.relpath(each['file'], ROOT)}:{each['range']['start']['line'] + 1} " if each["file"] else ""
-            )
+        for each in [each for each in symbol["diagnostics"] if each["severity"] == "error"][:1]:
+            place = ""
+            if "range" in each:
+                place = f"{os.path.relpath(each['file'], ROOT)}:{each['range']['start']['line'] + 1}: "
             reason = " ".join(each["message"].split())
             lines.append(("partially unknown" in reason, f"{place}{symbol['name']}: {reason}"))
     return [line for _, line in sorted(lines)]
