@@ -9,11 +9,14 @@ module when it is first used. `drl.torch` and `drl.jax` export models, agents an
 """
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from drl.games.registry import register_envs
 
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
+    from drl import jax as jax
+    from drl import torch as torch
     from drl.buffers.episode_buffer import EpisodeBuffer as EpisodeBuffer
     from drl.buffers.hindsight_buffer import HindsightBuffer as HindsightBuffer
     from drl.buffers.replay_buffer import ReplayBuffer as ReplayBuffer
@@ -58,6 +61,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.normalize import RewardScaler as RewardScaler
     from drl.core.normalize import obs_normalizer as obs_normalizer
     from drl.core.schedules import register_schedule as register_schedule
+    from drl.core.search_dimensions import Choice as Choice
+    from drl.core.search_dimensions import Real as Real
     from drl.core.settings import Settings as Settings
     from drl.core.specs import ActionSpec as ActionSpec
     from drl.core.specs import Distribution as Distribution
@@ -71,6 +76,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.envs.goals import goal_functions as goal_functions
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
     from drl.experiment.evaluation import evaluate as evaluate
+    from drl.experiment.finished import Finished as Finished
+    from drl.experiment.finished import finish_run as finish_run
     from drl.experiment.launch import fork as fork
     from drl.experiment.launch import resume as resume
     from drl.experiment.load_agent import load_agent as load_agent
@@ -84,6 +91,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.stages import stop_at as stop_at
     from drl.experiment.stages import track as track
     from drl.experiment.watch import film as film
+    from drl.games import ipd as ipd
     from drl.search.search_call import search as search
     from drl.testing.environment_check import check_environment as check_environment
     from drl.tracking.files import CsvTracker as CsvTracker
@@ -117,6 +125,7 @@ _PUBLIC = {
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
     "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",
     "drl.core.schedules": "register_schedule",
+    "drl.core.search_dimensions": "Choice Real",
     "drl.core.settings": "Settings",
     "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
     "drl.core.transition": "ReplayBatch RolloutBatch",
@@ -125,6 +134,7 @@ _PUBLIC = {
     "drl.envs.goals": "goal_functions",
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.evaluation": "evaluate",
+    "drl.experiment.finished": "Finished finish_run",
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
     "drl.experiment.one_call": "make_trainer train train_seeds",
@@ -137,20 +147,34 @@ _PUBLIC = {
     "drl.tracking.plots": "plot_run",
     "drl.trainer.trainer": "Trainer TrainerConfig",
 }
+_MODULES = {"ipd": "drl.games.ipd", "jax": "drl.jax", "torch": "drl.torch"}  # of their own
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 register_envs()
 
 if not TYPE_CHECKING:  # a type checker would take any name from a `__getattr__`
-    __all__ = [*_MODULE_OF, "__version__"]
+    __all__ = [*_MODULE_OF, "__version__", "engine"]
 
     def __getattr__(name):
-        if name in ("torch", "jax"):
-            return importlib.import_module(f"drl.{name}")
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
         if name in _MODULE_OF:
             return getattr(importlib.import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'drl' has no attribute {name!r}; it offers {', '.join(sorted(_MODULE_OF))}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULE_OF, "__version__", "jax", "torch"])
+    return sorted([*_MODULE_OF, *_MODULES, "__version__", "engine"])
+
+
+def engine(name: str) -> ModuleType:
+    """`drl.torch` or `drl.jax`, for a script that runs in both.
+
+    >>> drl.engine("torch").PPO.__name__
+    'PPO'
+    """
+    if name not in ("torch", "jax"):
+        from drl.core.errors import BadInput
+
+        raise BadInput(f"engine is {name!r}; expected 'torch' or 'jax'")
+    return importlib.import_module(f"drl.{name}")

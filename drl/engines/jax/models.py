@@ -291,11 +291,11 @@ def is_plain(model: object) -> TypeGuard[Model]:
     return type(model) in (Model, PolicyModel, QModel)
 
 
-def new_state(model: "AnyModel", specs: Specs, seed: int | None) -> "ModelState":
+def new_state(model: "AnyModel", specs: Specs, seed: int | None, device: str = "auto") -> "ModelState":
     """A model with its first parameters."""
     from drl.engines.jax.model_state import ModelState
 
-    return ModelState(model, model.init(seeds_of(specs, seed).generator("init")))
+    return ModelState(model, model.init(seeds_of(specs, seed).generator("init")), device)
 
 
 @dataclass(frozen=True)
