@@ -66,9 +66,10 @@ Written by `make settings` from the configs that state them; a test compares the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from drl.core.configs import AnyPath, Number, Rate, Switch, Whole
+from drl.core.network_parts import Factory
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +146,7 @@ def _options(name: str, kind: ConfigClass) -> list[str]:
         if name.endswith("_schedule"):
             own.append("Callable[[float], float]")
         elif name in ("activation", "init"):
-            own.append("Callable[..., Any]")
+            own.append("Factory")
         elif name == "device":
             own.append("torch.device")
         return own + ending

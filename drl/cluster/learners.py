@@ -88,7 +88,7 @@ class ManyLearners:
         self.agent: Agent = agent
         self.group: Any = group
         self.members: Sequence[Member] = members
-        self.needs: Any = algorithm.needs
+        self.needs: str = algorithm.needs
         self.in_step: bool = False  # whether the others have our weights and random streams
         self.failure: LearnerFailed | None = None
         algorithm.share(group)

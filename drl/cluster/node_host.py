@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import drl
 from drl.cluster.folder_copy import PIECE, Complete, Incoming, Outgoing, Piece, Waiting
@@ -61,7 +61,7 @@ class Host:
     """The actor beside a process on a node."""
 
     process: subprocess.Popen[bytes]
-    pipe: "Connection[Any, Any]"
+    pipe: Connection
 
     def __init__(self, target: tuple[str, str], variables: dict[str, str], place: str, probe: Probe | None):
         for name in THREADS:

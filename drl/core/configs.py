@@ -27,7 +27,7 @@ ConfigClass = type[Any]
 ConfigT = TypeVar("ConfigT")
 # Settings as users give them; configs hold their `plain_setting`.
 Whole = int | np.integer[Any]
-Number = float | np.floating[Any] | np.integer[Any]
+Number = float | Whole | np.floating[Any]
 Switch = bool | np.bool_
 AnyPath = str | os.PathLike[str]
 Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value

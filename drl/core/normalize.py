@@ -5,8 +5,6 @@ so that all actions and values of a rollout use the same statistics. Reward stat
 learner uses them. Evaluation does not change them.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -71,7 +69,7 @@ class ObsNormalizer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.scales: dict[str, tuple[Array | Array | Any, Array]] = {  # what it subtracts and multiplies with, by field
+        self.scales: dict[str, tuple[Array, Array]] = {  # what it subtracts and multiplies with, by field
             name: (stats.mean.astype(np.float32), (1.0 / np.sqrt(stats.variance + 1e-8)).astype(np.float32))
             for name, stats in self.running_stats.items()
         }

@@ -6,9 +6,10 @@ Written by `make settings` from the configs that state them; a test compares the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from drl.core.configs import AnyPath, Number, Rate, Switch, Whole
+from drl.core.network_parts import Factory
 
 if TYPE_CHECKING:
     import torch
@@ -84,14 +85,14 @@ class TrainerSettings(TypedDict, total=False):
     activation: (
         Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
     function. Default: 'relu'; 'tanh' (ppo, a2c, reinforce)."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
     function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Of weights:
@@ -426,14 +427,14 @@ class ModelSettings(TypedDict, total=False):
     activation: (
         Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
     function. Default: 'tanh'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal,
     or a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
@@ -466,14 +467,14 @@ class QModelSettings(TypedDict, total=False):
     activation: (
         Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
     function. Default: 'relu'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
     function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
@@ -512,14 +513,14 @@ class ActorCriticSettings(TypedDict, total=False):
     activation: (
         Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
     function. Default: 'relu'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
-        | Callable[..., Any]
+        | Factory
     )
     """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
     function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:

@@ -6,7 +6,6 @@ into the middle of an episode.
 
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -64,7 +63,7 @@ class EpisodeStats:
         self.actions: list[Array] = []  # [N, …] of the last ticks, at least those of the running episodes
         self.reward_threshold: float | None = reward_threshold(env_id)
         # Plain floats (float64): for a few environments they add up faster than an array.
-        self.returns: list[Any] | list[float] = [0.0] * num_envs  # of raw rewards
+        self.returns: list[float] = [0.0] * num_envs  # of raw rewards
         # An episode's length is the number of ticks since it began: cheaper than N counters.
         self.tick: int = 0
         self.began: Array = np.zeros(num_envs, np.int64)

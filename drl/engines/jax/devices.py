@@ -41,7 +41,7 @@ class ManyDevices:
             how = f"XLA_FLAGS=--xla_force_host_platform_device_count={count} makes more of a CPU"
             raise BadInput(f"num_learners is {count}, but {found}; use --num-learners {len(devices)}, or {how}")
         self.algorithm: Any = algorithm
-        self.needs: Any = algorithm.needs
+        self.needs: str = algorithm.needs
         self.mesh: jax.sharding.Mesh = jax.make_mesh(
             (count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count]
         )

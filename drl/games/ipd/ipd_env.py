@@ -51,8 +51,8 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
         self.rules: Rules = Rules(payoffs, survival, rounds, history)
         self.pool: Pool = as_pool(opponents, weights)
         self.render_mode = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.action_space: gym.Space[Any] = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._cooperation = self.pool.probs[
             :, OTHER_SIDE
         ].tolist()  # of an opponent in each state, from the agent's side

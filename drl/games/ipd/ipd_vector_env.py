@@ -56,10 +56,10 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
         self.pool: Pool = as_pool(opponents, weights)
         self.num_envs: int = num_envs
         self.render_mode: str | None = None
-        self.single_observation_space: spaces.Space[Any] = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.single_action_space: spaces.Space[Any] = spaces.Discrete(2)
-        self.observation_space: spaces.Space[Any] = batch_space(self.single_observation_space, num_envs)
-        self.action_space: spaces.Space[Any] = batch_space(self.single_action_space, num_envs)
+        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
+        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._cooperation = np.ascontiguousarray(self.pool.probs[:, OTHER_SIDE]).ravel()  # [K · states]
         self._payoffs, self._outcomes = np.array(self.rules.payoffs), np.array(OUTCOMES, object)
         self._names = np.array(self.pool.names, object)

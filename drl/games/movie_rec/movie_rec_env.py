@@ -48,8 +48,8 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
             catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
         )
         self.render_mode = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, self.rules.scale.shape, np.float32)
-        self.action_space: gym.Space[Any] = spaces.Discrete(len(self.rules.catalogue))
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, self.rules.scale.shape, np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(self.rules.catalogue))
         self._counts = np.zeros_like(self.rules.scale)  # fifths per genre, tenths of fatigue, steps
         self._fatigue = 0  # tenths
         self._step = 0

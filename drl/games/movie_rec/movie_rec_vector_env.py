@@ -51,10 +51,10 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         )
         self.num_envs: int = num_envs
         self.render_mode: str | None = None
-        self.single_observation_space: spaces.Space[Any] = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
-        self.single_action_space: spaces.Space[Any] = spaces.Discrete(len(rules.catalogue))
-        self.observation_space: spaces.Space[Any] = batch_space(self.single_observation_space, num_envs)
-        self.action_space: spaces.Space[Any] = batch_space(self.single_action_space, num_envs)
+        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(rules.catalogue))
+        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._names = np.array([persona.name for persona in rules.personas], object)
         # What a step adds to the counts: one step and the genres of the clicked movie. The last row is a miss.
         movies, genres = rules.membership.shape

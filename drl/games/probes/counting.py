@@ -32,8 +32,8 @@ class CountingEnv(gym.Env[Array, np.int64]):
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        self.observation_space: gym.Space[Any] = _observation_space()
-        self.action_space: gym.Space[Any] = spaces.Discrete(ACTIONS)
+        self.observation_space: spaces.Box = _observation_space()
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
         self._obs = np.zeros(3, np.float32)
         self._episode = -1
         self._length = 0
@@ -69,10 +69,10 @@ class CountingVectorEnv(VectorEnv[Array, Array, Array]):
         self.mode: AutoresetMode = autoreset_mode
         self.render_mode: str | None = render_mode
         self.metadata: dict[str, Any] = {"autoreset_mode": autoreset_mode, "render_modes": []}
-        self.single_observation_space: gym.Space[Any] = _observation_space()
-        self.single_action_space: gym.Space[Any] = spaces.Discrete(ACTIONS)
-        self.observation_space: gym.Space[Any] = batch_space(self.single_observation_space, num_envs)
-        self.action_space: gym.Space[Any] = batch_space(self.single_action_space, num_envs)
+        self.single_observation_space: spaces.Box = _observation_space()
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
+        self.observation_space: gym.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: gym.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._episode = np.full(num_envs, -1)
         self._step = np.zeros(num_envs, int)
         self._action = np.full(num_envs, -1)

@@ -1,6 +1,6 @@
 """Flip bits until they equal a goal: the environment in which hindsight experience replay was introduced."""
 
-from typing import Any, SupportsInt, final
+from typing import SupportsInt, final
 
 import gymnasium as gym
 import numpy as np
@@ -27,8 +27,8 @@ class BitFlipEnv(gym.Env[GoalObs, np.int64]):
         self.bits: int = bits
         self.render_mode: str | None = render_mode
         names = ("achieved_goal", "desired_goal", "observation")
-        self.observation_space: gym.Space[Any] = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
-        self.action_space: gym.Space[Any] = spaces.Discrete(bits)
+        self.observation_space: spaces.Dict = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(bits)
         self.state = self.goal = np.zeros(bits, bool)
         self.steps: int = 0
 

@@ -1,6 +1,6 @@
 """Four environments whose optimal values fit in one line each."""
 
-from typing import Any, SupportsInt
+from typing import SupportsInt
 
 import gymnasium as gym
 import numpy as np
@@ -22,8 +22,8 @@ class TwoStepEnv(gym.Env[Array, np.int64]):
     def __init__(self, truncate: bool = False, render_mode: str | None = None):
         self.truncate: bool = truncate
         self.render_mode: str | None = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: gym.Space[Any] = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
@@ -44,8 +44,8 @@ class OneStepEnv(gym.Env[Array, np.int64]):
         self.reward: float = reward
         self.truncate: bool = truncate
         self.render_mode: str | None = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: gym.Space[Any] = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
@@ -61,8 +61,8 @@ class MatchEnv(gym.Env[np.int64, np.int64]):
     def __init__(self, choices: int = 2, render_mode: str | None = None):
         self.render_mode: str | None = render_mode
         self._choices = choices
-        self.observation_space: gym.Space[Any] = spaces.Discrete(choices)
-        self.action_space: gym.Space[Any] = spaces.Discrete(choices)
+        self.observation_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
         self._wanted = np.int64(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.int64, Info]:
@@ -82,8 +82,8 @@ class TargetEnv(gym.Env[Array, Array]):
 
     def __init__(self, size: int = 1, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(-1.0, 1.0, (size,), np.float32)
-        self.action_space: gym.Space[Any] = spaces.Box(-2.0, 2.0, (size,), np.float32)
+        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.action_space: spaces.Box = spaces.Box(-2.0, 2.0, (size,), np.float32)
         self._target = np.zeros(size, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:

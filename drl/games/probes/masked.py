@@ -1,6 +1,6 @@
 """An environment with illegal actions: the best policy takes the highest legal one."""
 
-from typing import Any, final
+from typing import final
 
 import gymnasium as gym
 import numpy as np
@@ -19,8 +19,8 @@ class LegalMovesEnv(gym.Env[Array, np.int64]):
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space: gym.Space[Any] = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space: gym.Space[Any] = spaces.Discrete(ACTIONS)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
         self.legal: Array = np.ones(ACTIONS, bool)
         self.steps: int = 0
 

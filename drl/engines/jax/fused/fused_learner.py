@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ class FusedLearner:
         self.seeds: list[int] = seeds
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(transposed(each) for each in params))
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
-        self.carry: Any = _begin(program, stacked, keys)
+        self.carry: Tree = _begin(program, stacked, keys)
         size = sum(np.size(array) for array in jax.tree.leaves(params[0]))
         seconds = program.steps * (ROW_SECONDS + (2 + 6 * program.passes) * size / FLOPS)
         self.room: int = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
