@@ -64,7 +64,8 @@ class Offers:
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
         for_any = ", ".join(f"{algorithm}: --preset {name}" for algorithm, name in list_named())
-        return (*lines, "", "train with one: drl train ALGORITHM --env ENVIRONMENT", f"for every environment: {for_any}")
+        hints = ("train with one: drl train ALGORITHM --env ENVIRONMENT", f"for every environment: {for_any}")
+        return (*lines, "", *hints)
 
     def _envs(self) -> tuple[str, ...]:
         return tuple(f"{name:40} {lack or ''}".rstrip() for name, lack in self.envs.items())

@@ -34,9 +34,12 @@ class RunWriter:
     """Calls what writes into `run.folder`. If that raises `OSError`, the run moves to another folder."""
 
     def __init__(self, run: Run, trackers: Iterable[object], fallback_dir: str | None = None):
-        self.run, self.home = run, run.folder
+        self.run: Run = run
+        self.home: Path = run.folder
         self.fallback_dir = fallback_dir
-        self.files = [each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder]
+        self.files: list[FileTracker] = [
+            each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder
+        ]
         self.error: OSError | None = None  # of the last attempt, if it failed
         self._tried = 0.0  # when going back was last tried
         self._warned = False
@@ -151,7 +154,8 @@ class KeptTracker:
     """A file tracker whose rows are never lost: they wait in memory, or go where the run goes."""
 
     def __init__(self, tracker: FileTracker, writer: RunWriter):
-        self.tracker, self.writer = tracker, writer
+        self.tracker: FileTracker = tracker
+        self.writer: RunWriter = writer
 
     def write(self, log: Log) -> None:
         self.writer(lambda: self.tracker.write(log), again=self.tracker.flush)

@@ -58,6 +58,9 @@ class EvaluationSteps:
     Steps, not seconds, so that a run evaluates at the same steps whenever it is repeated or resumed.
     """
 
+    last: int
+    total: int
+
     def __init__(self, episodes: int):
         self.episodes = episodes  # of one evaluation
         self.total = self.last = 0  # of all evaluations, and of the last one
@@ -113,9 +116,9 @@ class BestModel:
     """What `keep_models` remembers of the logs so far."""
 
     def __init__(self) -> None:
-        self.mean_return = float("-inf")  # the largest one that was saved
-        self.full = False  # whether there were enough episodes for it to count
-        self.evaluated = float("-inf")  # the largest mean return of an evaluation whose agent was saved
+        self.mean_return: float = float("-inf")  # the largest one that was saved
+        self.full: bool = False  # whether there were enough episodes for it to count
+        self.evaluated: float = float("-inf")  # the largest mean return of an evaluation whose agent was saved
 
     def state_dict(self) -> StateDict:
         numbers = {"mean_return": self.mean_return, "evaluated": self.evaluated}

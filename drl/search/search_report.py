@@ -42,8 +42,9 @@ class Display:
     """A progress bar on a terminal, a line per trial elsewhere, nothing if quiet."""
 
     def __init__(self, config: "SearchConfig", name: str):
-        self.config, self.name = config, name
-        self.bar = JobBar(config.quiet) if config.cluster is None else JobTable(config.quiet)
+        self.config: SearchConfig = config
+        self.name: str = name
+        self.bar: JobBar | JobTable = JobBar(config.quiet) if config.cluster is None else JobTable(config.quiet)
         self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":

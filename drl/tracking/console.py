@@ -67,11 +67,15 @@ class ConsoleTracker:
                 raise BadInput(f"got {name}={value}; expected 1 or more learning steps, or None to go by the clock")
         if every is not None and blocks_every is not None:
             raise BadInput(f"got every={every} and blocks_every={blocks_every}; give one of them")
-        self.total_timesteps, self.total_episodes, self.window = total_timesteps, total_episodes, window
-        self.stream = sys.stdout if stream is None else stream
-        self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
-        self.every, self.seconds, self.label = every or blocks_every, seconds, label
-        self.in_blocks = blocks_every is not None
+        self.total_timesteps: int | None = total_timesteps
+        self.total_episodes: int | None = total_episodes
+        self.window: int | None = window
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
+        self.every: int | None = every or blocks_every
+        self.seconds: float = seconds
+        self.label: str = label
+        self.in_blocks: bool = blocks_every is not None
         self._panel: Live | None = None  # from the first log until close
         self._last: Log | None = None
         self._shown: Log | None = None
@@ -214,7 +218,7 @@ class QuietConsole:
     """
 
     def __init__(self, stream: TextIO | None = None):
-        self.stream = sys.stdout if stream is None else stream
+        self.stream: TextIO = sys.stdout if stream is None else stream
         self._last: Log | None = None
         self._seconds = 0.0  # sum over logs
 

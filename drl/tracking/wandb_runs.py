@@ -39,8 +39,13 @@ class WandbTracker(BoardInThread):
     ):
         if importlib.util.find_spec("wandb") is None:
             raise MissingExtra("tracking with W&B", "wandb", "wandb")
-        self.project, self.config, self.folder, self.name = project, config, Path(folder), name
-        self.run_id, self.group, self.job_type = run_id, group, job_type
+        self.project: str = project
+        self.config: PlainDict = config
+        self.folder: Path = Path(folder)
+        self.name: str | None = name
+        self.run_id: str | None = run_id
+        self.group: str | None = group
+        self.job_type: str | None = job_type
         super().__init__(after)
 
     def _send(self, rows: Iterator[Row]) -> None:

@@ -33,7 +33,7 @@ class Temperature(nn.Module):
 
     def __init__(self, initial: float):
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(initial)]))
+        self.log_alpha: nn.Parameter = nn.Parameter(torch.tensor([math.log(initial)]))
 
     def forward(self) -> Tensor:
         return self.log_alpha
@@ -62,7 +62,7 @@ class SAC(OffPolicyLearner):
         compile_update: bool = False,
     ):
         self.config = config or SACConfig()
-        self.discrete = specs.action_spec.kind == "discrete"
+        self.discrete: bool = specs.action_spec.kind == "discrete"
         super().__init__(
             model,
             specs.action_spec,
@@ -70,11 +70,13 @@ class SAC(OffPolicyLearner):
             rng or stream_of(specs, "learner"),
             compile_update,
         )
-        self.entropy_goal = self.config.entropy_goal(specs.action_spec)
-        self.temperature = Temperature(self.config.temperature).to(self.device)
-        self.temperature_optimizer = FlatOptimizer(self.temperature, temperature_loss, eps=self.config.adam_eps)
+        self.entropy_goal: float = self.config.entropy_goal(specs.action_spec)
+        self.temperature: Temperature = Temperature(self.config.temperature).to(self.device)
+        self.temperature_optimizer: FlatOptimizer = FlatOptimizer(
+            self.temperature, temperature_loss, eps=self.config.adam_eps
+        )
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)
-        self.temperature_factor = (rates[0] or rates[1]) / rates[1]
+        self.temperature_factor: float = (rates[0] or rates[1]) / rates[1]
 
     def _state(self) -> tuple[Tensor, ...]:
         return (self.temperature.log_alpha.detach().exp(),)
