@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.contracts import Learned
 from drl.core.errors import NonFinite
 from drl.core.normalize import RewardScaler
@@ -21,11 +20,9 @@ CONFIG = PPOConfig(rollout_length=32, learning_rate_end=0.0)
 
 
 def make_trainer(envs, seed=1, normalize=False):
-    specs = (envs.obs_spec, envs.action_spec)
-    agent, learner = build_learner("ppo", specs, (ModelConfig(), CONFIG), Seeds(seed), normalize_obs=normalize)
-    buffer = RolloutBuffer(CONFIG.rollout_length, envs.num_envs, *specs)
+    agent, learner = build_learner("ppo", envs, (ModelConfig(), CONFIG), Seeds(seed), normalize_obs=normalize)
     scaler = RewardScaler(envs.num_envs, 0.99) if normalize else None
-    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=2000), scaler)
+    return Trainer(envs, agent, learner, None, TrainerConfig(total_timesteps=2000), scaler)
 
 
 def numbers(log):
@@ -112,10 +109,9 @@ class Recorder:
 
 
 def make_replay_trainer(envs, **changes):
-    specs = (envs.obs_spec, envs.action_spec)
     settings = (QModelConfig(hidden_sizes=(8,)), DQNConfig())
-    agent, learner = build_learner("dqn", specs, settings, Seeds(1))
-    buffer = ReplayBuffer(ReplayConfig(batch_size=8, warmup=8, train_every=4, **changes), 0.99, envs.num_envs, *specs)
+    agent, learner = build_learner("dqn", envs, settings, Seeds(1))
+    buffer = ReplayBuffer(envs, batch_size=8, warmup=8, train_every=4, **changes)
     return Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=5))
 
 
