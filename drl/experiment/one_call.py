@@ -24,12 +24,11 @@ from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
 
 # Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
-OF_A_RUN = frozenset(
-    "stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes "
-    "best_after wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every "
-    "checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run "
-    "gpus_per_run".split()
-)
+OF_A_RUN = """
+    stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
+    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
+    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+"""
 
 
 def train(
@@ -86,7 +85,7 @@ def make_trainer(
     2000
     """
     for name in settings:
-        if name in OF_A_RUN:
+        if name in OF_A_RUN.split():
             raise BadInput(
                 f"{name} is a setting of a run, and make_trainer starts none; leave it out, or use drl.train"
             )
