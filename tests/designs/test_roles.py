@@ -6,8 +6,6 @@ import torch
 from torch import nn
 
 import drl
-from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms import ALGORITHMS, class_in
 from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.dqn_record import DQNConfig
@@ -115,29 +113,14 @@ def test_a_trainer_refuses_an_agent_that_its_algorithm_cannot_teach():
         model = OwnModule((2,))
         agent = torch_agents.PolicyAgent(model, SPECS)
         with pytest.raises(BadInput, match="PPO needs a policy-value model; this is a policy-only model"):
-            Trainer(
-                envs,
-                agent,
-                class_in(ALGORITHMS["ppo"], "torch", SPECS.action_spec)(model, SPECS),
-                RolloutBuffer(SPECS),
-            )
+            Trainer(envs, agent, class_in(ALGORITHMS["ppo"], "torch", SPECS.action_spec)(model, SPECS))
         with pytest.raises(BadInput, match="DQN needs a q-value model; this is a policy-only model"):
-            Trainer(
-                envs,
-                agent,
-                class_in(ALGORITHMS["dqn"], "torch", SPECS.action_spec)(model, SPECS),
-                ReplayBuffer(SPECS),
-            )
+            Trainer(envs, agent, class_in(ALGORITHMS["dqn"], "torch", SPECS.action_spec)(model, SPECS))
         own = OwnJaxModel()
         model_state = ModelState(own, own.init(np.random.default_rng(0)))
         agent = jax_agents.PolicyAgent(model_state, SPECS)
         with pytest.raises(BadInput, match="A2C needs a policy-value model; this is a policy-only model"):
-            Trainer(
-                envs,
-                agent,
-                class_in(ALGORITHMS["a2c"], "jax", SPECS.action_spec)(model_state, SPECS),
-                RolloutBuffer(SPECS),
-            )
+            Trainer(envs, agent, class_in(ALGORITHMS["a2c"], "jax", SPECS.action_spec)(model_state, SPECS))
 
 
 def test_the_roles_do_not_know_what_is_not_theirs():
