@@ -12,7 +12,7 @@ import torch
 from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ActionNoiseConfig
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.jax.fused.fused_exploration import ActByPolicy, Situation
@@ -116,7 +116,7 @@ def build(algorithm, engine="torch", spec=BOX, **model):
         record.model_config(**sizes | model),
         record.config(**({"quantiles_to_drop": 0} if algorithm == "tqc" else {})),
     )
-    return {"torch": build_torch, "jax": build_jax}[engine](algorithm, (OBS, spec), configs, Seeds(0))
+    return {"torch": build_torch, "jax": build_jax}[engine](algorithm, EnvSpecs(OBS, spec), configs, Seeds(0))
 
 
 def saturate(agent, bias):
