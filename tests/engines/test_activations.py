@@ -147,5 +147,5 @@ def test_numpy_acts_only_for_the_layers_it_knows():
     agent = made("torch", "leaky_relu", *PPO)
     before = answers(agent)
     agent.model.actor.backbone[1] = torch.nn.LeakyReLU(0.5)
-    fresh = type(agent)(agent.model, OBS, BOX)
+    fresh = type(agent)(agent.model, EnvSpecs(OBS, BOX))
     assert not np.allclose(answers(fresh), before)
