@@ -22,6 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def untrained(folder: Path) -> Path:
 def main(settings: Settings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = settings.agent or str(untrained(Path(folder) / "agent"))
-        agent = load_agent(path)
+        agent: Any = load_agent(path)
         inputs = sample_inputs(PolicyGraph.of(agent), OBSERVATIONS, np.random.default_rng(0))
         obs = raw_observations(agent.obs_spec, inputs)
         texts = [json.dumps({"obs": row.tolist()}) for row in obs]

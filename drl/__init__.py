@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.schedules import register_schedule as register_schedule
     from drl.core.search_dimensions import Choice as Choice
     from drl.core.search_dimensions import Real as Real
+    from drl.core.settings import Settings as Settings
     from drl.core.specs import ActionSpec as ActionSpec
     from drl.core.specs import Distribution as Distribution
     from drl.core.specs import EnvSpecs as EnvSpecs
@@ -162,6 +163,7 @@ _PUBLIC = {
     "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",
     "drl.core.schedules": "register_schedule",
     "drl.core.search_dimensions": "Choice Real",
+    "drl.core.settings": "Settings",
     "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
     "drl.core.transition": "ReplayBatch RolloutBatch",
     "drl.core.variants": "ModelVariant register_variant",

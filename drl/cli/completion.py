@@ -35,18 +35,19 @@ BEYOND_CONFIGS = (
     "--trust",
     "--help",
 )  # flags of `drl train` that are no settings
-SETTINGS = {
+Words = dict[str, tuple[str, ...]]
+
+SETTINGS: Words = {
     "--engine": ("torch", "jax"),
     "--vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
     "--compile": ("auto", "on", "off"),
     "--device": ("auto", "cpu", "cuda", "mps"),
     "--backbone": ("auto", *BACKBONES),
 }
-VALUES = SETTINGS | {
+VALUES: Words = SETTINGS | {
     "--which": ("final", "best", "best-evaluated"),
     "--to": ("onnx", "torch-export", "jax-export", "c"),
 }
-Words = dict[str, tuple[str, ...]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -223,11 +223,16 @@ def gives_masks(agent: Agent) -> bool | None:
         return None
 
 
+def _load(folder: Path, engine: str | None = None) -> Any:
+    """The agent of a folder: one of an engine's own, which has more than every `Agent` has."""
+    return load_agent(folder, engine=engine)
+
+
 def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
     from drl.deploy.onnx_content import onnx_content, run_onnx
     from drl.deploy.torch_policy import TorchPolicy
 
-    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    policy = TorchPolicy(_load(folder, "torch"), masked)
     content = onnx_content(policy, about)
     return Made(policy.graph, content, run_onnx(content), _shown(policy.graph.inputs, policy.graph.outputs))
 
@@ -235,7 +240,7 @@ def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]
 def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
     from drl.deploy.torch_policy import TorchPolicy, pt2_content, run_pt2
 
-    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    policy = TorchPolicy(_load(folder, "torch"), masked)
     content = pt2_content(policy, about)
     return Made(policy.graph, content, run_pt2(content), _shown(policy.graph.inputs, policy.graph.outputs))
 
@@ -246,10 +251,10 @@ def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str])
     config = stored.config
     if isinstance(config, ModelConfig) and config.recurrent != "none":  # the JAX engine has no such agents
         carried = CARRIED[config.recurrent] * config.recurrent_size
-        graph = PolicyGraph.of(load_agent(folder), masked, carried)
+        graph = PolicyGraph.of(_load(folder), masked, carried)
         content = jax_export_content(graph, recurrent_answer(stored))
     else:
-        agent = load_agent(folder, engine="jax")
+        agent = _load(folder, "jax")
         graph = PolicyGraph.of(agent, masked)
         content = jax_export_content(graph, answer_of(agent))
     ports = [[port._replace(dtype=narrow(port.dtype)) for port in side] for side in (graph.inputs, graph.outputs)]
@@ -261,7 +266,7 @@ def _c(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -
     from drl.deploy.c_library import find_compiler, run_c
 
     check_mlp(stored, folder)
-    graph = PolicyGraph.of(load_agent(folder, engine="numpy"), masked)
+    graph = PolicyGraph.of(_load(folder, "numpy"), masked)
     source, compiler = c_content(stored, graph, about), find_compiler()
     run = None if compiler is None else run_c(source, graph, compiler)
     return Made(graph, source.encode(), run, [signature(graph)])

@@ -25,6 +25,7 @@ from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished, RunLike, folder_of
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
+from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
@@ -214,6 +215,8 @@ def _train(
         if extras.model is not None:
             run.note(model=name_of(extras.model))
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
+        if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
+            own.append(copy)
         session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
         with signals.held():
@@ -346,5 +349,6 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
         trackers.append(QuietConsole())
     elif console:
         steps = None if config.num_episodes else config.budget
-        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label))
+        every = config.log_every or None
+        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers

@@ -9,6 +9,7 @@ from drl.core.errors import BadInput, did_you_mean
 from drl.core.notebook import html_table
 from drl.experiment.open_envs import JAX_ONLY
 from drl.experiment.preset_records import COLUMNS, zoo_rows
+from drl.experiment.presets import list_named
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -62,7 +63,9 @@ class Offers:
         table = [COLUMNS, *self.presets]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-        return (*lines, "", "train with one: drl train ALGORITHM --env ENVIRONMENT")
+        for_any = ", ".join(f"{algorithm}: --preset {name}" for algorithm, name in list_named())
+        hints = ("train with one: drl train ALGORITHM --env ENVIRONMENT", f"for every environment: {for_any}")
+        return (*lines, "", *hints)
 
     def _envs(self) -> tuple[str, ...]:
         return tuple(f"{name:40} {lack or ''}".rstrip() for name, lack in self.envs.items())

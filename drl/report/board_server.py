@@ -9,7 +9,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from drl.core.errors import BadInput, Interrupted
@@ -108,7 +108,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     board: BoardContent
     own_name: str  # of the host that was asked for
     protocol_version = "HTTP/1.1"
-    timeout = 30  # seconds that a connection may say nothing
+    timeout: ClassVar[int] = 30  # seconds that a connection may say nothing
 
     def do_GET(self) -> None:
         """Answer with a page, its data or a video."""
@@ -125,7 +125,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _refuse(self) -> None:
-        self.close_connection = True  # what it wants to send is not read
+        self.close_connection: bool = True  # what it wants to send is not read
         self._send(Answer(b"a board is only for reading: GET and HEAD", status=HTTPStatus.METHOD_NOT_ALLOWED))
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815

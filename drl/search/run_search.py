@@ -14,7 +14,7 @@ from drl.core.state_files import PlainDict
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
-from drl.search.search_report import SHOWN, Display, write_report
+from drl.search.search_report import SHOWN, Commands, Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
@@ -72,13 +72,14 @@ def search(
     options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
     space: Space | None = None,
+    commands: Commands | None = None,
     console: bool = True,
 ) -> SearchResult:
     """Search, or continue a search. `console=False` prints nothing.
 
     `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
     starting point. `options` narrows the choices of a setting; `space` replaces all of them. With `own_study` every
-    budget and combination of settings has its own study.
+    budget and combination of settings has its own study. `commands` are named in `best.yaml`.
     """
     optuna()
     config = config if console else replace(config, quiet=True)
@@ -88,10 +89,10 @@ def search(
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)
         claim(study, plan.belongs())
-        return _search(plan, study, console)
+        return _search(plan, study, commands or Commands(), console)
 
 
-def _search(plan: SearchPlan, study: "Study", console: bool) -> SearchResult:
+def _search(plan: SearchPlan, study: "Study", commands: Commands, console: bool) -> SearchResult:
     config, ledger = plan.config, Ledger(study)
     with (
         StopSignals() as signals,
@@ -111,7 +112,7 @@ def _search(plan: SearchPlan, study: "Study", console: bool) -> SearchResult:
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
     result = _result(plan, study, ledger, signals.status, fresh)
-    write_report(result, config, console)
+    write_report(result, config, commands, console)
     return result
 
 

@@ -43,6 +43,14 @@ def test_the_log_has_the_three_blocks(finished):
     assert plain_text(blocks(finished.log)).startswith("=" * 35 + "\nROLLOUT STATISTICS\n")
 
 
+def test_the_log_is_printed_after_every_rollout_if_asked(tmp_path, capsys):
+    changes = {"quiet": False, "log_every": 1, "total_timesteps": 384, "results_dir": str(tmp_path), "plots": False}
+    launch.train(Experiment.from_flat(SMALL | changes, "test"))
+    text = capsys.readouterr().out
+    for title in ("ROLLOUT STATISTICS", "RECENT", "TRAINER STATISTICS"):
+        assert text.count(f"\n{title}") == 3  # rollouts of 128 steps
+
+
 def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
     """A pole that falls has terminated and has not succeeded; the document's success_rate is terminated_rate."""
     assert finished.log.recent["terminated_rate"] == 1.0
@@ -106,11 +114,12 @@ def test_the_pictures_are_as_their_script_draws_them(tmp_path):
     finally:
         sys.path.pop(0)
     draw.main(tmp_path)
-    pages = [(ROOT / "docs" / "algorithms" / "ppo.md").read_text(), (ROOT / "drl" / "README.md").read_text()]
+    names = ("docs/algorithms/ppo.md", "docs/four_classes.md", "drl/README.md")
+    pages = [(ROOT / name).read_text() for name in names]
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "docs" / "diagrams" / path.name).read_text()
         assert any(path.name in page for page in pages)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_epochs_and_minibatches_are_as_documented(finished):

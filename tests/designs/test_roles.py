@@ -63,10 +63,13 @@ def test_an_algorithm_takes_the_variant_it_needs_and_no_other(engine, algorithm,
         build(model, SPECS[1], CONFIGS[algorithm])
 
 
+POLICIES = "policy-value, policy-only, actor-critic or deterministic actor-critic"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_agent_takes_models_it_can_act_with(engine):
     agents = {name: agent_in(variant, engine) for name, variant in VARIANTS.items()}
-    with pytest.raises(BadInput, match="PolicyAgent needs a policy-value model; this is a q-value model"):
+    with pytest.raises(BadInput, match=f"PolicyAgent needs a {POLICIES} model; this is a q-value model"):
         agents["policy_value"](make_model(engine, "q_value"), *SPECS)
     with pytest.raises(BadInput, match="QAgent needs a q-value model; this is a policy-only model"):
         agents["q_value"](make_model(engine, "policy_only"), *SPECS)
