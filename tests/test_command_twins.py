@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import huggingface_hub
 import pytest
 
 import drl
@@ -21,7 +20,6 @@ from drl.cli.entry import COMMANDS, main
 from drl.core.algorithms import ALGORITHMS
 from drl.doctor.findings import PROBLEM
 from drl.experiment import preset_records, presets
-from tests.experiment.hub_stand_in import TOKEN, StandIn
 
 TINY = {"num_envs": 2, "rollout_length": 32, "minibatches": 2, "epochs": 1, "hidden_sizes": (8,), "video": False}
 TINY |= {"total_timesteps": 256, "plots": False, "tensorboard": False, "evaluation_episodes": 2, "compile": "off"}
@@ -210,17 +208,6 @@ def run(runs) -> drl.Finished:
 
 
 @pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    with StandIn() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-    huggingface_hub.close_session()
-
-
-@pytest.fixture
 def small_world(tmp_path, monkeypatch):
     """An algorithm with one switch, a preset that trains in no time, and a folder to work in."""
     switches = {"double": ALGORITHMS["dqn"].switches["double"]}
@@ -244,6 +231,7 @@ def shown(result) -> str:
     assert "<script" not in page
     assert not re.search(r"src=\"(?!data:)", page)
     assert len(re.sub(r"base64,[^\"]+", "", page)) < 20_000
+    assert repr(result).startswith(f"{type(result).__name__}(")
     assert len(repr(result)) < 800
     assert "\n" not in repr(result)
     return page

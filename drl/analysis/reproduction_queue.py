@@ -75,7 +75,9 @@ def reproduce(
     result with the presets, in a clone of the repository. `console=True` prints answers as they come.
     """
     _check(preset, seeds, all, minutes, engine, record)
-    say: Say = _print if console else _ignore
+    from drl.experiment.session import say as print_now
+
+    say: Say = print_now if console else lambda text: None
     folder, answers = Path(results_dir), list[Answer]()
     for answer in _answers(preset, seeds, minutes, engine, folder, say):
         say(answer.sentence())
@@ -99,16 +101,6 @@ def _answers(
     one = reproduce_preset(find_preset(preset), seeds, folder, engine=engine, deadline=deadline, say=say)
     if one is not None:
         yield one
-
-
-def _print(text: str) -> None:
-    from drl.experiment.session import say
-
-    say(text)
-
-
-def _ignore(text: str) -> None:
-    pass
 
 
 def _check(preset: str | None, seeds: int, all: bool, minutes: float | None, engine: str | None, record: bool) -> None:

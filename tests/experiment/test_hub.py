@@ -19,7 +19,6 @@ from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
 from drl.experiment import hub as drl_hub
 from drl.experiment.load_agent import load_agent
-from tests.experiment.hub_stand_in import TOKEN, StandIn
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
 EVALUATION = {"mean_return": 475.5, "std_return": 12.25, "episodes": 10}
@@ -34,17 +33,6 @@ def save(folder, **notes):
 
 def contents(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    with StandIn() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-    huggingface_hub.close_session()
 
 
 @pytest.fixture
