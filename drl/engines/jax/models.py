@@ -457,7 +457,9 @@ def _plain_form(model: Any) -> Any:
     """The same network with `Model` in place of `PolicyModel` and `QModel`."""
     if is_plain(model):
         return Model(model.backbone, model.head, model.config)
-    return replace(model, actor=_plain_form(model.actor)) if is_dataclass(model) and hasattr(model, "actor") else model
+    if is_dataclass(model) and not isinstance(model, type) and hasattr(model, "actor"):
+        return replace(model, actor=_plain_form(model.actor))
+    return model
 
 
 def _refuse_recurrence(config: ModelConfig) -> None:
