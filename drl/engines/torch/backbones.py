@@ -59,9 +59,10 @@ class MLP(nn.Sequential):
             layers += [make_activation(activation)]
             activations.append(len(layers) - 1)
         super().__init__(*layers)
-        self.activations = activations  # their positions
-        self.activation, self.dropout = activation, dropout
-        self.features = widths[-1]
+        self.activations: list[int] = activations  # their positions
+        self.activation = activation
+        self.dropout = dropout
+        self.features: int = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.dropout or not self.training:
@@ -79,9 +80,9 @@ class ResidualBlock(nn.Module):
     def __init__(self, width: int, gain: Gain, generator: torch.Generator | None, dropout: float = 0.0):
         super().__init__()
         self.dropout = dropout
-        self.norm = nn.LayerNorm(width)
-        self.up = make_linear(width, 4 * width, gain, 0.0, generator)
-        self.down = make_linear(4 * width, width, gain, 0.0, generator)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.up: nn.Module = make_linear(width, 4 * width, gain, 0.0, generator)
+        self.down: nn.Module = make_linear(4 * width, width, gain, 0.0, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         inside = torch.relu(self.up(self.norm(x)))
@@ -111,10 +112,12 @@ class Simba(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.features = block_width(hidden_sizes)
-        self.embed = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
-        self.blocks = nn.ModuleList(ResidualBlock(self.features, gain, generator, dropout) for _ in hidden_sizes)
-        self.norm = nn.LayerNorm(self.features)
+        self.features: int = block_width(hidden_sizes)
+        self.embed: nn.Module = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
+        self.blocks: nn.ModuleList = nn.ModuleList(
+            ResidualBlock(self.features, gain, generator, dropout) for _ in hidden_sizes
+        )
+        self.norm: nn.LayerNorm = nn.LayerNorm(self.features)
 
     def forward(self, obs: Tensor) -> Tensor:
         x: Tensor = self.embed(obs.flatten(1))
@@ -153,7 +156,8 @@ class NatureCNN(nn.Sequential):
         ]
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in obs_shape[1:])
         super().__init__(*convolutions, make_linear(64 * height * width, features, gain, sigma, generator), relu())
-        self.features, self.dropout = features, dropout
+        self.features = features
+        self.dropout = dropout
 
     def forward(self, obs: Tensor) -> Tensor:
         return dropped(self, super().forward(obs))
@@ -186,8 +190,9 @@ class Conv1d(nn.Module):
             in_features = out_features
         length = obs_shape[0] - len(channels) * (kernel - 1)
         flat = make_linear(in_features * length, features, gain, sigma, generator)
-        self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
-        self.features, self.dropout = features, dropout
+        self.layers: nn.Sequential = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
+        self.features = features
+        self.dropout = dropout
 
     def forward(self, obs: Tensor) -> Tensor:
         return dropped(self, self.layers(obs.transpose(1, 2)))
@@ -222,7 +227,8 @@ class SmallCNN(nn.Sequential):
         ]
         seen = 32 * (obs_shape[1] - 4) * (obs_shape[2] - 4)
         super().__init__(*convolutions, make_linear(seen, features, gain, 0.0, generator), nn.ReLU())
-        self.features, self.dropout = features, dropout
+        self.features = features
+        self.dropout = dropout
 
     def forward(self, obs: Tensor) -> Tensor:
         return dropped(self, super().forward(obs))
@@ -235,13 +241,16 @@ class KeyedBackbone(nn.Module):
     def __init__(self, obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None):
         super().__init__()
         sigma, gain = first_weights(config)
-        self.encoders, width = nn.ModuleDict(), 0
+        self.encoders: nn.ModuleDict = nn.ModuleDict()
+        width = 0
         for name, leaf in obs_spec.leaves.items():
             encoder = _image_encoder(leaf, config, generator) if leaf.is_image else nn.Flatten()
             self.encoders[name.replace(".", "/")] = encoder  # a module's name has no dots
             width += int(getattr(encoder, "features", math.prod(leaf.shape)))
-        self.mlp = MLP((width,), config.hidden_sizes, config.activation, generator, sigma, gain, dropout=config.dropout)
-        self.features = self.mlp.features
+        self.mlp: MLP = MLP(
+            (width,), config.hidden_sizes, config.activation, generator, sigma, gain, dropout=config.dropout
+        )
+        self.features: int = self.mlp.features
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [encoder(obs[name.replace("/", ".")]) for name, encoder in self.encoders.items()]

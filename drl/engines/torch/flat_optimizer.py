@@ -96,36 +96,47 @@ class FlatOptimizer:
     ):
         if compiled and recurrent_parts(model):
             raise BadInput("compile takes no recurrent model: it would unroll the loop over time; use --compile off")
-        self.model, self.loss, self.rows = model, loss, rows
+        self.model: nn.Module = model
+        self.loss: LossOf = loss
+        self.rows: bool = rows
         self.layout: Layout | None = None  # known after the first step
-        self.dropout, self.dropout_seed = dropout_parts(model), dropout_seed
-        self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
-        self.beta1, self.amsgrad, self.weight_decay = beta1, amsgrad, weight_decay if kind == "adamw" else 0.0
-        self.parameters = [p for p in model.parameters() if p.requires_grad]  # frozen ones stay as they are
+        self.dropout: list[nn.Module] = dropout_parts(model)
+        self.dropout_seed: int = dropout_seed
+        self.kind: str | MakeOptimizers = kind
+        self.eps: float = eps
+        self.max_grad_norm: float | None = max_grad_norm
+        self.max_grad_value: float | None = max_grad_value
+        self.beta1: float = beta1
+        self.amsgrad: bool = amsgrad
+        self.weight_decay: float = weight_decay if kind == "adamw" else 0.0
+        # Frozen ones stay as they are.
+        self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise BadInput(f"all parameters of {type(model).__name__} are frozen; leave some of them out of freeze")
         position = {id(p): i for i, p in enumerate(self.parameters)}
         # Every trained parameter of every module once, by name: a tied one has several names and one position.
-        self.places = {
+        self.places: dict[str, int] = {
             f"{prefix}.{name}" if prefix else name: position[id(p)]
             for prefix, module in model.named_modules()
             for name, p in module.named_parameters(recurse=False)
             if p.requires_grad
         }
-        self.shapes = [p.shape for p in self.parameters]
-        self.values = torch.cat([_laid_out(p.detach()) for p in self.parameters])
-        self.gradients = torch.zeros_like(self.values)
+        self.shapes: list[torch.Size] = [p.shape for p in self.parameters]
+        self.values: Tensor = torch.cat([_laid_out(p.detach()) for p in self.parameters])
+        self.gradients: Tensor = torch.zeros_like(self.values)
         groups = [(list(members), factor) for members, factor in groups]
-        self.factors = _factors(self.parameters, groups)  # None: the same rate for all
+        self.factors: Tensor | None = _factors(self.parameters, groups)  # None: the same rate for all
         self._bind()
-        self.exp_avg = torch.zeros_like(self.values)  # running mean of gradients (Adam)
-        self.exp_avg_sq = torch.zeros_like(self.values)  # running mean of squared gradients
-        self.max_exp_avg_sq = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
-        self.count = 0  # steps taken
+        self.exp_avg: Tensor = torch.zeros_like(self.values)  # running mean of gradients (Adam)
+        self.exp_avg_sq: Tensor = torch.zeros_like(self.values)  # running mean of squared gradients
+        self.max_exp_avg_sq: Tensor = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
+        self.count: int = 0  # steps taken
         self._steps = torch.zeros((), device=self.values.device)  # the same for torch's kernel
-        self.other = None if isinstance(kind, str) else OtherOptimizer(kind, self.parameters, groups)
+        self.other: OtherOptimizer | None = None
+        if not isinstance(kind, str):
+            self.other = OtherOptimizer(kind, self.parameters, groups)
         self.compiled = compiled
-        self.compile_seconds = 0.0  # what the first compiled step took
+        self.compile_seconds: float = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
         fused = self._fused if self.other is None else self._fused_gradient
         self._program = _compile(fused, self.values.device.type) if compiled else None
@@ -380,11 +391,12 @@ class Target:
     """A copy of a module, without gradients, that follows what an optimizer trains."""
 
     def __init__(self, optimizer: FlatOptimizer):
-        self.optimizer, self.module = optimizer, copy.deepcopy(optimizer.model).requires_grad_(False)
+        self.optimizer: FlatOptimizer = optimizer
+        self.module: nn.Module = copy.deepcopy(optimizer.model).requires_grad_(False)
         for parameter in self.module.parameters():
             parameter.grad = None
         # Its copies of what is trained lie in one flat tensor too; frozen parameters are equal for good.
-        self.values = optimizer.bind_copy(self.module, optimizer.values.clone())
+        self.values: Tensor = optimizer.bind_copy(self.module, optimizer.values.clone())
 
     def __call__(self, *inputs: Any) -> Any:
         return self.module(*inputs)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.schedules import rates_type, schedule_of
+from drl.core.schedules import Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict
@@ -47,15 +47,16 @@ class Learner:
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.config = config or self.record.config()
-        self.needs = self.record.variant(self.config)
+        self.config: Any = config or self.record.config()
+        self.needs: str = self.record.variant(self.config)
         require_variant(type(self).__name__, self.needs, known_variant(model))
-        self.model, self.compile_update = model, compile_update
+        self.model: nn.Module = model
+        self.compile_update: bool = compile_update
         self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("Any", specs))  # of environments, or alone
-        self.device = next(model.parameters()).device
-        self.rng = rng or stream_of(specs, "learner")
-        self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.schedules = {rate: schedule_of(self.config, rate) for rate in self.RATES}
+        self.device: torch.device = next(model.parameters()).device
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
         freeze(model, getattr(getattr(model, "config", None), "freeze", ()))
 
     def make_optimizer(

@@ -5,6 +5,7 @@ or have a distribution over returns: c51 (logits of a fixed support) or qr (quan
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +20,10 @@ from drl.core.transition import ReplayBatch
 from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import ActorCritic, Critics
-from drl.engines.torch.flat_optimizer import Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
-from drl.engines.torch.models import QHead, distribution_of
+from drl.engines.torch.models import Model, QHead, distribution_of
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -77,8 +78,8 @@ class OffPolicyLearner(Learner):
 
     config: OffPolicyConfig
     model: ActorCritic
-    TARGET_ACTOR = False  # whether the target's actions are those of a target policy
-    KEYS: ClassVar = {
+    TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
+    KEYS: ClassVar[Mapping[str, str | None]] = {
         "critic_optimizer": "critics",
         "actor_optimizer": "actor",
         "target_critics": None,  # in `targets`
@@ -98,24 +99,29 @@ class OffPolicyLearner(Learner):
         super().__init__(model, specs, config, rng, compile_update)
         if not isinstance(model, ActorCritic):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
-        self.critics, self.actor = model.critics, model.actor
+        self.critics: Critics = model.critics
+        self.actor: Model = model.actor
         head, normed = self.critics.head, bool(self.critics.normed_weights())
         check_critics(self.config, len(self.critics), head.kind, head.atoms, normed, self.action_spec)
         self._norm_weights(self.critics)
         self.distribution: Distribution = distribution_of(model, self.action_spec)
-        self.actor_factor = (self.config.actor_learning_rate or self.config.learning_rate) / self.config.learning_rate
+        rate = self.config.learning_rate
+        self.actor_factor: float = (self.config.actor_learning_rate or rate) / rate
         # Two more sets of critics: one in the same memory, but without gradients, and the target network.
-        self.still = copy.deepcopy(self.critics).requires_grad_(False)
-        self.critic_optimizer = self.make_optimizer(self.critics, self._critic_batch_loss, rows=True)
-        self.actor_optimizer = self.make_optimizer(self.actor, self._actor_batch_loss)
+        self.still: Critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.critic_optimizer: FlatOptimizer = self.make_optimizer(self.critics, self._critic_batch_loss, rows=True)
+        self.actor_optimizer: FlatOptimizer = self.make_optimizer(self.actor, self._actor_batch_loss)
         self.critic_optimizer.bind_copy(self.still, self.critic_optimizer.values)
         for mine, theirs in zip(self.still.buffers(), self.critics.buffers(), strict=True):
             mine.data = theirs.data
         delayed = self.config.target_network and self.TARGET_ACTOR
-        self.target_critics = Target(self.critic_optimizer) if self.config.target_network else None
-        self.target_actor = Target(self.actor_optimizer) if delayed else None
-        self.targets = [target for target in (self.target_critics, self.target_actor) if target is not None]
-        self.target_statistics = [] if self.target_critics is None else list(self.target_critics.module.buffers())
+        self.target_critics: Target | None = Target(self.critic_optimizer) if self.config.target_network else None
+        self.target_actor: Target | None = Target(self.actor_optimizer) if delayed else None
+        self.targets: list[Target] = [
+            target for target in (self.target_critics, self.target_actor) if target is not None
+        ]
+        buffers = [] if self.target_critics is None else list(self.target_critics.module.buffers())
+        self.target_statistics: list[Tensor] = buffers
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Tensor:
         """What the critics should answer: `[B]` values; c51: `[B, atoms]` probabilities; qr: `[B, m]` samples."""

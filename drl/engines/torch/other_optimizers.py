@@ -87,7 +87,7 @@ class OtherOptimizer:
         groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
     ):
         made = make(parameters)
-        self.made = made if isinstance(made, list) else [made]
+        self.made: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
         if wrong := [each for each in self.made if not isinstance(each, torch.optim.Optimizer)]:
             raise BadInput(f"optimizer made {wrong[0]!r:.80}; expected a torch.optim.Optimizer")
         if any(isinstance(each, torch.optim.LBFGS) for each in self.made):

@@ -202,4 +202,4 @@ def test_a_critic_rate_needs_a_critic_of_its_own():
 
     model = make_policy_value_model(OBS, ACTIONS["categorical"], ModelConfig(shared=True))
     with pytest.raises(BadInput, match="critic of its own"):
-        PPO(model, ACTIONS["categorical"], PPOConfig(critic_learning_rate=1e-3))
+        PPO(model, EnvSpecs(OBS, ACTIONS["categorical"]), PPOConfig(critic_learning_rate=1e-3))

@@ -92,11 +92,10 @@ def test_a_variation_trains_logs_its_metrics_and_goes_on(pulled, tmp_path):
 
 
 def test_it_has_the_presets_of_its_algorithm_and_stands_in_the_list(pulled):
-    from drl.cli.list_offers import _algorithms
     from drl.experiment.presets import load_preset
 
     assert load_preset(pulled, "CartPole-v1") == load_preset("ppo", "CartPole-v1") is not None
-    assert any(line.startswith(pulled) for line in _algorithms())
+    assert pulled in drl.list("algorithms").algorithms
 
 
 def test_an_algorithm_that_nobody_registered_says_what_to_do():

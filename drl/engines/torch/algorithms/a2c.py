@@ -1,5 +1,6 @@
 """A2C (Mnih et al., 2016, without the threads): one gradient step on each short rollout."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -9,10 +10,11 @@ from torch import nn
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned, Loss, PolicyOutputs
-from drl.core.schedules import changing_rates, values_at
-from drl.core.specs import Specs
+from drl.core.schedules import Schedule, changing_rates, values_at
+from drl.core.specs import Distribution, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import distribution_of
@@ -24,8 +26,8 @@ class A2C(Learner):
 
     config: A2CConfig
     record: ClassVar[AlgorithmRecord] = RECORD
-    RATES = ("entropy_coef",)
-    KEYS: ClassVar = {"rng": None}  # nothing is drawn
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
+    KEYS: ClassVar[Mapping[str, str | None]] = {"rng": None}  # nothing is drawn
 
     def __init__(
         self,
@@ -36,10 +38,10 @@ class A2C(Learner):
         compile_update: bool = False,
     ):
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, self.action_spec)
-        self.changing = changing_rates(self.config, "entropy_coef")
-        self.normalize = self.config.normalize_advantage
-        self.optimizer = self.make_optimizer(model, self._rollout_loss)
+        self.dist: Distribution = distribution_of(model, self.action_spec)
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
+        self.normalize: bool = self.config.normalize_advantage
+        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._rollout_loss)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`."""

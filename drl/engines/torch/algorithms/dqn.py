@@ -4,6 +4,7 @@ The parts are independent switches. Dueling, noisy and distributional are the mo
 buffer's and reach the loss as `discount` and `weight`; double is here.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,8 @@ from drl.core.contracts import Learned, Loss, QOutputs
 from drl.core.specs import Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
-from drl.engines.torch.flat_optimizer import Target
-from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
+from drl.engines.torch.layers import NoisyLinear, noisy_layers, resample
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
 from drl.engines.torch.models import QHead
@@ -40,7 +41,7 @@ class DQN(Learner):
 
     config: DQNConfig
     record: ClassVar[AlgorithmRecord] = RECORD
-    KEYS: ClassVar = {"target_network": "target"}
+    KEYS: ClassVar[Mapping[str, str | None]] = {"target_network": "target"}
 
     def __init__(
         self,
@@ -52,10 +53,11 @@ class DQN(Learner):
     ):
         super().__init__(model, specs, config, rng, compile_update)
         head = getattr(model, "head", None)
-        self.head = head if isinstance(head, QHead) else None
-        self.optimizer = self.make_optimizer(model, self._batch_loss, rows=True)
-        self.target_network = Target(self.optimizer)
-        self.noisy = noisy_layers(model) + noisy_layers(self.target_network.module)  # independent noise for both
+        self.head: QHead | None = head if isinstance(head, QHead) else None
+        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._batch_loss, rows=True)
+        self.target_network: Target = Target(self.optimizer)
+        # Independent noise for both.
+        self.noisy: list[NoisyLinear] = noisy_layers(model) + noisy_layers(self.target_network.module)
         self._resample()
 
     def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Tensor:

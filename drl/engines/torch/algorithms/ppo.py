@@ -12,10 +12,11 @@ from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs
 from drl.core.errors import BadInput
-from drl.core.schedules import changing_rates, values_at
-from drl.core.specs import Specs
+from drl.core.schedules import Schedule, changing_rates, values_at
+from drl.core.specs import Distribution, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import PolicyValueModel, distribution_of
@@ -28,7 +29,7 @@ class PPO(Learner):
 
     config: PPOConfig
     record: ClassVar[AlgorithmRecord] = RECORD
-    RATES = ("clip_range", "entropy_coef")
+    RATES: ClassVar[tuple[str, ...]] = ("clip_range", "entropy_coef")
 
     def __init__(
         self,
@@ -39,16 +40,16 @@ class PPO(Learner):
         compile_update: bool = False,
     ):
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, self.action_spec)
-        self.changing = changing_rates(self.config, "entropy_coef")
-        self.normalize = self.config.normalize_advantage
+        self.dist: Distribution = distribution_of(model, self.action_spec)
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
+        self.normalize: bool = self.config.normalize_advantage
         groups: list[tuple[Iterator[nn.Parameter], float]] = []
         if self.config.critic_learning_rate is not None:
             if not isinstance(model, PolicyValueModel) or model.shared:
                 raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
             factor = self.config.critic_learning_rate / self.config.learning_rate
             groups = [(model.critic.parameters(), factor)]
-        self.optimizer = self.make_optimizer(model, self._minibatch_loss, groups)
+        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._minibatch_loss, groups)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """The loss of one minibatch and what to log of it. `rates` has `clip_range` and `entropy_coef`."""

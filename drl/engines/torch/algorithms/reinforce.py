@@ -1,5 +1,6 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,10 +12,11 @@ from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs
 from drl.core.errors import BadInput
-from drl.core.schedules import changing_rates, values_at
-from drl.core.specs import Array, Specs
+from drl.core.schedules import Schedule, changing_rates, values_at
+from drl.core.specs import Array, Distribution, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
+from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import distribution_of
@@ -38,9 +40,9 @@ class Reinforce(Learner):
 
     config: ReinforceConfig
     record: ClassVar[AlgorithmRecord] = RECORD
-    RATES = ("entropy_coef",)
-    STATE = ("running_mean",)
-    KEYS: ClassVar = {"rng": None}  # nothing is drawn
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
+    STATE: ClassVar[tuple[str, ...]] = ("running_mean",)
+    KEYS: ClassVar[Mapping[str, str | None]] = {"rng": None}  # nothing is drawn
 
     def __init__(
         self,
@@ -53,10 +55,10 @@ class Reinforce(Learner):
         if recurrent_parts(model):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
         super().__init__(model, specs, config, rng, compile_update)
-        self.dist = distribution_of(model, self.action_spec)
-        self.changing = changing_rates(self.config, "entropy_coef")
+        self.dist: Distribution = distribution_of(model, self.action_spec)
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
-        self.optimizer = self.make_optimizer(model, self._episodes_loss)
+        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._episodes_loss)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rates` has `entropy_coef`."""
