@@ -55,9 +55,10 @@ def main(arguments: list[str]) -> int:
     import_plugins(flags.plugins)
     folder = find_agent_folder(flags.agent, flags.which)
 
-    from drl.experiment.agent_env import env_for
+    from drl.experiment.agent_env import env_for, is_env_of, own_run
     from drl.experiment.load_agent import load_agent, sample_actions
 
+    own = own_run(folder)
     agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
     env = env_for(
         agent,
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
         wrappers=flags.wrappers or None,
         source=f"{folder}/card.json",
         command=f"drl evaluate {flags.agent}",
-        trust=flags.trust,
+        trust=flags.trust or is_env_of(agent, own),
     )
     if flags.sampled:
         sample_actions(agent, folder, flags.temperature)

@@ -10,6 +10,7 @@ from drl.core.errors import BadInput, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import read_yaml
+from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
 
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> int:
     algorithm, typed = arguments[0], arguments[1:]
     file, trust = peek(typed, "--config"), "--trust" in typed
     settings: PlainDict = {} if file is None else read_yaml(file)
+    trust = trust or is_own_config(file, settings)
     again = f"drl search {algorithm} --config {file}"
     import_named_plugins(typed, settings, trust, str(file), again)
     find_algorithm(algorithm)

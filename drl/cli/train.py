@@ -13,6 +13,7 @@ from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
+from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
@@ -62,6 +63,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file is not None else {}
+    trust = trust or is_own_config(config_file, from_file)
     import_named_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
     find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:

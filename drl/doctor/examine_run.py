@@ -61,13 +61,15 @@ def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | No
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
     """The agent in its environment; None, with a note, where that is not possible."""
-    from drl.experiment.agent_env import env_for
+    from drl.experiment.agent_env import env_for, is_env_of, own_run
     from drl.experiment.load_agent import load_agent
 
     try:
         if trust and isinstance(plugins := run.settings.get("plugins"), list):
             import_plugins([name for name in plugins if isinstance(name, str)])
+        own = own_run(run.folder / "agent")
         agent = load_agent(run.folder)
+        trust = trust or is_env_of(agent, own)
         config = env_for(agent, source=f"{run.folder}/agent/card.json", trust=trust)
         vectorization = "envpool" if run.settings.get("vectorization") == "envpool" else "sync"
         return play_agent(agent, config, steps, seed, vectorization)

@@ -19,9 +19,10 @@ from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment.agent_env import env_for
+from drl.experiment.agent_env import env_for, is_env_of, own_run
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import EnvOptions, open_vec_env
+from drl.experiment.run_folder import find_agent_folder
 from drl.trainer.trainer import rates
 
 ENDLESS = 100_000  # vector steps without an episode end after which an evaluation raises
@@ -136,12 +137,13 @@ def evaluate(
 
     `agent` may be a run, or whatever `load_agent` takes. `env` is anything that `make_vec_env` takes; None: the
     environment of the training. Arguments, wrappers and frames at once are those of the training, unless given.
-    `trust`: import modules that the agent's card names, which runs their code.
+    `trust`: import modules that the agent's card names, which runs their code; a run of this account needs no word.
     """
     if episodes < 1:
         raise BadInput(f"episodes is {episodes}; expected at least 1")
+    own = own_run(find_agent_folder(agent)) if isinstance(agent, str | Path) and Path(agent).suffix != ".pth" else None
     player: Agent = load_agent(agent) if isinstance(agent, str | Path) else agent
-    config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)
+    config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust or is_env_of(player, own))
     config = replace(config, env_kwargs=whole_games(config.env, config.env_kwargs))
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}
     with open_vec_env(config, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:

@@ -24,7 +24,7 @@ from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
-from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
+from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
@@ -271,18 +271,19 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
 
 
 def experiment_of(folder: Path, trust: bool) -> Experiment:
-    """The settings of a run. Modules that they name are imported only if they are known or trusted."""
+    """The settings of a run. Modules that they name are imported only if they are known or trusted, or if this account
+    started the run."""
     file = folder / "config.yaml"
-    settings = read_settings(folder)
+    settings, foreign = read_started(folder)
     plugins = settings.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
         raise UnusableFile(f"{file} has plugins {plugins!r:.80}; expected a list of modules")
     plugins = [*plugins, *function_modules(settings)]
-    if not trust:
+    if not trust and foreign is not None:
         if plugins:
-            what = f"the plugins {', '.join(plugins)}, and importing them runs their code"
+            what = f"the plugins {', '.join(plugins)}, and importing them runs their code ({foreign})"
             raise BadInput(f"{file} names {what}; if you trust them, add --trust")
-        check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file))
+        check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file), why=foreign)
     import_plugins(plugins)
     try:
         return Experiment.from_flat(settings, str(file))

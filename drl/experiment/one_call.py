@@ -20,6 +20,7 @@ from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
+from drl.experiment.run_folder import is_own_config
 
 
 def train(
@@ -101,7 +102,7 @@ def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: 
     settings, source = (dict(config), "config") if isinstance(config, Mapping) else (read_yaml(config), str(config))
     if settings.get("algorithm", algorithm) != algorithm:
         raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
-    if not trust and not given:
+    if not trust and not given and not is_own_config(config, settings):
         if plugins := settings.get("plugins"):
             raise BadInput(f"{source} names the plugins {plugins}, and importing runs their code; add trust=True")
         check_trusted(str(settings.get("env", "")), settings.get("wrappers") or (), source)
