@@ -181,6 +181,7 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
 
 def _train(flags: argparse.Namespace) -> int:
     from drl.experiment.extras import Extras
+    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train
     from drl.experiment.session import say
 
@@ -197,6 +198,8 @@ def _train(flags: argparse.Namespace) -> int:
     best = links[0].path
     text = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
     say(text if flags.quiet else f"\n{finished.report()}\n{text}")
+    if line := resume_line([finished]):
+        say(line)
     return EXIT_CODES[finished.status]
 
 

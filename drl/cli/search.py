@@ -1,5 +1,6 @@
 """`drl search ALGORITHM --env ID --n-trials N …`: search for better settings. The same command continues a search."""
 
+import shlex
 from dataclasses import dataclass, field, replace
 
 from drl.cli.entry import EXIT_CODES
@@ -61,4 +62,6 @@ def main(arguments: list[str]) -> int:
         check_trusted("", settings.get("wrappers") or (), str(file))
     settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
     result = search(algorithm, config, settings, use_preset=flags.preset)
+    if result.status != "finished":
+        print(f"resume: {shlex.join(['drl', 'search', *arguments])}", flush=True)
     return EXIT_CODES[result.status]

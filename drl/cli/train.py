@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
     experiment, source = read_experiment(algorithm, flags)
 
     # Engines load slowly, so the input is checked first.
+    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train, train_seeds
     from drl.experiment.session import say
 
@@ -52,6 +53,8 @@ def main(arguments: list[str]) -> int:
     seeds = experiment.run.all_seeds
     if missing := [str(seed) for seed in seeds[len(runs) :]]:
         say(f"not begun: seed {', '.join(missing)}")
+    if line := resume_line(runs):
+        say(line)
     statuses = [*(run.status for run in runs), *(["interrupted"] if missing else [])]
     return EXIT_CODES[next((status for status in statuses if status != "finished"), "finished")]
 

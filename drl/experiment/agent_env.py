@@ -67,7 +67,7 @@ def own_run(folder: Path) -> PlainDict | None:
     the agent may need."""
     settings = own_settings(folder)
     if settings is not None:
-        import_plugins([*settings["plugins"], *function_modules(settings)])
+        import_plugins([*(settings.get("plugins") or ()), *function_modules(settings)])
     return settings
 
 
@@ -77,10 +77,10 @@ def is_env_of(agent: Agent, settings: PlainDict | None) -> bool:
     if settings is None:
         return False
     run = RunConfig(
-        env=settings["env"],
-        env_kwargs=tuple(settings["env_kwargs"]),
-        wrappers=tuple(settings["wrappers"]),
-        frame_stack=settings["frame_stack"],
+        env=settings.get("env", RunConfig.env),
+        env_kwargs=tuple(settings.get("env_kwargs") or ()),
+        wrappers=tuple(settings.get("wrappers") or ()),
+        frame_stack=settings.get("frame_stack", 0),
     )
     notes = getattr(agent, "notes", {})
     names = ("env", "env_kwargs", "frame_stack", "wrappers")

@@ -2,11 +2,15 @@
 
 import base64
 import html
+import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent
 from drl.core.log import Log
+from drl.experiment.run_folder import own_settings, read_record
 from drl.tracking.files import read_metrics
 
 
@@ -46,3 +50,22 @@ class Finished:
             return shown
         data = base64.b64encode(picture.read_bytes()).decode()
         return f'{shown}<img alt="learning curve" width="600" src="data:image/png;base64,{data}">'
+
+
+def resume_line(runs: Sequence[Finished], *, python: bool = False, trust: bool = False) -> str:
+    """How to resume the runs that a signal stopped: as a command, or as Python calls. Empty if there are none. `trust`:
+    they were started with that flag, and it is needed again unless they are runs of this account."""
+    records = {run.folder: read_record(run.folder) for run in runs if run.status != "finished"}
+    stopped = [
+        folder for folder, record in records.items() if record.get("status") != "finished"
+    ]  # only its plots miss
+    if stopped and records[stopped[0]].get("seed_batch"):
+        stopped = stopped[:1]  # one program, which is resumed as a whole
+    if not stopped:
+        return ""
+    foreign = trust and any(own_settings(folder / "agent") is None for folder in stopped)
+    if python:
+        word = ", trust=True" if foreign else ""
+        calls = [f"drl.resume({json.dumps(str(folder), ensure_ascii=False)}{word})" for folder in stopped]
+        return f"resume: {'; '.join(calls)}"
+    return f"resume: drl resume {shlex.join(map(str, stopped))}{' --trust' if foreign else ''}"

@@ -23,7 +23,7 @@ from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
-from drl.experiment.finished import Finished
+from drl.experiment.finished import Finished, resume_line
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
@@ -84,13 +84,15 @@ def resume(
     scaling: Mapping[str, PlainValue] | None = None,
     console: bool = True,
     trust: bool = False,
+    hint: bool = True,
 ) -> Finished:
     """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run or an experiment,
     whose newest run is meant. A run of several seeds in one program continues with all of them.
 
     Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
     defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
-    the modules that its config.yaml names, which runs their code.
+    the modules that its config.yaml names, which runs their code; a run of this account needs no such word. `hint`:
+    print the call that resumes it if a signal stops it.
     """
     folder = find_run(folder)
     _name_again(folder, env, wrappers)
@@ -99,7 +101,8 @@ def resume(
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
         if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
             raise BadInput(f"{folder} has neither collectors nor learners for a cluster; leave --cluster out")
-    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+    finished = continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+    return hinted([finished], console and hint, trust)[0]
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
@@ -139,6 +142,7 @@ def fork(
     stages: Iterable[Stage] = (),
     console: bool = True,
     trust: bool = False,
+    hint: bool = True,
 ) -> Finished:
     """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
     None: the newest. The new run is beside the other; its `run.json` names it. Objects are given as in `resume`."""
@@ -154,7 +158,14 @@ def fork(
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
     extras = Extras.of(experiment, model, trackers, stages)
-    return _train(experiment, None, extras, console, Origin(folder, state, changes))
+    return hinted([_train(experiment, None, extras, console, Origin(folder, state, changes))], console and hint)[0]
+
+
+def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Finished]:
+    """The runs of a Python call, after printing how to resume those that a signal stopped."""
+    if console and (line := resume_line(runs, python=True, trust=trust)):
+        say(line)
+    return runs
 
 
 def is_unfinished(folder: Path) -> bool:

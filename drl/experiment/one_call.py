@@ -52,7 +52,8 @@ def train(
     )  # fmt: skip
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
-    return launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
+    finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
+    return launch.hinted([finished], console)[0]
 
 
 def train_seeds(
@@ -60,7 +61,7 @@ def train_seeds(
 ) -> list[Finished]:
     """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
     experiment = make_experiment(algorithm, env, model=model, **settings)
-    return launch.train_seeds(experiment, Extras.of(experiment, model), console)
+    return launch.hinted(launch.train_seeds(experiment, Extras.of(experiment, model), console), console)
 
 
 def make_experiment(

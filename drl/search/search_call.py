@@ -36,7 +36,10 @@ def search(
     own = {name: settings.pop(name) for name in OWN & settings.keys()}
     described = as_settings(env, env_kwargs, wrappers)
     config = SearchConfig(env=described.pop("env"), **own)
-    return run(algorithm, config, described | settings, use_preset=preset, space=_dimensions(search_space))
+    result = run(algorithm, config, described | settings, use_preset=preset, space=_dimensions(search_space))
+    if result.status != "finished" and not config.quiet:
+        print(f"resume: the same drl.search(…) continues {result.folder}", flush=True)
+    return result
 
 
 def _dimensions(space: Mapping[str, Dimension | list[Any]] | None) -> Space | None:
