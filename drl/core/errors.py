@@ -79,6 +79,15 @@ def one_line(error: BaseException, most: int = 200) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
+def plural(count: float, noun: str, many: str = "") -> str:
+    """A count with its noun; `many` is a plural that does not end in -s.
+
+    >>> plural(1, "episode"), plural(2500, "episode")
+    ('1 episode', '2,500 episodes')
+    """
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
 def printable(text: str) -> str:
     r"""A text without control characters, which could move the cursor of a terminal.
 

@@ -75,6 +75,9 @@ class RunConfig:
     # would take more than a tenth of the steps of training; the one at the end is always made.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
+    # Environment steps that one evaluation may take, all environments together; default: 100 000 for each episode. One
+    # that takes more is given up, and the run has no evaluation.
+    eval_max_steps: int | None = None
     checkpoint_every: int | None = None  # environment steps; see evaluate_every
     checkpoint_minutes: float = 5.0  # wall time after which a checkpoint is due as well
     keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
@@ -88,7 +91,8 @@ class RunConfig:
     quiet: bool = False  # print one line at the end
 
     def __post_init__(self) -> None:
-        positive = "num_envs total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
+        positive = "num_envs total_timesteps num_episodes window evaluation_episodes eval_max_steps threads num_seeds"
+        positive += " workers"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))

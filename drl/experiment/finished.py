@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent
+from drl.core.errors import plural
 from drl.core.log import Log
 from drl.experiment.run_folder import own_settings, read_record
 from drl.tracking.files import read_metrics
@@ -38,7 +39,9 @@ class Finished:
         lines = [f"{self.status}: {folder}"]
         if summary:
             score = f"mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f}"
-            lines.append(f"final agent: {score} over {summary['episodes']} episodes")
+            lines.append(f"final agent: {score} over {plural(int(summary['episodes']), 'episode')}")
+        elif self.status == "finished" and (reason := read_record(folder).get("not_evaluated")):
+            lines.append(str(reason))
         paths = {"agent": folder / "agent", "plot": folder / "plots" / "return.png"}
         paths |= {"video": folder / "videos" / "final_agent.mp4"}
         return "\n".join(lines + [f"  {name:6} {path}" for name, path in paths.items() if path.exists()])
@@ -56,9 +59,7 @@ def resume_line(runs: Sequence[Finished], *, python: bool = False, trust: bool =
     """How to resume the runs that a signal stopped: as a command, or as Python calls. Empty if there are none. `trust`:
     they were started with that flag, and it is needed again unless they are runs of this account."""
     records = {run.folder: read_record(run.folder) for run in runs if run.status != "finished"}
-    stopped = [
-        folder for folder, record in records.items() if record.get("status") != "finished"
-    ]  # only its plots miss
+    stopped = [folder for folder, record in records.items() if record.get("status") != "finished"]
     if stopped and records[stopped[0]].get("seed_batch"):
         stopped = stopped[:1]  # one program, which is resumed as a whole
     if not stopped:

@@ -19,7 +19,7 @@ from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
 from drl.experiment.boards import boards_of, check_boards
-from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
+from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
@@ -68,6 +68,7 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     """
     if len(experiment.run.all_seeds) > 1:
         raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
+    check_budget(experiment)
     if experiment.scaling.runs_elsewhere:
         return train_in_processes(experiment, extras, console)[0]
     return _train(experiment, None, extras, console)
@@ -177,6 +178,7 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
     """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
     environment can be compiled, and processes otherwise; on a cluster always processes."""
     config = experiment.run
+    check_budget(experiment)
     if experiment.scaling.cluster is None and in_one_program(experiment, extras.model):
         if config.workers is not None:
             raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")

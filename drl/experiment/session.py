@@ -18,7 +18,7 @@ from drl.experiment import stages
 from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.evaluation import Evaluation, evaluate
+from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
@@ -156,13 +156,7 @@ class Session:
         if status == "finished":
             try:
                 if self.env is not None:
-                    evaluation = self._evaluate().summary()
-                    self.save(lambda: run.note(final_evaluation=evaluation))
-                    self.save(lambda: self._save_agent(evaluation=evaluation))
-                    steps = trainer.env_steps
-                    stages.keep_evaluated(
-                        trainer.agent, lambda: run.models, evaluation, self.best, self.save, env_steps=steps
-                    )
+                    evaluation = self._evaluate_at_the_end()
                 self._note_status(status)
                 with self.signals.at_once():
                     _illustrate(config, self.env, trainer.agent, run)
@@ -192,14 +186,41 @@ class Session:
             # EnvPool has environments that Gymnasium does not know.
             vectorization = "envpool" if config.vectorization == "envpool" else "sync"
             episodes, seed, agent = config.evaluation_episodes, config.seed, self.trainer.agent
-            evaluation = evaluate(agent, self.env, episodes, seed, vectorization=vectorization)
+            limit = config.eval_max_steps
+            try:
+                evaluation = evaluate(agent, self.env, episodes, seed, vectorization=vectorization, max_steps=limit)
+            except NotEvaluated as error:
+                agent.golden_inputs = error.inputs
+                raise
             agent.golden_inputs = evaluation.inputs
             return evaluation
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
-        result = self._evaluate()
+        try:
+            result = self._evaluate()
+        except NotEvaluated as error:
+            self.evaluation_steps.add(error.env_steps)
+            warnings.warn(f"{error}; {TIME_LIMIT}, and --evaluate-every 0 leaves evaluations out", stacklevel=2)
+            return {}
         self.evaluation_steps.add(result.env_steps)
         return result.summary()
+
+    def _evaluate_at_the_end(self) -> dict[str, float] | None:
+        """The final evaluation, on the agent's card too; None, with a note, if its episodes do not end."""
+        try:
+            evaluation = self._evaluate().summary()
+        except NotEvaluated as error:
+            again = f"`drl evaluate {self.run.folder} --max-steps {10 * error.env_steps}` plays longer"
+            reason = f"{error}; {again}, and {TIME_LIMIT}"
+            warnings.warn(reason, stacklevel=2)
+            self.save(lambda: self.run.note(not_evaluated=reason))
+            self.save(self._save_agent)
+            return None
+        self.save(lambda: self.run.note(final_evaluation=evaluation))
+        self.save(lambda: self._save_agent(evaluation=evaluation))
+        agent, steps = self.trainer.agent, self.trainer.env_steps
+        stages.keep_evaluated(agent, lambda: self.run.models, evaluation, self.best, self.save, env_steps=steps)
+        return evaluation
 
     def _save_agent(self, **notes: object) -> None:
         agent, models = self.trainer.agent, self.run.models
