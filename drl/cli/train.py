@@ -12,6 +12,7 @@ from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
+from drl.experiment.foreign_settings import explain_unknown
 from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
 from drl.experiment.run_folder import is_own_config
 
@@ -96,6 +97,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     left_open["frame_stack"] = settings.get("frame_stack", 0)
     left_open["wrappers"] = tuple(settings.get("wrappers", AUTO))
     parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
+    _check_names(algorithm, flags, {field.name for part in parts.values() for field in dataclasses.fields(part)})
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -111,6 +113,17 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     named = "" if preset_name is None else f" {preset_name}"
     sources = ([f"preset{named} {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
     return experiment, ", then ".join(sources)
+
+
+def _check_names(algorithm: str, flags: list[str], names: set[str]) -> None:
+    """Answer flags of other libraries, and those of other algorithms, with what to type here."""
+    for position, flag in enumerate(flags):
+        name, equals, value = flag.partition("=")
+        word = name.removeprefix("--").replace("-", "_")
+        if name.startswith("--") and word not in names and word.removeprefix("no_") not in names:
+            following = "" if position + 1 == len(flags) or flags[position + 1].startswith("--") else flags[position + 1]
+            if known := explain_unknown(word, value if equals else following, algorithm, names, typed=True):
+                raise BadInput(f"{known}; see `drl train {algorithm} --help`")
 
 
 def full_words(flags: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.wrapper_names import split_wrapper
+from drl.experiment.foreign_settings import explain_unknown
 from drl.experiment.scaling_config import ScalingConfig
 
 MOST_PROCESSES = 1024  # environments that have a process each
@@ -220,7 +221,9 @@ class Experiment:
         sorted_values: dict[str, PlainDict] = {part: {} for part in parts}
         for name, value in flat.items():
             if name not in names:
-                raise BadInput(f"{source}: unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}")
+                known = explain_unknown(name, value, record.name, names, typed=False)
+                unknown = f"unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}"
+                raise BadInput(f"{source}: {known or unknown}")
             part, config_field = names[name]
             sorted_values[part][name] = _coerced(parts[part], config_field.name, value, source)
         try:
