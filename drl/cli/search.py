@@ -1,16 +1,17 @@
 """`drl search ALGORITHM --env ID --n-trials N …`: search for better settings. The same command continues a search."""
 
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
-from drl.cli.train import import_named_plugins, peek
+from drl.cli.train import check_names, import_named_plugins, peek
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.config import read_yaml
+from drl.experiment.config import RunConfig, read_yaml
+from drl.experiment.foreign_settings import settings_of
 from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
@@ -43,6 +44,9 @@ def main(arguments: list[str]) -> int:
         preset: bool = True  # start from the preset of the pair, if there is one
         trust: bool = False  # import the modules that the file names; this runs their code
 
+    names = {each.name for kind in (Flags, SearchConfig) for each in fields(kind)}
+    of_runs = settings_of(algorithm) | {each.name for each in fields(RunConfig)}
+    check_names("drl search", algorithm, typed, names, filed=of_runs)
     flags = parse_flags(
         Flags,
         typed,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import list_wrappers, parse_flags
@@ -97,7 +98,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     left_open["frame_stack"] = settings.get("frame_stack", 0)
     left_open["wrappers"] = tuple(settings.get("wrappers", AUTO))
     parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
-    _check_names(algorithm, flags, {field.name for part in parts.values() for field in dataclasses.fields(part)})
+    names = {field.name for part in parts.values() for field in dataclasses.fields(part)}
+    check_names("drl train", algorithm, flags, names)
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -115,15 +117,18 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     return experiment, ", then ".join(sources)
 
 
-def _check_names(algorithm: str, flags: list[str], names: set[str]) -> None:
-    """Answer flags of other libraries, and those of other algorithms, with what to type here."""
-    for position, flag in enumerate(flags):
-        name, equals, value = flag.partition("=")
+def check_names(
+    command: str, algorithm: str, flags: list[str], names: Collection[str], filed: Collection[str] = ()
+) -> None:
+    """Answer flags of other libraries, and those of other algorithms, with what to type here. `filed`: settings that
+    the command takes in a file only."""
+    for flag, following in itertools.pairwise([*flags, "--"]):
+        name, equals, given = flag.partition("=")
         word = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and word not in names and word.removeprefix("no_") not in names:
-            following = "" if position + 1 == len(flags) or flags[position + 1].startswith("--") else flags[position + 1]
-            if known := explain_unknown(word, value if equals else following, algorithm, names, typed=True):
-                raise BadInput(f"{known}; see `drl train {algorithm} --help`")
+            value = given if equals else "" if following.startswith("--") else following
+            if known := explain_unknown(word, value, algorithm, names, typed=True, filed=filed):
+                raise BadInput(f"{known}; see `{command} {algorithm} --help`")
 
 
 def full_words(flags: list[str]) -> list[str]:
