@@ -14,7 +14,7 @@ from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.experiment.foreign_settings import explain_unknown
-from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
+from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
 from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
@@ -112,9 +112,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         "modules that the file names, which runs their code.",
     )
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
-    named = "" if preset_name is None else f" {preset_name}"
-    sources = ([f"preset{named} {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
-    return experiment, ", then ".join(sources)
+    return experiment, sources(algorithm, env, preset_name or use_preset, config_file)
 
 
 def check_names(

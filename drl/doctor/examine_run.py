@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drl.core.errors import DrlError, UnusableFile
+from drl.core.errors import DrlError, UnusableFile, plural
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
@@ -45,7 +45,8 @@ def examine_run(
     if not run.rows:
         notes.insert(0, "how it learns: there is no row in metrics.jsonl")
     elif run.early:
-        counts = f"{len(run.rows)} learning steps, {run.updates:,} updates and {len(run.returns)} episodes"
+        counts = f"{plural(len(run.rows), 'learning step')}, {plural(run.updates, 'update')} and "
+        counts += plural(len(run.returns), "episode")
         notes.insert(0, f"how it learns: too early to say after {counts}")
     if picture and any(finding.series is not None for finding in findings):
         try:

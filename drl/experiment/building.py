@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from drl.core.algorithms import find_algorithm
 from drl.core.configs import Config, ReplayConfig
 from drl.core.contracts import AnyCollector, VecEnv
-from drl.core.errors import BadInput, MissingExtra
+from drl.core.errors import BadInput, MissingExtra, plural
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
@@ -273,7 +273,7 @@ def _check_minibatches(config: Config, envs: int, recurrent: bool = False) -> No
     parts = getattr(config, "minibatches", 1)
     rows = getattr(config, "rollout_length", parts) * envs
     if parts > rows:
-        raise BadInput(f"minibatches is {parts}, but a rollout has only {rows} rows")
+        raise BadInput(f"minibatches is {parts}, but a rollout has only {plural(rows, 'row')}")
     if recurrent and parts > envs:
         why = f"a recurrent rollout is split by environment and there are {envs}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")

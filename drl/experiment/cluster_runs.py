@@ -19,7 +19,7 @@ from drl.cluster.node_host import FolderSaved, Probe
 from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
-from drl.core.errors import BadInput, DrlError, Interrupted
+from drl.core.errors import BadInput, DrlError, Interrupted, plural
 from drl.experiment.boards import check_server
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
@@ -240,7 +240,9 @@ class ClusterRuns:
         self.running.remove(run)
         self.ended += run.answer is not None
         if run.copy is not None and (missing := run.copy.update(())):
-            self.table.say(f"{run.job.name}: {len(missing)} files could not be copied to {self.url}: {run.copy.error}")
+            self.table.say(
+                f"{run.job.name}: {plural(len(missing), 'file')} could not be copied to {self.url}: {run.copy.error}"
+            )
         close([run.process])
         if run.folder is not None:
             with contextlib.suppress(DrlError, OSError):

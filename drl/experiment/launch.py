@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, plural
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -70,6 +70,7 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
         raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
     check_budget(experiment)
     if experiment.scaling.runs_elsewhere:
+        _announce(experiment, console)
         return train_in_processes(experiment, extras, console)[0]
     return _train(experiment, None, extras, console)
 
@@ -185,6 +186,7 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
         finished = _train_seeds(experiment, None, console)
     else:
         check_boards(config)
+        _announce(experiment, console)
         finished = train_in_processes(experiment, extras, console)
     folders = [each.folder for each in finished]
     if config.plots and len(folders) > 1:
@@ -203,6 +205,7 @@ def _train(
     """Train in a new run folder, or in that of `resumed`."""
     config = experiment.run
     check_boards(config)
+    _announce(experiment, console)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -247,6 +250,7 @@ def _train(
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:
     config, sessions = experiment.run, list[Session]()
     check_boards(config)
+    _announce(experiment, console)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -333,6 +337,14 @@ def _continue(session: Session) -> None:
         say(f"resumed: inexact: {trainer.inexact}")
 
 
+def _announce(experiment: Experiment, console: bool) -> None:
+    """Print what begins, before engine and environments are started, which may take seconds."""
+    config, seeds = experiment.run, len(experiment.run.all_seeds)
+    if console and not config.quiet:
+        counts = [plural(config.num_envs, "environment"), *([plural(seeds, "seed")] if seeds > 1 else [])]
+        say(f"{experiment.algorithm} on {config.env}, {', '.join(counts)}, {config.engine}")
+
+
 def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: Path | None = None) -> Run:
     config = experiment.run
     name = config.name or re.sub(r"[^\w.-]+", "_", f"{config.env}_{experiment.algorithm}")
@@ -342,8 +354,7 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: 
     run = Run.create(name, settings, place or config.results_dir, config.seed)
     run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
     if not quiet:
-        envs = f"{config.num_envs} environments ({trainer.vectorization})"
-        say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
+        say(f"run: {run.folder} (vectorization {trainer.vectorization})")
         if isinstance(taken := trainer.notes.get("from_agent"), dict):
             left_out = ", ".join(taken["left_out"]) or "nothing"
             say(f"begins with the weights of {taken['agent']}; new in this run: {left_out}")

@@ -19,8 +19,9 @@ from drl.experiment import launch
 from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, Stage
 from drl.experiment.finished import Finished
-from drl.experiment.presets import load_preset, one_budget, one_schedule
+from drl.experiment.presets import load_preset, one_budget, one_schedule, sources
 from drl.experiment.run_folder import is_own_config
+from drl.experiment.session import say
 
 
 def train(
@@ -50,6 +51,7 @@ def train(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
         trust=trust, **settings,
     )  # fmt: skip
+    _say_sources(experiment, preset, config, console)
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
     finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
@@ -61,7 +63,16 @@ def train_seeds(
 ) -> list[Finished]:
     """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
     experiment = make_experiment(algorithm, env, model=model, **settings)
+    _say_sources(experiment, settings.get("preset", True), settings.get("config"), console)
     return launch.hinted(launch.train_seeds(experiment, Extras.of(experiment, model), console), console)
+
+
+def _say_sources(experiment: Experiment, preset: bool | str, config: object, console: bool) -> None:
+    """Print where the settings come from, as the command does."""
+    file = config if isinstance(config, str | Path) else None
+    named = sources(experiment.algorithm, experiment.run.env, preset, file)
+    if named and console and not experiment.run.quiet:
+        say(f"settings: {named}")
 
 
 def make_experiment(

@@ -2,13 +2,14 @@
 
 import contextlib
 import itertools
+import shlex
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 
 from drl.core.contracts import Agent, Tracker
-from drl.core.errors import EnvFailed, Interrupted, NonFinite
+from drl.core.errors import EnvFailed, Interrupted, NonFinite, advise
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
 from drl.core.state_files import StateDict
@@ -26,6 +27,7 @@ from drl.experiment.run_writer import KeptTracker, RunWriter
 from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
 from drl.tracking.board import Board, Ending
+from drl.tracking.console import Waiting
 from drl.tracking.files import FileTracker
 from drl.tracking.guarded import guard
 from drl.tracking.job_bar import JobBar
@@ -66,6 +68,7 @@ class Session:
         about |= {"license": experiment.run.license} if experiment.run.license else {}
         trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about
         self.logs: Iterator[Log] | None = None
+        self.waiting: Waiting | None = None  # for the first log, if a console shows it
 
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
@@ -123,15 +126,16 @@ class Session:
             self.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
-        """Note why a run ended, with the episode in which an environment failed."""
+        """Note why a run ended, with the episode in which an environment failed; the error names both files."""
         with contextlib.suppress(Exception), self.signals.held():
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
                 self._save_agent()
-            report = "".join(traceback.format_exception(error))
+            report, replay = "".join(traceback.format_exception(error)), ""
             if isinstance(error, EnvFailed) and self._save_crash(error):
-                report += f"\nThe episode: drl replay {self.run.folder} --episode crash\n"
-            (self.run.folder / "error.txt").write_text(report)
+                replay = f"\nthe episode again: drl replay {shlex.quote(str(self.run.folder))} --episode crash"
+            (self.run.folder / "error.txt").write_text(f"{report}{replay}\n")
+            advise(error, f"the traceback: {self.run.folder / 'error.txt'}{replay}")  # of several seeds the first
 
     def _save_crash(self, error: EnvFailed) -> bool:
         if not isinstance(self.trainer, Trainer) or error.env_index is None:
@@ -233,8 +237,30 @@ class Session:
         """The logs of the trainer, after one that an earlier process has not finished."""
         waiting = [] if self.pending is None else [self.pending]
         for log in itertools.chain(waiting, self.trainer()):
+            self.end_waiting()
             self.pending = log
             yield log
+
+    def wait(self) -> None:
+        """Show on the console what happens before the first log."""
+        self.waiting = Waiting(self._before_first_log)
+
+    def end_waiting(self) -> None:
+        """The first log is there, or there will be none."""
+        if self.waiting is not None:
+            self.waiting.end()
+            self.waiting = None
+
+    def _before_first_log(self) -> str:
+        experiment, steps = self.experiment, self.trainer.env_steps
+        if self.trainer.vectorization == "jax":
+            return "compiling the program"
+        rollout = getattr(experiment.learner, "rollout_length", 0) * experiment.run.num_envs
+        needed = rollout or getattr(experiment.buffer, "warmup", 0)
+        if not needed or self.trainer.learning_steps:
+            return f"step {steps:,}"
+        what = "the first rollout" if rollout else "the warm-up"
+        return f"step {steps:,} of {needed:,} in {what}" if steps < needed else "the first update"
 
     def _pipeline(self) -> Iterator[Log]:
         trainer, config = self.trainer, self.experiment.run
@@ -273,6 +299,8 @@ class Session:
 def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
     """Pull all sessions in step, then save each."""
     interrupted, running = False, list(sessions)
+    if console and not sessions[0].experiment.run.quiet:
+        sessions[0].wait()
     try:
         while running:
             running = [session for session in running if session.pull()]
@@ -284,6 +312,7 @@ def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
         raise
     finally:
         for session in sessions:
+            session.end_waiting()
             for tracker in session.watchers:
                 tracker.close()
         for session in sessions:
