@@ -48,7 +48,7 @@ class Run:
         checksum = hashlib.sha256(settings).hexdigest()
         record = {
             "config_checksum": checksum,
-            SIGNATURE: sign(folder, checksum, config),
+            SIGNATURE: sign(checksum, config),
             "status": UNFINISHED,
             "seed": seed,
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -180,7 +180,7 @@ def adopt_run(folder: Path, settings: PlainDict) -> None:
     if foreign is None or any(found.get(name) != value for name, value in settings.items() if name not in left_open):
         return
     record = read_record(folder)
-    record[SIGNATURE] = sign(folder, str(record.get("config_checksum")), found)
+    record[SIGNATURE] = sign(str(record.get("config_checksum")), found)
     write_sealed(folder / "run.json", {"format": RUN_FORMAT} | record)
 
 

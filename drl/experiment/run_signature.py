@@ -2,7 +2,7 @@
 
 The key is a private file of the account, so nobody else can sign. A signature covers `config.yaml` and the place of
 every file and module that the settings name: the same name elsewhere may stand for other code. The user may edit these
-files; only one inside the experiment folder, where files of others may arrive, must stay as it was.
+files. One inside the experiment folder does not count: files of others may arrive there, also beside it.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ class NoKey(Exception):
     """Why this account has no key."""
 
 
-def sign(folder: Path, config_checksum: str, settings: PlainDict) -> PlainDict | None:
+def sign(config_checksum: str, settings: PlainDict) -> PlainDict | None:
     """The signature of a run that this account starts; None where no key can be kept."""
     try:
         key = account_key(create=True)
     except NoKey:
         return None
-    code = _mac(key, "code", config_checksum, _sources(settings, folder))
+    code = _mac(key, "code", config_checksum, _sources(settings))
     return {"config": _mac(key, "config", config_checksum), "code": code}
 
 
@@ -52,8 +52,10 @@ def why_foreign(folder: Path, record: PlainDict, settings: PlainDict) -> str | N
         return str(error)
     if not _same(given.get("config"), _mac(key, "config", checksum)):
         return "your account did not start it with this config.yaml"
-    if not _same(given.get("code"), _mac(key, "code", checksum, _sources(settings, folder))):
+    if not _same(given.get("code"), _mac(key, "code", checksum, _sources(settings))):
         return "the files that it names are not where they were when it was started"
+    if any(_is_beside(name, folder) for name in _named_code(settings)):
+        return "the files that it names are in its experiment folder, where files of others may arrive"
     return None
 
 
@@ -65,8 +67,8 @@ def _same(given: object, expected: str) -> bool:
     return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, expected)
 
 
-def _sources(settings: PlainDict, folder: Path) -> list[object]:
-    return [[name, *_source(name, folder)] for name in _named_code(settings)]
+def _sources(settings: PlainDict) -> list[object]:
+    return [[name, *_source(name)] for name in _named_code(settings)]
 
 
 def _named_code(settings: PlainDict) -> list[str]:
@@ -78,18 +80,18 @@ def _named_code(settings: PlainDict) -> list[str]:
     return sorted({*names, *(f"{module}:" for module in modules)})
 
 
-def _source(name: str, folder: Path) -> tuple[str, int | None, str | None]:
-    """Where the code of a name is: its file, the owner of the file, and a checksum if it is in the experiment folder.
-    Nothing is imported."""
+def _source(name: str) -> tuple[str, int | None]:
+    """Where the code of a name is: its file, and the owner of the file. Nothing is imported."""
     path = _place(name)
     try:
-        if path is None or not path.is_file():
-            return str(path), None, None
-        inside = path.is_relative_to(folder.resolve().parent)
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if inside else None
-        return str(path), path.stat().st_uid, content
+        return str(path), path.stat().st_uid if path is not None and path.is_file() else None
     except OSError:
-        return str(path), None, None
+        return str(path), None
+
+
+def _is_beside(name: str, folder: Path) -> bool:
+    path = _place(name)
+    return path is not None and path.is_relative_to(folder.resolve().parent)
 
 
 def _place(name: str) -> Path | None:

@@ -270,8 +270,8 @@ def test_begin_with_the_weights_of_an_agent(tiny, engine):
     assert record["from_agent"]["left_out"] == []
     with pytest.raises(BadInput, match="normalizes its observations; add --normalize-obs"):
         tiny(from_agent=str(first.folder), **options | {"normalize_obs": False})
+    of_ppo = dict.fromkeys(("rollout_length", "minibatches", "epochs"))
     with pytest.raises(BadInput, match=r"nothing of .* a policy-value model, fits"):
-        of_ppo = dict.fromkeys(("rollout_length", "minibatches", "epochs"))
         tiny("dqn", from_agent=str(first.folder), **options, **of_ppo, warmup=0, batch_size=16, train_every=1)
     with pytest.raises(BadInput, match=r"trained on box observations \(4,\), and these are box \(6,\)"):
         tiny(from_agent=str(first.folder), env="Acrobot-v1", **options)

@@ -183,8 +183,8 @@ def test_a_card_that_names_another_environment_needs_the_word(copy):
             drl.evaluate(copy, episodes=1)
 
 
-def test_a_file_in_the_experiment_folder_must_not_be_swapped(place):
-    """Folders of results are synchronized with others."""
+def test_a_file_in_the_experiment_folder_needs_the_word(place):
+    """Folders of results are synchronized with others, who could change the file or what it imports from its folder."""
     experiment = place / "results" / "inside"
     experiment.mkdir()
     (experiment / "poles.py").write_text(ENV)
@@ -192,10 +192,12 @@ def test_a_file_in_the_experiment_folder_must_not_be_swapped(place):
     flags[flags.index("own")] = "inside"
     assert command(place, *flags).returncode == 0
     (made,) = (file.parent for file in experiment.glob("*/run.json"))
-    experiment_of(made, trust=False)
+    (experiment / "pygame.py").write_text(EVIL)
+    assert refused(made)
     (experiment / "poles.py").write_text(EVIL)
     assert refused(made)
     assert not (experiment / "ran").exists()
+    assert not Path("ran").exists()
 
 
 def test_another_account_needs_the_word(run, tmp_path, monkeypatch):
