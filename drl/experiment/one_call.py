@@ -29,7 +29,8 @@ from drl.experiment.session import say
 OF_A_RUN = """
     stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
     wandb_project mlflow_experiment group evaluate_every evaluation_episodes eval_max_steps checkpoint_every
-    checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+    checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet results_url
+    cpus_per_run gpus_per_run
 """
 
 

@@ -112,7 +112,7 @@ def test_flags_of_the_search(capsys):
     ],
 )
 def test_keywords_of_others_are_answered_with_ours(given, answer):
-    for call in (drl.train, drl.search) if "config" not in given else (drl.train,):
+    for call in (drl.train, drl.make_trainer, *(() if "config" in given else (drl.search,))):
         with pytest.raises(BadInput, match=re.escape(answer) + "$"):
             call("dqn", env="CartPole-v1", **given)
 
