@@ -87,13 +87,13 @@ def untrained(folder: Path) -> Path:
     import torch
 
     from drl.core.configs import ModelConfig
-    from drl.core.specs import ActionSpec, ObsSpec
+    from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
     from drl.engines.torch.agents import PolicyAgent
     from drl.engines.torch.models import make_policy_value_model
 
     obs, action = ObsSpec("box", box_shape=(8,)), ActionSpec("discrete", sizes=(4,))
     model = make_policy_value_model(obs, action, ModelConfig(), torch.Generator().manual_seed(0))
-    PolicyAgent(model, obs, action).save(folder)
+    PolicyAgent(model, EnvSpecs(obs, action)).save(folder)
     return folder
 
 

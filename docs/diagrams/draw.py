@@ -39,7 +39,8 @@ class Drawing:
         self.path((x1, y1), (x2, y2), dashed=dashed)
         if text:
             above = 6 if y1 == y2 else -4
-            self.words((x1 + x2) / 2 + (0 if y1 == y2 else 8), (y1 + y2) / 2 - above, text, size=11, color=FAINT,
+            right = 0 if y1 == y2 else 8 if x1 == x2 else 16
+            self.words((x1 + x2) / 2 + right, (y1 + y2) / 2 - above, text, size=11, color=FAINT,
                        anchor="middle" if y1 == y2 else "start")  # fmt: skip
 
     def path(self, *points: tuple[float, float], dashed: bool = False) -> None:
@@ -80,7 +81,7 @@ def architecture() -> Drawing:
     d.arrow(360, 160, 295, 210, "asks")
     d.arrow(410, 160, 475, 210, "calls learn")
     d.arrow(450, 160, 655, 210)
-    d.words(625, 188, "fills, takes from", size=11, color=FAINT)
+    d.words(632, 182, "fills, takes from", size=11, color=FAINT)
     d.box(305, 305, 160, 50, "Model", BLUE, "backbone + head")
     d.arrow(290, 260, 360, 305, "acts with")
     d.arrow(480, 260, 410, 305, "improves")

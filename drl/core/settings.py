@@ -334,7 +334,7 @@ class Settings(TrainerSettings, total=False):
     record_episodes: Switch
     """keep the actions of finished episodes, for `drl replay`. Default: True."""
     best_after: Whole
-    """episodes before a best model is saved. Default: 0."""
+    """a best model is saved after more episodes than this. Default: 0."""
     wandb_project: str | None
     """Weights & Biases project; None: off."""
     mlflow_experiment: str | None
@@ -363,6 +363,9 @@ class Settings(TrainerSettings, total=False):
     """film one evaluation episode at the end if the environment can be rendered. Default: True."""
     quiet: Switch
     """print one line at the end. Default: False."""
+    log_every: Whole
+    """Into a file or pipe, print all blocks of the log every this many learning steps; 0: a line every five seconds.
+    Default: 0."""
     cpus_per_run: Number
     """cores that a cluster reserves for each run, of several seeds, trials or ablations. Default: 1.0."""
     gpus_per_run: Number

@@ -66,7 +66,7 @@ def serve(
         from drl.deploy.http_app import ServeLimits, make_app
         from drl.experiment.load_agent import load_agent, sample_actions
 
-        player = load_agent(folder, engine=engine)
+        player: Any = load_agent(folder, engine=engine)
         if sampled:
             sample_actions(player, folder, temperature)
     name = str(folder_of(agent)) if isinstance(agent, str | Path | Finished) else type(agent).__name__

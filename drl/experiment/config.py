@@ -29,7 +29,7 @@ AS_SET = "as the settings say"  # why an update is compiled or not, if they do
 OF_A_RUN = """
     stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
     wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
-    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+    keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url cpus_per_run gpus_per_run
 """
 
 

@@ -10,7 +10,7 @@ import torch
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
 from drl.experiment import launch
 from drl.experiment.config import Experiment
@@ -100,7 +100,8 @@ def test_value_clipping_is_one_switch_and_takes_the_larger_error():
 
 
 def test_the_buffer_has_the_dimensions_of_the_picture():
-    buffer = RolloutBuffer(5, 4, ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2))
+    action_spec = ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
+    buffer = RolloutBuffer(EnvSpecs(ObsSpec("box", (3,)), action_spec, num_envs=4), length=5)
     assert buffer.obs.shape == (5, 4, 3)
     assert buffer.action.shape == (5, 4, 2)
     assert buffer.reward.shape == buffer.terminated.shape == buffer.truncated.shape == buffer.valid.shape == (5, 4)

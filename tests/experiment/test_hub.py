@@ -14,7 +14,7 @@ from drl.core.agent_files import read_agent, write_agent
 from drl.core.agent_readme import MARK, readme
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
 from drl.experiment import hub as drl_hub
@@ -25,7 +25,7 @@ EVALUATION = {"mean_return": 475.5, "std_return": 12.25, "episodes": 10}
 
 
 def save(folder, **notes):
-    agent = PolicyAgent(make_policy_value_model(OBS, SPEC, ModelConfig(hidden_sizes=(8,))), OBS, SPEC)
+    agent = PolicyAgent(make_policy_value_model(OBS, SPEC, ModelConfig(hidden_sizes=(8,))), EnvSpecs(OBS, SPEC))
     about = {"env": "CartPole-v1", "algorithm": "ppo", "seed": 3, "env_steps": 1000, "evaluation": EVALUATION}
     agent.save(folder, **(about | notes))
     return agent

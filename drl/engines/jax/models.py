@@ -6,7 +6,7 @@ hashable object with these two methods is a model; its parameters may be any pyt
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, Unpack
 
 import jax
@@ -450,7 +450,16 @@ def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec:
     if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
     rebuilt = maker_in(VARIANTS[variant], "jax")(obs_spec, action_spec, config)
-    return asdict(config) if rebuilt == model else None
+    return asdict(config) if _plain_form(rebuilt) == _plain_form(model) else None
+
+
+def _plain_form(model: Any) -> Any:
+    """The same network with `Model` in place of `PolicyModel` and `QModel`."""
+    if is_plain(model):
+        return Model(model.backbone, model.head, model.config)
+    if is_dataclass(model) and not isinstance(model, type) and hasattr(model, "actor"):
+        return replace(model, actor=_plain_form(model.actor))
+    return model
 
 
 def _refuse_recurrence(config: ModelConfig) -> None:

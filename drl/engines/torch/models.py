@@ -283,14 +283,19 @@ def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_sp
     config: AnyModelConfig | None = getattr(model, "config", None)
     if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
-    description = str(model)
+    description = _description(model)
     if getattr(model, "checked", None) != description:
         with torch.random.fork_rng(devices=[]):  # torch's layers draw from the global stream when they are made
             rebuilt = maker_in(VARIANTS[variant], "torch")(obs_spec, action_spec, config)
-        if str(rebuilt) != description:
+        if _description(rebuilt) != description:
             return None
         model.checked = description  # type: ignore[assignment]
     return asdict(config)
+
+
+def _description(model: nn.Module) -> str:
+    """The parts of a model by name. A `PolicyModel` or a `QModel` is the same network as a `Model` of its parts."""
+    return str(model).replace("PolicyModel(", "Model(").replace("QModel(", "Model(")
 
 
 def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:
