@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.hosts import RunningServer, is_loopback, url_of
