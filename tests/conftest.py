@@ -44,7 +44,7 @@ def hub(monkeypatch):
 
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with StandIn() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
