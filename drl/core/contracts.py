@@ -223,6 +223,43 @@ class Loss(NamedTuple):
         return self._replace(value=self.value + value, metrics=self.metrics | metrics)
 
 
+class PolicyOutputs(NamedTuple):
+    """What the model gives for the rows of an on-policy loss."""
+
+    dist_params: Any  # [B, …] parameters of the policy's distribution
+    value: Any  # [B]; None without a critic
+    log_prob: Any  # [B] of the actions taken
+    entropy: Any  # [B]
+
+
+class QOutputs(NamedTuple):
+    """What the networks of DQN give for the rows of a loss: values `[B, A]`, or logits or quantiles `[B, A, atoms]`."""
+
+    q: Any  # of the online network at `rows.obs`
+    next_q: Any  # of the target network at `rows.next_obs`
+    selector: Any  # whose largest value chooses the next action: the online network's with `double`, else `next_q`
+    target: Any = None  # [B] or [B, atoms]: what `target` returned; None before
+
+
+class CriticOutputs(NamedTuple):
+    """What the networks of an actor-critic give for the loss of its critics: N values `[N, B]`, or logits or quantiles
+    `[N, B, atoms]`. With Discrete actions `next_q` has all of them, `[M, B, A]`."""
+
+    q: Any  # of the critics for the actions taken
+    next_q: Any  # [M, B, …] of the target critics (M of them) for the next actions
+    next_log_prob: Any = None  # [B] of the next actions; [B, A] with Discrete actions; None: a deterministic policy
+    target: Any = None  # [B] or [B, atoms]: what `target` returned; None before
+
+
+class ActorOutputs(NamedTuple):
+    """What the networks of an actor-critic give for the loss of its actor."""
+
+    dist_params: Any  # [B, …]
+    action: Any  # [B, entries]; None with Discrete actions
+    log_prob: Any  # [B] of the action; [B, A] with Discrete actions; None: a deterministic policy
+    q: Any  # [N, B] expected returns by the critics; [N, B, A] with Discrete actions
+
+
 class Learned(NamedTuple):
     """What one call of `learn` gives."""
 
