@@ -1,20 +1,49 @@
-"""The base class of this engine's algorithms."""
+"""The base classes of this engine's algorithms: an algorithm without state, and one with the state of a run."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from drl.core.specs import Array
+from drl.core.contracts import Loss
+from drl.core.errors import BadInput
+from drl.core.schedules import Constant, Schedule, rates_type, schedule_of
+from drl.core.seeding import generator_state, restore_generator
+from drl.core.specs import AnyArray, Array, Distribution
+from drl.core.state_files import StateDict
 from drl.core.variants import require_variant
-from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import known_variant
-from drl.engines.jax.on_policy import fields
+from drl.engines.jax import ops
+from drl.engines.jax.layers import Tree
+from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.models import AnyModel, known_variant
+from drl.engines.jax.on_policy import LearnerState, fields
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptState, optimizer_of
 
 
 class Learner:
-    """An algorithm and its model state. `needs` is the variant that the model must have."""
+    """An algorithm and its model state. `needs` is the variant that the model must have.
+
+    A subclass sets its config, optimizer states, target networks and random generators as attributes; `state_dict`
+    finds them. Its losses are methods that compiled programs call on a copy without state: they read `self.config`,
+    `self.model`, `self.dist` and attributes of the class, and nothing else of `self`.
+    """
+
+    config: Any
+    pure: "Pure"
+    dist: Distribution  # of the policy
+    RATES: ClassVar[tuple[str, ...]] = ()  # settings with a schedule that the losses get as `rates`
+    STATE: ClassVar[tuple[str, ...]] = ()  # attributes that are plain numbers, or None, and belong to the state
 
     def __init__(self, model_state: ModelState, needs: str):
         require_variant(type(self).__name__, needs, known_variant(model_state.model))
         self.model_state, self.needs = model_state, needs
+        self.model: AnyModel = model_state.model
+        self.learning_rate = schedule_of(self.config, "learning_rate")
 
     def predict(self, obs: Array) -> Array:
         """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act`
@@ -24,3 +53,125 @@ class Learner:
 
     def sync_target(self) -> None:
         """Copy the online network into the target network, if there is one."""
+
+    def rates_at(self, progress: float) -> dict[str, float]:
+        """The current value of each scheduled setting; constant ones are part of the compiled program."""
+        schedules = self.pure.schedules | {"learning_rate": self.learning_rate}
+        return {name: each(progress) for name, each in schedules.items()}
+
+    def state_dict(self) -> StateDict:
+        """States of optimizers, target networks, random generators, and what `STATE` names."""
+        state: StateDict = {name: _state_of(part) for name, part in self._stateful()}
+        return state | {name: getattr(self, name) for name in self.STATE}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        for name, part in list(self._stateful()):
+            if isinstance(part, np.random.Generator):
+                restore_generator(part, state[name])
+            elif hasattr(part, "load_state_dict"):
+                part.load_state_dict(state[name])
+            else:
+                stored = state[name]
+                setattr(self, name, restore_state(part, stored if isinstance(stored, dict) else {"": stored}))
+        for name in self.STATE:
+            setattr(self, name, state[name])
+
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        """Attributes that are arrays or trees of arrays, random generators, or objects with a state of their own."""
+        for name, part in vars(self).items():
+            if isinstance(part, np.random.Generator) or hasattr(part, "load_state_dict"):
+                yield name, part
+            else:
+                leaves = jax.tree.leaves(part)
+                if leaves and all(isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves):
+                    yield name, part
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute {name!r}; a compiled loss sees only self.config, self.model, "
+            "self.dist and attributes of the class"
+        )
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, np.random.Generator):
+        return generator_state(part)
+    return part.state_dict() if hasattr(part, "state_dict") else state_arrays(part)
+
+
+@dataclass(frozen=True)
+class Pure:
+    """An algorithm without state: a static argument of compiled functions; its methods are pure."""
+
+    algorithm: type[Learner]  # whose losses it calls
+    model: AnyModel
+    dist: Distribution  # of the policy
+    config: Any
+    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
+
+    @property
+    def hooks(self) -> Any:
+        """An instance of the algorithm with its configuration only, to call its losses."""
+        hooks = object.__new__(self.algorithm)
+        hooks.model, hooks.config, hooks.dist = self.model, self.config, self.dist
+        return hooks
+
+    @property
+    def optimizer(self) -> AnyOptimizer:
+        """By the settings of the config, or the user's Optax transformation."""
+        return optimizer_of(self.config, self.optax)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The learning rate, then those of the algorithm's `RATES` that change: further arguments of `step`, as
+        functions of the share of the budget used."""
+        rates = {name: schedule_of(self.config, name) for name in self.algorithm.RATES}
+        changing = {name: each for name, each in rates.items() if not isinstance(each, Constant)}
+        return {"learning_rate": schedule_of(self.config, "learning_rate")} | changing
+
+    def rates(self, changing: tuple[ArrayLike, ...], **more: ArrayLike) -> Any:
+        """All of the algorithm's `RATES` from those that change, and `more`, by name."""
+        names = [name for name in self.schedules if name != "learning_rate"]
+        values = {name: getattr(self.config, name) for name in self.algorithm.RATES}
+        values |= dict(zip(names, changing, strict=True)) | more
+        return rates_type(tuple(values))(**values)
+
+    def begin(self, params: Tree) -> LearnerState:
+        return LearnerState(params, self.optimizer.init(params))
+
+    def descend(
+        self, loss_of: Callable[[Tree], Loss], params: Tree, opt_state: OptState, rate: ArrayLike
+    ) -> tuple[Tree, OptState, Loss, jax.Array]:
+        """One gradient step: new parameters, new state of the optimizer, the loss, and the gradient's norm."""
+
+        def value(params: Tree) -> tuple[jax.Array, Loss]:
+            loss = loss_of(params)
+            if not isinstance(loss, Loss):
+                raise BadInput(f"a loss of {self.algorithm.__name__} is {loss!r:.80}; expected drl.Loss(value, metrics)")
+            return loss.value, jax.lax.stop_gradient(loss)
+
+        gradient, loss = jax.grad(value, has_aux=True)(params)
+        params, opt_state, norm = self.optimizer.descend(params, opt_state, gradient, rate)
+        return params, opt_state, loss, norm
+
+
+def scalars(metrics: dict[str, Any], weight: AnyArray | None = None) -> dict[str, jax.Array]:
+    """Metrics as one number each: means over rows where there is one per row. Rows of weight 0 do not count."""
+    return {name: ops.mean(value, weight) if jnp.ndim(value) else value for name, value in metrics.items()}
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("names",))
+@dataclass(frozen=True)
+class Metrics:
+    """Numbers by name, in one array: a compiled loop stores one array faster than many."""
+
+    names: tuple[str, ...]
+    values: jax.Array  # […, names]
+
+    @classmethod
+    def of(cls, numbers: dict[str, Any]) -> Self:
+        return cls(tuple(numbers), jnp.stack(list(numbers.values())))
+
+    def named(self) -> dict[str, jax.Array]:
+        """Of one update, by name."""
+        return dict(zip(self.names, self.values, strict=True))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drl.core.contracts import PolicyOutputs
 from drl.core.specs import AnyArray, Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -50,6 +51,7 @@ class Rows(NamedTuple):
     advantage: jax.Array
     target: jax.Array  # target of the value
     action_mask: jax.Array | None = None  # legal actions; None: all
+    weight: jax.Array | None = None  # 1 for rows that count, 0 for the others; None: all count
 
     def take(self, index: jax.Array) -> "Rows":
         rows: Rows = jax.tree.map(lambda column: column[index], self)
@@ -105,6 +107,13 @@ def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.
         return jnp.where(window.truncated, final.reshape(values.shape), following)
 
     return jax.lax.cond(jnp.any(window.truncated), with_final_values, lambda: following)
+
+
+def policy_outputs(model: AnyModel, params: Tree, dist: Distribution, rows: Rows) -> PolicyOutputs:
+    """What the model gives for these rows in one forward pass."""
+    answer = model.apply(params, rows.obs)
+    dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
+    return PolicyOutputs(dist_params, value, *ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask))
 
 
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:

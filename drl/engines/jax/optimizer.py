@@ -8,7 +8,7 @@ runs compiled code.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -132,6 +132,19 @@ class OptaxOptimizer:
         gradient, norm = clipped(gradient, self.max_grad_norm, self.max_grad_value)
         updates, state = self.make(rate).update(gradient, state, params)
         return jax.tree.map(lambda value, update: value + update, params, updates), state, norm
+
+
+def optimizer_of(
+    config: Any, optax: MakeTransformation | None = None, factors: tuple[tuple[str, float], ...] = ()
+) -> AnyOptimizer:
+    """The optimizer of a config's settings, or an Optax transformation in its place."""
+    limits = (config.max_grad_norm, getattr(config, "max_grad_value", None))
+    if optax is not None:
+        return OptaxOptimizer(optax, *limits)
+    kind, eps = getattr(config, "optimizer", "adam"), getattr(config, "adam_eps", None)
+    eps = config.optimizer_eps if eps is None else eps
+    decay, beta1 = getattr(config, "weight_decay", 0.0), getattr(config, "adam_beta1", 0.9)
+    return Optimizer(kind, eps, *limits, getattr(config, "amsgrad", False), decay, beta1, factors)
 
 
 def clipped(gradient: Tree, max_norm: float | None, max_value: float | None) -> tuple[Tree, jax.Array]:
