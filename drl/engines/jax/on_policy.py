@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
     obs: Obs
     action: jax.Array
-    log_prob: jax.Array  # under the policy that collected the rollout
+    log_prob: jax.Array | None  # under the policy that collected the rollout; None for REINFORCE
     value: jax.Array  # by the critic before this learning step
     advantage: jax.Array
     target: jax.Array  # target of the value

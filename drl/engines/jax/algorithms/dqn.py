@@ -41,43 +41,6 @@ class DQNState(NamedTuple):
     count: AnyArray  # int32: updates so far
 
 
-LOGGED = ("loss", "mean_q", "mean_error")
-
-
-def dqn_loss(
-    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: ReplayRows, config: DQNConfig
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Importance-weighted error of the chosen actions' values. `noise` is that of the online and the target network.
-
-    The second result holds the numbers of `LOGGED` and the error of every row, which is its priority.
-    """
-    head, rows = q_head(model), split_rows(rows)
-    online, other = with_noise(params, noise[0]), with_noise(target, noise[1])
-    next_answer = model.apply(other, rows.next_obs)
-    selector = jax.lax.stop_gradient(model.apply(online, rows.next_obs)) if config.double else next_answer
-    next_q = q_values_of(head, selector)
-    if rows.next_action_mask is not None:
-        next_q = jnp.where(rows.next_action_mask, next_q, -jnp.inf)
-    next_chosen = ops.of_action(next_answer, next_q.argmax(axis=-1))  # [B] or [B, atoms]
-    chosen = ops.of_action(model.apply(online, rows.obs), rows.action)
-    penalty = ops.huber if config.loss == "huber" else ops.half_square
-    if head is not None and head.kind == "c51":
-        goal = ops.project_distribution(jax.nn.softmax(next_chosen), rows.reward, rows.continues, head.support)
-        per_sample = -(goal * jax.nn.log_softmax(chosen)).sum(axis=-1)  # cross-entropy
-        error = per_sample
-    elif head is not None and head.kind == "qr":
-        goal = ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
-        per_sample = ops.quantile_loss(chosen, goal, penalty)
-        error = per_sample
-    else:
-        error = ops.q_target(rows.reward, rows.continues, next_chosen) - chosen
-        per_sample = penalty(error)
-    loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
-    size = jnp.abs(error)
-    numbers = jnp.stack([loss, q_values_of(head, chosen).mean(), size.mean()])
-    return loss, jax.lax.stop_gradient((numbers, size))
-
-
 def q_head(model: AnyModel) -> QHead | None:
     """The head of one of our own models; None for custom ones."""
     head = getattr(model, "head", None)
@@ -95,28 +58,12 @@ def with_noise(params: Tree, noise: Params) -> Tree:
 
 
 @dataclass(frozen=True)
-class PureDQN:
-    """DQN without state: a static argument of compiled functions; its methods are pure."""
+class PureDQN(Pure):
+    """DQN as pure functions of a state."""
 
-    model: AnyModel  # q-value
     config: DQNConfig
-    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
-    @property
-    def optimizer(self) -> AnyOptimizer:
-        """Adam or AdamW, or the user's Optax transformation."""
-        if self.optax is not None:
-            return OptaxOptimizer(self.optax, self.config.max_grad_norm, self.config.max_grad_value)
-        config = self.config
-        limits = (config.max_grad_norm, config.max_grad_value)
-        return Optimizer(config.optimizer, config.adam_eps, *limits, config.amsgrad, config.weight_decay)
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """The last argument of `step`, as a function of the share of the budget used."""
-        return {"learning_rate": schedule_of(self.config, "learning_rate")}
-
-    def begin(self, params: Tree) -> DQNState:
+    def begin(self, params: Tree) -> DQNState:  # type: ignore[override]
         copied = jax.tree.map(lambda value: value, params)
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
@@ -131,15 +78,23 @@ class PureDQN:
         self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
-        options = (state.target, noise, self.model, rows, self.config)
-        gradient, (numbers, priority) = jax.grad(dqn_loss, has_aux=True)(state.params, *options)
-        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        hooks, rates, rows = self.hooks, self.rates(()), split_rows(rows)
+
+        def loss(params: Tree) -> Loss:
+            online, other = with_noise(params, noise[0]), with_noise(state.target, noise[1])
+            next_q = self.model.apply(other, rows.next_obs)
+            selector = jax.lax.stop_gradient(self.model.apply(online, rows.next_obs)) if self.config.double else next_q
+            outputs = QOutputs(self.model.apply(online, rows.obs), next_q, selector)
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, rates))
+            return hooks.loss(outputs._replace(target=target), rows, rates)  # type: ignore[no-any-return]
+
+        params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         # 0 between two updates of the target network.
         count = state.count + 1
         share = self.config.tau * (count % self.config.target_every == 0)
         target = jax.tree.map(lambda old, new: old + share * (new - old), state.target, params)
-        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm}
-        return DQNState(params, target, opt_state, count), logs, priority
+        logs = scalars(result.metrics) | {"grad_norm": norm}
+        return DQNState(params, target, opt_state, count), logs, result.priority
 
 
 _update = jax.jit(PureDQN.update, static_argnums=0)
@@ -161,19 +116,48 @@ class DQN(Learner):
         self.config = config or DQNConfig()
         super().__init__(model_state, RECORD.variant(self.config))
         self.rng = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
-        self.pure = PureDQN(model_state.model, self.config, optax)
-        _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
-        self.learning_rate = self.pure.schedules["learning_rate"]
+        self.pure = PureDQN(type(self), self.model, None, self.config, optax)
+        _, self.target_params, self.optimizer, self.count = self.pure.begin(model_state.params)
+
+    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+        """The value that the chosen actions should have: `[B]`, or a distribution or quantiles of it `[B, atoms]`."""
+        head = q_head(self.model)
+        next_q = q_values_of(head, outputs.selector)
+        if rows.next_action_mask is not None:
+            next_q = jnp.where(rows.next_action_mask, next_q, -jnp.inf)
+        next_chosen = ops.of_action(outputs.next_q, next_q.argmax(axis=-1))  # [B] or [B, atoms]
+        if head is not None and head.kind == "c51":
+            probs = jax.nn.softmax(next_chosen)
+            return ops.project_distribution(probs, rows.reward, rows.continues, head.support)
+        if head is not None and head.kind == "qr":
+            return ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
+        return ops.q_target(rows.reward, rows.continues, next_chosen)
+
+    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Loss:
+        """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
+        head, chosen = q_head(self.model), ops.of_action(outputs.q, rows.action)  # [B] or [B, atoms]
+        penalty = ops.huber if self.config.loss == "huber" else ops.half_square
+        if head is not None and head.kind == "c51":
+            per_sample = error = -(outputs.target * jax.nn.log_softmax(chosen)).sum(axis=-1)  # cross-entropy
+        elif head is not None and head.kind == "qr":
+            per_sample = error = ops.quantile_loss(chosen, outputs.target, penalty)
+        else:
+            error = outputs.target - chosen
+            per_sample = penalty(error)
+        loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
+        size = jnp.abs(error)
+        metrics = {"loss": loss, "mean_q": q_values_of(head, chosen).mean(), "mean_error": size.mean()}
+        return Loss(loss, metrics, priority=size)
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
         rate = self.learning_rate(progress)
         rows = replay_rows(batch)
-        state = DQNState(self.model_state.params, self.target, self.opt_state, self.count)
+        state = DQNState(self.model_state.params, self.target_params, self.optimizer, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
         noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks
         state, logs, priority = _update(self.pure, state, rows, noise, np.float32(rate))
-        self.model_state.params, self.target, self.opt_state, self.count = state
+        self.model_state.params, self.target_params, self.optimizer, self.count = state
         log = {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
         return Learned(log, np.asarray(priority))
 
@@ -182,15 +166,4 @@ class DQN(Learner):
         return np.asarray(q_values_of(q_head(self.model_state.model), answer))
 
     def sync_target(self) -> None:
-        self.target = jax.tree.map(lambda value: value, self.model_state.params)
-
-    def state_dict(self) -> StateDict:
-        target = state_arrays(self.target)
-        counted = {"count": int(self.count), "rng": generator_state(self.rng)}
-        return {"optimizer": state_arrays(self.opt_state), "target": target} | counted
-
-    def load_state_dict(self, state: StateDict) -> None:
-        self.opt_state = restore_state(self.opt_state, state["optimizer"])
-        self.target = restore_state(self.target, state["target"])
-        self.count = np.int32(state["count"])
-        restore_generator(self.rng, state["rng"])
+        self.target_params = jax.tree.map(lambda value: value, self.model_state.params)
