@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import Config, plain_pairs, require, stated_type
+from drl.core.configs import Config, as_pairs, plain_pairs, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.size_limits import check_size, shown
@@ -247,6 +247,8 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
         return None
     if callable(value) and _takes_functions(kind, name):
         return value  # its config replaces it by its name
+    if isinstance(value, Mapping) and name.endswith("_kwargs"):
+        return as_pairs(name, value)
     try:
         if wanted is float and not isinstance(value, bool):
             return float(value)
@@ -268,9 +270,10 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
 
 
 def _takes_functions(kind: type, name: str) -> bool:
-    """Whether a setting may be a function of the user: an activation, first weights, a rate or its schedule."""
+    """Whether a setting may be a function of the user: an activation, first weights, an optimizer, a rate or its
+    schedule."""
     rate = f"{name.removesuffix('_start')}_schedule"
-    return name in ("activation", "init") or name.endswith("_schedule") or hasattr(kind, rate)
+    return name in ("activation", "init", "optimizer") or name.endswith("_schedule") or hasattr(kind, rate)
 
 
 def changed_settings(before: PlainDict, now: PlainDict) -> str:

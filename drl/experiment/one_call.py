@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from drl.core.algorithms import find_algorithm
+from drl.core.configs import as_pairs
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
@@ -127,14 +126,7 @@ def as_settings(
 
 
 def _pairs(env_kwargs: EnvKwargs) -> list[str]:
-    """Arguments as a config holds them: NAME=VALUE, the value as YAML."""
     try:
-        shown = {
-            name: yaml.safe_dump(value, default_flow_style=True, width=10**6) for name, value in env_kwargs.items()
-        }
-    except yaml.YAMLError:
-        raise BadInput(
-            f"env_kwargs is {env_kwargs!r:.200}; expected numbers, texts and lists of them; for other objects pass a "
-            "function: env=lambda: MyEnv(…)"
-        ) from None
-    return [f"{name}={text.removesuffix('...' + chr(10)).strip()}" for name, text in shown.items()]
+        return list(as_pairs("env_kwargs", env_kwargs))
+    except BadInput as error:
+        raise BadInput(f"{error}; for other objects pass a function: env=lambda: MyEnv(…)") from None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.schedules import SHAPES
 from drl.core.state_files import PlainDict
@@ -20,7 +21,9 @@ def preset_path(algorithm: str, env: str) -> Path:
 
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
-    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
+    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error. A variation
+    has the presets of the algorithm that it is like."""
+    algorithm = getattr(ALGORITHMS.get(algorithm), "like", None) or algorithm
     whole = algorithm if name is None else f"{algorithm}/{name}"
     known = name is None or any(whole == each for each, _ in list_presets())  # before it becomes part of a path
     path = _find(whole, env) if known else None
