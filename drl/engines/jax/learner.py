@@ -24,6 +24,8 @@ from drl.engines.jax.models import AnyModel, known_variant
 from drl.engines.jax.on_policy import LearnerState, fields
 from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptState, optimizer_of
 
+STORED_AS = {"opt_state": "optimizer", "target_params": "target"}  # attributes with another name in checkpoints
+
 
 class Learner:
     """An algorithm and its model state. `needs` is the variant that the model must have.
@@ -61,17 +63,17 @@ class Learner:
 
     def state_dict(self) -> StateDict:
         """States of optimizers, target networks, random generators, and what `STATE` names."""
-        state: StateDict = {name: _state_of(part) for name, part in self._stateful()}
+        state: StateDict = {STORED_AS.get(name, name): _state_of(part) for name, part in self._stateful()}
         return state | {name: getattr(self, name) for name in self.STATE}
 
     def load_state_dict(self, state: StateDict) -> None:
         for name, part in list(self._stateful()):
+            stored = state[STORED_AS.get(name, name)]
             if isinstance(part, np.random.Generator):
-                restore_generator(part, state[name])
+                restore_generator(part, stored)
             elif hasattr(part, "load_state_dict"):
-                part.load_state_dict(state[name])
+                part.load_state_dict(stored)
             else:
-                stored = state[name]
                 setattr(self, name, restore_state(part, stored if isinstance(stored, dict) else {"": stored}))
         for name in self.STATE:
             setattr(self, name, state[name])
@@ -147,7 +149,9 @@ class Pure:
         def value(params: Tree) -> tuple[jax.Array, Loss]:
             loss = loss_of(params)
             if not isinstance(loss, Loss):
-                raise BadInput(f"a loss of {self.algorithm.__name__} is {loss!r:.80}; expected drl.Loss(value, metrics)")
+                raise BadInput(
+                    f"a loss of {self.algorithm.__name__} is {loss!r:.80}; expected drl.Loss(value, metrics)"
+                )
             return loss.value, jax.lax.stop_gradient(loss)
 
         gradient, loss = jax.grad(value, has_aux=True)(params)

@@ -113,7 +113,9 @@ def policy_outputs(model: AnyModel, params: Tree, dist: Distribution, rows: Rows
     """What the model gives for these rows in one forward pass."""
     answer = model.apply(params, rows.obs)
     dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
-    return PolicyOutputs(dist_params, value, *ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask))
+    return PolicyOutputs(
+        dist_params, value, *ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
+    )
 
 
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:

@@ -68,7 +68,7 @@ class A2C(Learner):
         super().__init__(model_state, RECORD.variant(self.config))
         self.dist = distribution_of(model_state.model, specs.action_spec)
         self.pure = PureA2C(type(self), self.model, self.dist, self.config, optax)
-        self.optimizer = self.pure.optimizer.init(model_state.params)
+        self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """Policy gradient with a critic, on the whole rollout. `rows.weight` is 0 for rows that do not count."""
@@ -82,6 +82,6 @@ class A2C(Learner):
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.rates_at(progress)
         inputs = (window_of(batch), None, *map(np.float32, settings.values()))
-        state, logs = _step(self.pure, LearnerState(self.model_state.params, self.optimizer), *inputs)
-        self.model_state.params, self.optimizer = state
+        state, logs = _step(self.pure, LearnerState(self.model_state.params, self.opt_state), *inputs)
+        self.model_state.params, self.opt_state = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)

@@ -6,7 +6,7 @@ to the buffer and enter the loss as `continues` and `weight`. Double belongs to 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,18 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
-from drl.core.contracts import Learned
-from drl.core.schedules import Schedule, schedule_of
-from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.contracts import Learned, Loss, QOutputs
+from drl.core.seeding import stream_of
 from drl.core.specs import AnyArray, Array, Specs
-from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
-from drl.engines.jax.learner import Learner
-from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.learner import Learner, Pure, scalars
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
+from drl.engines.jax.optimizer import MakeTransformation, OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
@@ -68,25 +66,25 @@ class PureDQN(Pure):
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
     def step(
-        self, state: DQNState, rows: ReplayRows, key: jax.Array, rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One update with noise drawn from `key`: the new state, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
-        return self.update(state, rows, (online, target), rate)
+        return self.update(state, rows, (online, target), rate, *rates)
 
     def update(
-        self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
-        hooks, rates, rows = self.hooks, self.rates(()), split_rows(rows)
+        hooks, named_rates, rows = self.hooks, self.rates(rates), split_rows(rows)
 
         def loss(params: Tree) -> Loss:
             online, other = with_noise(params, noise[0]), with_noise(state.target, noise[1])
             next_q = self.model.apply(other, rows.next_obs)
             selector = jax.lax.stop_gradient(self.model.apply(online, rows.next_obs)) if self.config.double else next_q
             outputs = QOutputs(self.model.apply(online, rows.obs), next_q, selector)
-            target = jax.lax.stop_gradient(hooks.target(outputs, rows, rates))
-            return hooks.loss(outputs._replace(target=target), rows, rates)  # type: ignore[no-any-return]
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
+            return hooks.loss(outputs._replace(target=target), rows, named_rates)  # type: ignore[no-any-return]
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         # 0 between two updates of the target network.
@@ -117,7 +115,7 @@ class DQN(Learner):
         super().__init__(model_state, RECORD.variant(self.config))
         self.rng = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
         self.pure = PureDQN(type(self), self.model, None, self.config, optax)
-        _, self.target_params, self.optimizer, self.count = self.pure.begin(model_state.params)
+        _, self.target_params, self.opt_state, self.count = self.pure.begin(model_state.params)
 
     def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
         """The value that the chosen actions should have: `[B]`, or a distribution or quantiles of it `[B, atoms]`."""
@@ -151,15 +149,13 @@ class DQN(Learner):
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
-        rate = self.learning_rate(progress)
-        rows = replay_rows(batch)
-        state = DQNState(self.model_state.params, self.target_params, self.optimizer, self.count)
+        settings, rows = self.rates_at(progress), replay_rows(batch)
+        state = DQNState(self.model_state.params, self.target_params, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
         noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks
-        state, logs, priority = _update(self.pure, state, rows, noise, np.float32(rate))
-        self.model_state.params, self.target_params, self.optimizer, self.count = state
-        log = {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
-        return Learned(log, np.asarray(priority))
+        state, logs, priority = _update(self.pure, state, rows, noise, *map(np.float32, settings.values()))
+        self.model_state.params, self.target_params, self.opt_state, self.count = state
+        return Learned({name: float(value) for name, value in logs.items()} | settings, np.asarray(priority))
 
     def predict(self, obs: Array) -> Array:
         answer = self.model_state.model.apply(self.model_state.params, fields(obs))

@@ -139,7 +139,7 @@ class PPO(Learner):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
         self.dist = distribution_of(model_state.model, specs.action_spec)
         self.pure = PurePPO(type(self), self.model, self.dist, self.config, optax)
-        self.optimizer = self.pure.optimizer.init(model_state.params)
+        self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """The loss of one minibatch. Override it to change it; `rows.weight` is 0 for rows that do not count."""
@@ -171,10 +171,10 @@ class PPO(Learner):
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.rates_at(progress)
-        state = LearnerState(self.model_state.params, self.optimizer)
+        state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
         state, logs = _update(self.pure, state, *inputs)
-        self.model_state.params, self.optimizer = state
+        self.model_state.params, self.opt_state = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)
 
     def _orders(self, valid: Array) -> Array:

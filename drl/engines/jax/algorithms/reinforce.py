@@ -118,7 +118,7 @@ class Reinforce(Learner):
         super().__init__(model_state, RECORD.variant(self.config))
         self.dist = distribution_of(model_state.model, specs.action_spec)
         self.pure = PureReinforce(type(self), self.model, self.dist, self.config, optax)
-        _, self.optimizer, self.running_mean = self.pure.begin(model_state.params)
+        _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rows.target` is the return; `rows.weight`
@@ -133,9 +133,9 @@ class Reinforce(Learner):
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.rates_at(progress)
-        state = ReinforceState(self.model_state.params, self.optimizer, self.running_mean)
+        state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
         state, logs = _step(self.pure, state, padded(window_of(batch)), None, *map(np.float32, settings.values()))
-        self.model_state.params, self.optimizer, self.running_mean = state
+        self.model_state.params, self.opt_state, self.running_mean = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)
 
 
