@@ -149,9 +149,8 @@ class Pure:
         def value(params: Tree) -> tuple[jax.Array, Loss]:
             loss = loss_of(params)
             if not isinstance(loss, Loss):
-                raise BadInput(
-                    f"a loss of {self.algorithm.__name__} is {loss!r:.80}; expected drl.Loss(value, metrics)"
-                )
+                name = self.algorithm.__name__
+                raise BadInput(f"a loss of {name} returned {loss!r:.80}; expected Loss(value, metrics)")
             return loss.value, jax.lax.stop_gradient(loss)
 
         gradient, loss = jax.grad(value, has_aux=True)(params)

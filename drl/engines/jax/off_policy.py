@@ -29,9 +29,7 @@ from drl.engines.jax.optimizer import MakeTransformation, OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 
-Actions = tuple[
-    jax.Array | None, jax.Array | None
-]  # actions, and the logarithm of their probabilities; as in `ActorOutputs`
+Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` of `ActorOutputs`
 
 
 class OffPolicyState(NamedTuple):

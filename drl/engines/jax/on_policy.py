@@ -113,9 +113,13 @@ def policy_outputs(model: AnyModel, params: Tree, dist: Distribution, rows: Rows
     """What the model gives for these rows in one forward pass."""
     answer = model.apply(params, rows.obs)
     dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
-    return PolicyOutputs(
-        dist_params, value, *ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
-    )
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
+    return PolicyOutputs(dist_params, value, log_prob, entropy)
+
+
+def normalized(rows: Rows) -> Rows:
+    """The same rows with advantages of mean 0 and deviation 1."""
+    return rows._replace(advantage=ops.normalize(rows.advantage, rows.weight))
 
 
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:

@@ -227,9 +227,8 @@ def test_a_step_is_an_update_with_what_its_key_gives():
     """Also for rollouts in which all rows count, and for several seeds at once."""
     rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
     _, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden_sizes=(5,)))
-    pure = jax_ppo.PurePPO(
-        jax_ppo.PPO, model_state.model, Distribution.on(spec), PPOConfig(epochs=2, minibatches=3, target_kl=0.1)
-    )
+    config = PPOConfig(epochs=2, minibatches=3, target_kl=0.1)
+    pure = jax_ppo.PurePPO(jax_ppo.PPO, model_state.model, Distribution.on(spec), config)
     window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, envs=4, phantoms=False))
     assert window.valid.all()
     keys, rates = jax.random.split(jax.random.key(3), 2), (np.float32(1e-3), np.float32(0.2))

@@ -19,7 +19,16 @@ from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import distribution_of
-from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, policy_outputs, weight_of, window_of
+from drl.engines.jax.on_policy import (
+    LearnerState,
+    Rows,
+    Window,
+    evaluate_rollout,
+    normalized,
+    policy_outputs,
+    weight_of,
+    window_of,
+)
 from drl.engines.jax.optimizer import MakeTransformation
 
 
@@ -36,6 +45,7 @@ class PureA2C(Pure):
         config, hooks, weight = self.config, self.hooks, weight_of(window)
         rollout = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         rows = split_rows(rollout)._replace(weight=weight)
+        rows = normalized(rows) if config.normalize_advantage else rows
 
         def loss(params: Tree) -> Loss:
             outputs = policy_outputs(self.model, params, self.dist, rows)
@@ -71,10 +81,9 @@ class A2C(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
-        """Policy gradient with a critic, on the whole rollout. `rows.weight` is 0 for rows that do not count."""
+        """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`; `rows.weight` is 0 for rows that do not count."""
         config, weight = self.config, rows.weight
-        advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
-        policy_loss, entropy = -ops.mean(advantage * outputs.log_prob, weight), ops.mean(outputs.entropy, weight)
+        policy_loss, entropy = -ops.mean(rows.advantage * outputs.log_prob, weight), ops.mean(outputs.entropy, weight)
         value_loss = ops.mean(jnp.square(outputs.value - rows.target), weight)
         loss = policy_loss + config.value_coef * value_loss - rates.entropy_coef * entropy
         return Loss(loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})

@@ -23,7 +23,16 @@ from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner, Metrics, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import distribution_of
-from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, policy_outputs, weight_of, window_of
+from drl.engines.jax.on_policy import (
+    LearnerState,
+    Rows,
+    Window,
+    evaluate_rollout,
+    normalized,
+    policy_outputs,
+    weight_of,
+    window_of,
+)
 from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, optimizer_of
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
@@ -68,6 +77,7 @@ class PurePPO(Pure):
 
         def descend(state: LearnerState, part: Minibatch) -> tuple[LearnerState, Metrics]:
             minibatch = split_rows(rows.take(part[0]))._replace(weight=part[1])
+            minibatch = normalized(minibatch) if config.normalize_advantage else minibatch
 
             def loss(params: Tree) -> Loss:
                 outputs = policy_outputs(self.model, params, self.dist, minibatch)
@@ -142,13 +152,11 @@ class PPO(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
-        """The loss of one minibatch. Override it to change it; `rows.weight` is 0 for rows that do not count."""
+        """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do not count."""
         config, weight = self.config, rows.weight
-        advantage = ops.normalize(rows.advantage, weight) if config.normalize_advantage else rows.advantage
-
         log_ratio = outputs.log_prob - rows.log_prob  # [B]
         ratio = jnp.exp(log_ratio)
-        surrogate = ops.clipped_surrogate(ratio, advantage, rates.clip_range)
+        surrogate = ops.clipped_surrogate(ratio, rows.advantage, rates.clip_range)
         if config.value_clip is None:
             value_error = jnp.square(outputs.value - rows.target)
         else:

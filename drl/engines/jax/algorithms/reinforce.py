@@ -24,6 +24,7 @@ from drl.engines.jax.on_policy import (
     Window,
     flat,
     in_chunks,
+    normalized,
     policy_outputs,
     successor_values,
     weight_of,
@@ -63,10 +64,9 @@ class PureReinforce(Pure):
         returns, baseline, running_mean = self.returns_and_baseline(state, window)
         target = returns.reshape(-1)
         advantage = (returns - baseline).reshape(-1)
-        if config.normalize_advantage:
-            advantage = ops.normalize(advantage, weight)
         obs, action, mask = split_rows(flat(window.obs)), flat(window.action), flat(window.action_mask)
         rows = Rows(obs, action, None, baseline.reshape(-1), advantage, target, mask, weight)
+        rows = normalized(rows) if config.normalize_advantage else rows
 
         def loss(params: Tree) -> Loss:
             outputs = policy_outputs(self.model, params, self.dist, rows)
