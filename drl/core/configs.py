@@ -3,13 +3,14 @@
 All engines share these classes, so a config means the same in PyTorch and in JAX.
 """
 
+import dataclasses
 import math
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -32,6 +33,7 @@ from drl.core.yaml_files import parse_yaml
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "rmsprop", "muon")
+ConfigT = TypeVar("ConfigT")
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
@@ -68,6 +70,15 @@ def settle_optimizer(config: Config) -> None:
     object.__setattr__(config, "optimizer", given)
     object.__setattr__(config, "optimizer_kwargs", as_pairs("optimizer_kwargs", pairs))
     plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
+
+
+def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:
+    """A config with some of its fields changed; without one, that of the defaults."""
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            raise BadInput(f"{kind.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
+    return kind(**settings) if config is None else replace(config, **settings)  # type: ignore[type-var]
 
 
 def not_negative(value: float) -> bool:

@@ -8,7 +8,7 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
+from drl.core.specs import ActionSpec, ObsSpec, Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -30,7 +30,7 @@ def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> Any:
 
 def build_learner(
     algorithm: str,
-    specs: tuple[ObsSpec, ActionSpec],
+    specs: Specs,
     configs: tuple[Config, Config],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
@@ -41,7 +41,7 @@ def build_learner(
     threads: object = None,  # for the PyTorch engine; here `start_jax` takes them
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, seeded by streams of the root seed."""
-    (obs_spec, action_spec), (model_config, config) = specs, configs
+    obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "jax", action_spec)
     variant = VARIANTS[record.variant(config)]
@@ -53,5 +53,5 @@ def build_learner(
     state = ModelState(model, model.init(seeds.generator("init")), device)
     if start is not None:
         state.load(start.fitted(state.host), start.source)
-    agent = agent_in(variant, "jax")(state, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
-    return agent, learner(state, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"))
+    agent = agent_in(variant, "jax")(state, specs, normalizer, seeds.generator("exploration"))
+    return agent, learner(state, specs, config, seeds.generator("learner"))

@@ -11,7 +11,7 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
+from drl.core.specs import ActionSpec, ObsSpec, Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -42,7 +42,7 @@ def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module
 
 def build_learner(
     algorithm: str,
-    specs: tuple[ObsSpec, ActionSpec],
+    specs: Specs,
     configs: tuple[Any, Any],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
@@ -53,8 +53,8 @@ def build_learner(
     threads: int | None = None,  # of torch; see `set_threads`
 ) -> tuple[TorchAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
-    set_threads(specs[0], threads)
-    (obs_spec, action_spec), (model_config, config) = specs, configs
+    set_threads(specs.obs_spec, threads)
+    obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "torch", action_spec)
     variant = VARIANTS[record.variant(config)]
@@ -68,6 +68,6 @@ def build_learner(
     if start is not None:
         own = {name: value.detach().cpu().numpy() for name, value in parameters_by_name(model).items()}
         load_parameters(model, start.fitted(own), start.source)
-    agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
+    agent = agent_in(variant, "torch")(model, specs, normalizer, seeds.generator("exploration"))
     compiled = compile_update(model) if callable(compile_update) else compile_update
-    return agent, learner(model, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"), compiled)
+    return agent, learner(model, specs, config, seeds.generator("learner"), compiled)

@@ -81,7 +81,8 @@ class A2C(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
-        """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`; `rows.weight` is 0 for rows that do not count."""
+        """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`; `rows.weight` is 0 for rows
+        that do not count."""
         config, weight = self.config, rows.weight
         policy_loss, entropy = -ops.mean(rows.advantage * outputs.log_prob, weight), ops.mean(outputs.entropy, weight)
         value_loss = ops.mean(jnp.square(outputs.value - rows.target), weight)

@@ -152,7 +152,8 @@ class PPO(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
-        """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do not count."""
+        """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do
+        not count."""
         config, weight = self.config, rows.weight
         log_ratio = outputs.log_prob - rows.log_prob  # [B]
         ratio = jnp.exp(log_ratio)

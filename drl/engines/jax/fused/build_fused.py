@@ -36,8 +36,7 @@ def build_fused(
         raise BadInput("checkpoint_rows is not for a compiled program, whose whole state is stored; leave it out")
     check_traceable(config)
     check_traceable(exploration)
-    specs = (env.obs_spec, env.action_spec)
-    made = [build_learner(algorithm, specs, (model, config), Seeds(seed), normalize_obs, start=start) for seed in seeds]
+    made = [build_learner(algorithm, env, (model, config), Seeds(seed), normalize_obs, start=start) for seed in seeds]
     setup = Setup(env, num_envs, budget, buffer, exploration, normalize_obs, normalize_reward)
     program = resolve(record.fused).make(made[0][1].pure, setup)  # type: ignore[attr-defined]
     params = [agent.model_state.params for agent, _ in made]
