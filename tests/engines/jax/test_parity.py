@@ -81,8 +81,8 @@ def test_ppo(seed):
         adam_eps=pick(rng, 1e-5, 1e-3),
     )
     model, model_state = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
-    theirs = torch_ppo.PPO(model, spec, config)
-    ours = jax_ppo.PPO(model_state, spec, config)
+    theirs = torch_ppo.PPO(model, twins.specs(spec), config)
+    ours = jax_ppo.PPO(model_state, twins.specs(spec), config)
     options = {"phantoms": bool(rng.integers(2)), "masked": seed % 8 < 4, "squashed": squashed}
     learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, **options) for _ in range(2)])
 
@@ -105,7 +105,7 @@ def test_a2c(seed):
         max_grad_norm=pick(rng, None, 0.1, 10.0),
     )
     model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
-    theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(model_state, spec, config)
+    theirs, ours = torch_a2c.A2C(model, twins.specs(spec), config), jax_a2c.A2C(model_state, twins.specs(spec), config)
     learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec, masked=seed < 4) for _ in range(2)])
 
 
@@ -128,7 +128,10 @@ def test_reinforce(seed):
     )
     variant = "policy_value" if config.baseline == "value" else "policy_only"
     model, model_state = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
-    theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(model_state, spec, config)
+    theirs, ours = (
+        torch_reinforce.Reinforce(model, twins.specs(spec), config),
+        jax_reinforce.Reinforce(model_state, twins.specs(spec), config),
+    )
     lengths = (23, 31)
     learn_both(
         ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length, masked=seed < 4) for length in lengths]
@@ -165,8 +168,8 @@ def test_dqn(seed, monkeypatch):
     )
     model_config = twins.draw_q_model(rng, distributional=kind)
     model, model_state = twins.make_twins("q_value", twins.VECTOR, spec, model_config, seed)
-    theirs = torch_dqn.DQN(model, spec, config)
-    ours = jax_dqn.DQN(model_state, spec, config, np.random.default_rng(5))
+    theirs = torch_dqn.DQN(model, twins.specs(spec), config)
+    ours = jax_dqn.DQN(model_state, twins.specs(spec), config, np.random.default_rng(5))
     stream = np.random.default_rng(5)  # the same noise as ours draws
 
     def same_noise():
@@ -176,7 +179,7 @@ def test_dqn(seed, monkeypatch):
     monkeypatch.setattr(theirs, "_resample", same_noise)
     learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR, masked=seed % 4 < 2) for _ in range(3)])
     for name, array in twins.torch_arrays(theirs.target).items():
-        twins.assert_near(ours.target[name], array, name=name)
+        twins.assert_near(ours.target_params[name], array, name=name)
 
 
 FORWARD = [
@@ -261,7 +264,7 @@ def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
 def test_an_update_gives_online_and_target_network_their_own_noise(monkeypatch):
     spec = twins.ACTIONS["categorical"]
     _, model_state = twins.make_twins("q_value", twins.VECTOR, spec, QModelConfig(hidden_sizes=(5,), noisy=True))
-    learner, seen = jax_dqn.DQN(model_state, spec), []
+    learner, seen = jax_dqn.DQN(model_state, twins.specs(spec)), []
 
     def update(pure, state, rows, noise, rate):
         seen.extend(noise)
