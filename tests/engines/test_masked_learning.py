@@ -117,7 +117,7 @@ def test_a_flax_tree_and_an_optax_optimizer_train_save_and_load(tmp_path):
         agent = jax_agents.PolicyAgent(state, envs.obs_spec, envs.action_spec, rng=np.random.default_rng(1))
         assert agent.distribution == Distribution.on(envs.action_spec)
         config = PPOConfig(rollout_length=64, learning_rate=5e-3, gamma=0.5)
-        ppo = PPO(state, envs.action_spec, config, optax=optax.adabelief)
+        ppo = PPO(state, envs, replace(config, optimizer=optax.adabelief))
         trainer = Trainer(envs, agent, ppo, RolloutBuffer(64, 4, envs.obs_spec, envs.action_spec))
         for _ in range(25):
             trainer.step()
@@ -134,7 +134,7 @@ def test_dqn_takes_a_flax_tree_too():
     with make_vec_env(ID, 2, seed=0) as envs:
         model = FlaxModel(FlaxQ(), envs.obs_spec)
         state = ModelState(model, model.init(np.random.default_rng(0)))
-        learner, agent = DQN(state, envs.action_spec), jax_agents.QAgent(state, envs.obs_spec, envs.action_spec)
+        learner, agent = DQN(state, envs), jax_agents.QAgent(state, envs.obs_spec, envs.action_spec)
         before = agent.q_values(np.ones((1, 1), np.float32))
         run = experiment("dqn", total_timesteps=None)
 

@@ -1,8 +1,8 @@
 """The base classes of this engine's algorithms: an algorithm without state, and one with the state of a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import jax
@@ -10,42 +10,58 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Loss
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import Constant, Schedule, rates_type, schedule_of
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import AnyArray, Array, Distribution
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import ActionSpec, AnyArray, Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import require_variant
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
-from drl.engines.jax.models import AnyModel, known_variant
+from drl.engines.jax.models import distribution_of, known_variant
 from drl.engines.jax.on_policy import LearnerState, fields
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptState, optimizer_of
-
-STORED_AS = {"opt_state": "optimizer", "target_params": "target"}  # attributes with another name in checkpoints
+from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
 
 
 class Learner:
-    """An algorithm and its model state. `needs` is the variant that the model must have.
+    """An algorithm and its model state. `record` has the variant that the model must have, and the default config.
 
-    A subclass sets its config, optimizer states, target networks and random generators as attributes; `state_dict`
-    finds them. Its losses are methods that compiled programs call on a copy without state: they read `self.config`,
-    `self.model`, `self.dist` and attributes of the class, and nothing else of `self`.
+    A subclass sets states of optimizers, target networks and further arrays as attributes; `state_dict` finds them, and
+    random generators too. Plain numbers that training changes are named in `STATE`. Its losses are methods that
+    compiled programs call on a copy without state: they read `self.config`, `self.model`, `self.dist`,
+    `self.action_spec` and attributes of the class, and nothing else of `self`.
     """
 
+    record: ClassVar[AlgorithmRecord]
     config: Any
-    pure: "Pure"
-    dist: Distribution  # of the policy
+    model: Any
+    PURE: ClassVar["type[Pure]"]
     RATES: ClassVar[tuple[str, ...]] = ()  # settings with a schedule that the losses get as `rates`
     STATE: ClassVar[tuple[str, ...]] = ()  # attributes that are plain numbers, or None, and belong to the state
+    KEYS: ClassVar[Mapping[str, str | None]] = {}  # attribute → its key in the state if it differs; None: not saved
 
-    def __init__(self, model_state: ModelState, needs: str):
-        require_variant(type(self).__name__, needs, known_variant(model_state.model))
-        self.model_state, self.needs = model_state, needs
-        self.model: AnyModel = model_state.model
+    def __init__(
+        self,
+        model_state: ModelState,
+        specs: Specs,
+        config: Any = None,
+        rng: np.random.Generator | None = None,
+    ):
+        self.config = config or self.record.config()
+        self.needs = self.record.variant(self.config)
+        require_variant(type(self).__name__, self.needs, known_variant(model_state.model))
+        self.model_state, self.model, self.action_spec = model_state, model_state.model, specs.action_spec
+        self.rng = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.pure: Any = self.PURE(type(self), self.model, self.action_spec, self.config)
+
+    @cached_property
+    def dist(self) -> Distribution:
+        """Distribution of the policy."""
+        return distribution_of(self.model, self.action_spec)
 
     def predict(self, obs: Array) -> Array:
         """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act`
@@ -63,12 +79,15 @@ class Learner:
 
     def state_dict(self) -> StateDict:
         """States of optimizers, target networks, random generators, and what `STATE` names."""
-        state: StateDict = {STORED_AS.get(name, name): _state_of(part) for name, part in self._stateful()}
+        state: StateDict = {key: _state_of(getattr(self, name)) for name, key in self._stateful()}
         return state | {name: getattr(self, name) for name in self.STATE}
 
     def load_state_dict(self, state: StateDict) -> None:
-        for name, part in list(self._stateful()):
-            stored = state[STORED_AS.get(name, name)]
+        parts = self._stateful()
+        if missing := sorted({*(key for _, key in parts), *self.STATE} - state.keys()):
+            raise UnusableFile(f"the state has no {missing[0]!r} of {type(self).__name__}; another class has saved it")
+        for name, key in parts:
+            part, stored = getattr(self, name), state[key]
             if isinstance(part, np.random.Generator):
                 restore_generator(part, stored)
             elif hasattr(part, "load_state_dict"):
@@ -78,21 +97,24 @@ class Learner:
         for name in self.STATE:
             setattr(self, name, state[name])
 
-    def _stateful(self) -> Iterator[tuple[str, Any]]:
-        """Attributes that are arrays or trees of arrays, random generators, or objects with a state of their own."""
-        for name, part in vars(self).items():
-            if isinstance(part, np.random.Generator) or hasattr(part, "load_state_dict"):
-                yield name, part
-            else:
-                leaves = jax.tree.leaves(part)
-                if leaves and all(isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves):
-                    yield name, part
+    def _stateful(self) -> list[tuple[str, str]]:
+        """Attributes with a state, and their keys: arrays and trees of arrays, random generators, and objects with a
+        state of their own."""
+        keys = {name: self.KEYS.get(name, name) for name, part in vars(self).items() if _has_state(part)}
+        return [(name, key) for name, key in keys.items() if key is not None]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"{type(self).__name__} has no attribute {name!r}; a compiled loss sees only self.config, self.model, "
-            "self.dist and attributes of the class"
+            "self.dist, self.action_spec and attributes of the class"
         )
+
+
+def _has_state(part: Any) -> bool:
+    if isinstance(part, np.random.Generator) or hasattr(part, "load_state_dict"):
+        return True
+    leaves = jax.tree.leaves(part)
+    return bool(leaves) and all(isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves)
 
 
 def _state_of(part: Any) -> Any:
@@ -106,22 +128,26 @@ class Pure:
     """An algorithm without state: a static argument of compiled functions; its methods are pure."""
 
     algorithm: type[Learner]  # whose losses it calls
-    model: AnyModel
-    dist: Distribution  # of the policy
+    model: Any
+    action_spec: ActionSpec
     config: Any
-    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
 
     @property
     def hooks(self) -> Any:
         """An instance of the algorithm with its configuration only, to call its losses."""
         hooks = object.__new__(self.algorithm)
-        hooks.model, hooks.config, hooks.dist = self.model, self.config, self.dist
+        hooks.model, hooks.action_spec, hooks.config = self.model, self.action_spec, self.config
         return hooks
 
     @property
+    def dist(self) -> Distribution:
+        """Distribution of the policy."""
+        return distribution_of(self.model, self.action_spec)
+
+    @property
     def optimizer(self) -> AnyOptimizer:
-        """By the settings of the config, or the user's Optax transformation."""
-        return optimizer_of(self.config, self.optax)
+        """By the settings of the config."""
+        return optimizer_of(self.config)
 
     @property
     def schedules(self) -> dict[str, Schedule]:

@@ -4,7 +4,7 @@ An update moves the critics, then (every `policy_delay` updates) the actor, then
 or have a distribution over returns: c51 (logits of a fixed support) or qr (quantiles).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
 from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss
 from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, AnyArray
+from drl.core.specs import AnyArray, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
@@ -24,8 +24,8 @@ from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import RUNNING, Params, Tree, named, part
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import QHead, distribution_of
-from drl.engines.jax.optimizer import MakeTransformation, OptState
+from drl.engines.jax.models import QHead
+from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 
@@ -100,15 +100,8 @@ def reduced(values: jax.Array, how: str) -> jax.Array:
 class PureOffPolicy(Pure):
     """An actor-critic as pure functions of a state."""
 
-    model: ActorCritic
     algorithm: "type[OffPolicyLearner]"
-    action_spec: ActionSpec = field(kw_only=True)
-
-    @property
-    def hooks(self) -> Any:
-        hooks = super().hooks
-        hooks.action_spec = self.action_spec
-        return hooks
+    model: ActorCritic
 
     @property
     def subset(self) -> int:
@@ -274,27 +267,22 @@ class OffPolicyLearner(Learner):
 
     config: OffPolicyConfig
     model: ActorCritic
-    action_spec: ActionSpec
-    PURE: ClassVar[type[PureOffPolicy]] = PureOffPolicy
+    PURE = PureOffPolicy
     TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
 
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
-        needs: str,
-        rng: np.random.Generator,  # draws the noise of actions and the subset of critics
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
+        specs: Specs,
+        config: OffPolicyConfig | None = None,
+        rng: np.random.Generator | None = None,  # draws the noise of actions and the subset of critics
     ):
-        super().__init__(model_state, needs)
+        super().__init__(model_state, specs, config, rng)
         model = model_state.model
         if not isinstance(model, ActorCritic):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
         head, normed = model.critic.head, bool(model.critic.normed_layers())
-        check_critics(self.config, model.num_critics, head.kind, head.atoms, normed, action_spec)
-        self.rng, self.action_spec = rng, action_spec
-        self.dist = distribution_of(model, action_spec)
-        self.pure = self.PURE(type(self), model, self.dist, self.config, optax, action_spec=action_spec)
+        check_critics(self.config, model.num_critics, head.kind, head.atoms, normed, specs.action_spec)
         state = self.pure.begin(model_state.params)
         model_state.params, self.state = state.params, state._replace(params=())  # the agent has them
 

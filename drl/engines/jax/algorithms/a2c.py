@@ -18,7 +18,6 @@ from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import distribution_of
 from drl.engines.jax.on_policy import (
     LearnerState,
     Rows,
@@ -29,7 +28,6 @@ from drl.engines.jax.on_policy import (
     weight_of,
     window_of,
 )
-from drl.engines.jax.optimizer import MakeTransformation
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,10 @@ class A2C(Learner):
     """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
     record: ClassVar[AlgorithmRecord] = RECORD
+    config: A2CConfig
+    PURE = PureA2C
     RATES = ("entropy_coef",)
+    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn
 
     def __init__(
         self,
@@ -72,12 +73,8 @@ class A2C(Learner):
         specs: Specs,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or A2CConfig()
-        super().__init__(model_state, RECORD.variant(self.config))
-        self.dist = distribution_of(model_state.model, specs.action_spec)
-        self.pure = PureA2C(type(self), self.model, self.dist, self.config, optax)
+        super().__init__(model_state, specs, config, rng)
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:

@@ -16,7 +16,6 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned, Loss, QOutputs
-from drl.core.seeding import stream_of
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
@@ -26,7 +25,7 @@ from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
-from drl.engines.jax.optimizer import MakeTransformation, OptState
+from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
@@ -102,19 +101,18 @@ class DQN(Learner):
     """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
     record: ClassVar[AlgorithmRecord] = RECORD
+    config: DQNConfig
+    PURE = PureDQN
+    KEYS: ClassVar = {"opt_state": "optimizer", "target_params": "target"}
 
     def __init__(
         self,
         model_state: ModelState,
         specs: Specs,
         config: DQNConfig | None = None,
-        rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
+        rng: np.random.Generator | None = None,  # draws the noise of noisy layers
     ):
-        self.config = config or DQNConfig()
-        super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
-        self.pure = PureDQN(type(self), self.model, None, self.config, optax)
+        super().__init__(model_state, specs, config, rng)
         _, self.target_params, self.opt_state, self.count = self.pure.begin(model_state.params)
 
     def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> jax.Array:

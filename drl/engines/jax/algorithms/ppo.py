@@ -14,7 +14,6 @@ from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, schedule_of
-from drl.core.seeding import stream_of
 from drl.core.specs import Array, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -22,7 +21,6 @@ from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner, Metrics, Pure, scalars
 from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import distribution_of
 from drl.engines.jax.on_policy import (
     LearnerState,
     Rows,
@@ -33,7 +31,7 @@ from drl.engines.jax.on_policy import (
     weight_of,
     window_of,
 )
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, optimizer_of
+from drl.engines.jax.optimizer import AnyOptimizer, optimizer_of
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 Minibatch = tuple[jax.Array, jax.Array | None]  # numbers of rows, and their weights
@@ -52,7 +50,7 @@ class PurePPO(Pure):
         if config.critic_learning_rate is None:
             return super().optimizer
         factor = config.critic_learning_rate / config.learning_rate
-        return optimizer_of(config, self.optax, (("critic.", factor),))
+        return optimizer_of(config, (("critic.", factor),))
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -132,23 +130,21 @@ class PPO(Learner):
     """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
     record: ClassVar[AlgorithmRecord] = RECORD
+    config: PPOConfig
+    PURE = PurePPO
     RATES = ("clip_range", "entropy_coef")
+    KEYS: ClassVar = {"opt_state": "optimizer"}
 
     def __init__(
         self,
         model_state: ModelState,
         specs: Specs,
         config: PPOConfig | None = None,
-        rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
+        rng: np.random.Generator | None = None,  # shuffles the rollout
     ):
-        self.config = config or PPOConfig()
-        super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # shuffles the rollout
+        super().__init__(model_state, specs, config, rng)
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.dist = distribution_of(model_state.model, specs.action_spec)
-        self.pure = PurePPO(type(self), self.model, self.dist, self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:

@@ -18,7 +18,7 @@ from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
-from drl.engines.jax.models import distribution_of, value_of
+from drl.engines.jax.models import value_of
 from drl.engines.jax.on_policy import (
     Rows,
     Window,
@@ -30,7 +30,7 @@ from drl.engines.jax.on_policy import (
     weight_of,
     window_of,
 )
-from drl.engines.jax.optimizer import MakeTransformation, OptState
+from drl.engines.jax.optimizer import OptState
 
 SHORTEST = 256  # smallest number of rows after padding
 
@@ -104,7 +104,10 @@ class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
 
     record: ClassVar[AlgorithmRecord] = RECORD
+    config: ReinforceConfig
+    PURE = PureReinforce
     RATES = ("entropy_coef",)
+    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn
 
     def __init__(
         self,
@@ -112,12 +115,8 @@ class Reinforce(Learner):
         specs: Specs,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or ReinforceConfig()
-        super().__init__(model_state, RECORD.variant(self.config))
-        self.dist = distribution_of(model_state.model, specs.action_spec)
-        self.pure = PureReinforce(type(self), self.model, self.dist, self.config, optax)
+        super().__init__(model_state, specs, config, rng)
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:

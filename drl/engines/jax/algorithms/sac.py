@@ -18,13 +18,11 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
-from drl.core.seeding import stream_of
-from drl.core.specs import AnyArray, Specs
+from drl.core.specs import AnyArray
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Tree
-from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, OffPolicyState, PureOffPolicy, critic_target, reduced
-from drl.engines.jax.optimizer import MakeTransformation, Optimizer
+from drl.engines.jax.optimizer import Optimizer
 from drl.engines.jax.replay_rows import ReplayRows
 
 
@@ -75,18 +73,6 @@ class SAC(OffPolicyLearner):
     record: ClassVar[AlgorithmRecord] = SAC_RECORD
     config: SACConfig
     PURE = PureSAC
-
-    def __init__(
-        self,
-        model_state: ModelState,
-        specs: Specs,
-        config: SACConfig | None = None,
-        rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
-    ):
-        self.config = config or SACConfig()
-        needs, rng = SAC_RECORD.variant(self.config), rng or stream_of(specs, "learner")
-        super().__init__(model_state, specs.action_spec, needs, rng, optax)
 
     @property
     def discrete(self) -> bool:

@@ -8,16 +8,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig, TD3Config
+from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
-from drl.core.seeding import stream_of
-from drl.core.specs import AnyArray, Specs
-from drl.engines.jax.model_state import ModelState
+from drl.core.specs import AnyArray
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, critic_target, reduced
-from drl.engines.jax.optimizer import MakeTransformation
 from drl.engines.jax.replay_rows import ReplayRows
 
 
@@ -27,18 +23,6 @@ class TD3(OffPolicyLearner):
     record: ClassVar[AlgorithmRecord] = TD3_RECORD
     config: DDPGConfig
     TARGET_ACTOR = True
-
-    def __init__(
-        self,
-        model_state: ModelState,
-        specs: Specs,
-        config: DDPGConfig | None = None,
-        rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
-    ):
-        self.config = config or TD3Config()
-        needs, rng = TD3_RECORD.variant(self.config), rng or stream_of(specs, "learner")
-        super().__init__(model_state, specs.action_spec, needs, rng, optax)
 
     def action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
         """The action of the policy."""
