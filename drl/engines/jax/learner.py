@@ -1,5 +1,6 @@
 """The base classes of this engine's algorithms: an algorithm without state, and one with the state of a run."""
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,8 +20,8 @@ from drl.core.specs import ActionSpec, AnyArray, Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import require_variant
 from drl.engines.jax import ops
-from drl.engines.jax.layers import Tree
-from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.layers import Params, Tree, has_dropout
+from drl.engines.jax.model_state import ModelState, by_name, restore_state, state_arrays
 from drl.engines.jax.models import distribution_of, known_variant
 from drl.engines.jax.on_policy import LearnerState, fields
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
@@ -56,7 +57,13 @@ class Learner:
         self.model_state, self.model, self.action_spec = model_state, model_state.model, specs.action_spec
         self.rng = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.pure: Any = self.PURE(type(self), self.model, self.action_spec, self.config)
+        freeze = tuple(getattr(getattr(self.model, "config", None), "freeze", ()))
+        self.pure: Any = self.PURE(type(self), self.model, self.action_spec, self.config, freeze)
+        self.pure.check_names(by_name(model_state.params))
+        self.schedules = self.pure.schedules
+        self.drops = self.pure.drops
+        if self.drops:  # the generator draws keys, so that it is saved
+            self.KEYS = {name: key for name, key in self.KEYS.items() if key is not None}
 
     @cached_property
     def dist(self) -> Distribution:
@@ -74,8 +81,12 @@ class Learner:
 
     def rates_at(self, progress: float) -> dict[str, float]:
         """The current value of each scheduled setting; constant ones are part of the compiled program."""
-        schedules = self.pure.schedules | {"learning_rate": self.learning_rate}
+        schedules = self.schedules | {"learning_rate": self.learning_rate}
         return {name: each(progress) for name, each in schedules.items()}
+
+    def dropout_key(self) -> Array | None:
+        """A new key for the dropout of one update; None without dropout."""
+        return self.rng.integers(1 << 32, size=2, dtype=np.uint32) if self.drops else None
 
     def state_dict(self) -> StateDict:
         """States of optimizers, target networks, random generators, and what `STATE` names."""
@@ -131,6 +142,25 @@ class Pure:
     model: Any
     action_spec: ActionSpec
     config: Any
+    freeze: tuple[str, ...] = ()  # patterns of names of parameters that stay as they are
+
+    @property
+    def drops(self) -> bool:
+        """Whether the model has dropout, so that updates need keys."""
+        return has_dropout(self.model)
+
+    def check_names(self, params: Params) -> None:
+        """Raise for a pattern of `freeze` that no parameter matches."""
+        for pattern in self.freeze:
+            if not fnmatch.filter(params, pattern):
+                some = ", ".join(list(params)[:20])
+                raise BadInput(f"freeze has {pattern!r}, which no parameter matches; there are {some}")
+
+    def is_frozen(self, path: tuple[object, ...], prefix: str = "") -> bool:
+        """Whether a parameter stays as it is."""
+        name = prefix + jax.tree_util.keystr(path, simple=True, separator=".")
+        name = f"{name.removesuffix('kernel')}weight" if name.endswith(".kernel") else name
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.freeze)
 
     @property
     def hooks(self) -> Any:
@@ -168,20 +198,24 @@ class Pure:
         return LearnerState(params, self.optimizer.init(params))
 
     def descend(
-        self, loss_of: Callable[[Tree], Loss], params: Tree, opt_state: OptState, rate: ArrayLike
+        self, loss_of: Callable[[Tree], Loss], params: Tree, opt_state: OptState, rate: ArrayLike, prefix: str = ""
     ) -> tuple[Tree, OptState, Loss, jax.Array]:
-        """One gradient step: new parameters, new state of the optimizer, the loss, and the gradient's norm."""
+        """One gradient step: new parameters, new state of the optimizer, the loss, and the gradient's norm. `prefix` is
+        missing in the names of the parameters."""
+        frozen = jax.tree_util.tree_map_with_path(lambda path, _: self.is_frozen(path, prefix), params)
 
         def value(params: Tree) -> tuple[jax.Array, Loss]:
-            loss = loss_of(params)
+            trained = jax.tree.map(lambda leaf, still: jax.lax.stop_gradient(leaf) if still else leaf, params, frozen)
+            loss = loss_of(trained)
             if not isinstance(loss, Loss):
                 name = self.algorithm.__name__
                 raise BadInput(f"a loss of {name} returned {loss!r:.80}; expected Loss(value, metrics)")
             return loss.value, jax.lax.stop_gradient(loss)
 
         gradient, loss = jax.grad(value, has_aux=True)(params)
-        params, opt_state, norm = self.optimizer.descend(params, opt_state, gradient, rate)
-        return params, opt_state, loss, norm
+        moved, opt_state, norm = self.optimizer.descend(params, opt_state, gradient, rate)
+        moved = jax.tree.map(lambda old, new, still: old if still else new, params, moved, frozen)
+        return moved, opt_state, loss, norm
 
 
 def scalars(metrics: dict[str, Any], weight: AnyArray | None = None) -> dict[str, jax.Array]:

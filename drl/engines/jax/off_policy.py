@@ -21,7 +21,7 @@ from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import Obs
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import RUNNING, Params, Tree, named, part
+from drl.engines.jax.layers import RUNNING, Params, Tree, named, part, with_dropout
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import QHead
@@ -137,7 +137,7 @@ class PureOffPolicy(Pure):
         chosen = jnp.arange(count)
         if self.subset < count:
             chosen = jax.random.permutation(subset_key, count)[: self.subset]
-        return UpdateDraws(noise[0], noise[1], chosen)
+        return UpdateDraws(noise[0], noise[1], chosen, jax.random.fold_in(key, 2) if self.drops else None)
 
     def step(
         self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
@@ -154,15 +154,15 @@ class PureOffPolicy(Pure):
             rows = rows._replace(reward=rows.reward * np.float32(config.reward_scale))
         state, logs, priority = self.update_critics(state, rows, draws, rate, rates)
         if config.policy_delay == 1:
-            state, values = self.update_actor(state, rows, draws.noise, rate, rates)
+            state, values = self.update_actor(state, rows, draws, rate, rates)
             logs |= values
         else:
             due = state.count % config.policy_delay == 0
-            same = jax.eval_shape(lambda: self.update_actor(state, rows, draws.noise, rate, rates)[1])
+            same = jax.eval_shape(lambda: self.update_actor(state, rows, draws, rate, rates)[1])
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), same)
             state, values = jax.lax.cond(
                 due,
-                lambda now: self.update_actor(now, rows, draws.noise, rate, rates),
+                lambda now: self.update_actor(now, rows, draws, rate, rates),
                 lambda now: (now, nothing),
                 state,
             )
@@ -183,7 +183,8 @@ class PureOffPolicy(Pure):
             dist_params = self.model.apply(state.target if self.target_actor else state.params, rows.next_obs)
             next_action, log_prob = hooks.next_action(dist_params, draws.next_noise, rows.next_action_mask)
             action = None if next_action is None else rows.action
-            q, next_q, running = self.answers(state.params | trained, state.target, rows, action, next_action)
+            params = with_dropout(state.params | trained, draws.dropout)
+            q, next_q, running = self.answers(params, state.target, rows, action, next_action)
             if action is None:
                 q = jnp.stack([ops.of_action(answer, rows.action) for answer in q])
             else:
@@ -202,21 +203,21 @@ class PureOffPolicy(Pure):
         return state, scalars(result.metrics) | {"critic_grad_norm": norm}, result.priority
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, noise: jax.Array, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor."""
         config, hooks, named_rates = self.config, self.hooks, self.rates_now(state, rates)
 
         def loss(actor: Params) -> Loss:
-            dist_params = self.model.actor.apply(actor, rows.obs)
-            action, log_prob = hooks.action(dist_params, noise, rows.action_mask)
+            dist_params = self.model.actor.apply(with_dropout(actor, draws.dropout), rows.obs)
+            action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
             q = self.model.q(state.params, rows.obs, action)
             q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
             return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)  # type: ignore[no-any-return]
 
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
         actor, actor_optimizer, result, norm = self.descend(
-            loss, part(state.params, "actor"), state.actor_optimizer, rate
+            loss, part(state.params, "actor"), state.actor_optimizer, rate, "actor."
         )
         state = state._replace(params=state.params | named("actor", actor), actor_optimizer=actor_optimizer)
         return state, scalars(result.metrics) | {"actor_grad_norm": norm}
@@ -316,6 +317,7 @@ class OffPolicyLearner(Learner):
         """One update. A row's priority is its mean error over the critics."""
         settings, pure = self.rates_at(progress), self.pure
         draws = draw_update(self.rng, len(batch.reward), self.dist.entries, self.model.num_critics, pure.subset)
+        draws = draws._replace(dropout=self.dropout_key())
         state = self.state._replace(params=self.model_state.params)
         inputs = (replay_rows(batch), draws, *map(np.float32, settings.values()))
         state, logs, priority = _update(pure, state, *inputs)

@@ -15,7 +15,7 @@ from drl.core.specs import Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Tree, with_dropout
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.on_policy import (
@@ -39,14 +39,14 @@ class PureA2C(Pure):
     def step(
         self, state: LearnerState, window: Window, key: jax.Array | None, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One learning step on one rollout. `key` is unused; every algorithm takes one."""
+        """One learning step on one rollout. `key` is for dropout."""
         config, hooks, weight = self.config, self.hooks, weight_of(window)
         rollout = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         rows = split_rows(rollout)._replace(weight=weight)
         rows = normalized(rows) if config.normalize_advantage else rows
 
         def loss(params: Tree) -> Loss:
-            outputs = policy_outputs(self.model, params, self.dist, rows)
+            outputs = policy_outputs(self.model, with_dropout(params, key if self.drops else None), self.dist, rows)
             return hooks.loss(outputs, rows, self.rates(rates))  # type: ignore[no-any-return]
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
@@ -65,14 +65,14 @@ class A2C(Learner):
     config: A2CConfig
     PURE = PureA2C
     RATES = ("entropy_coef",)
-    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn
+    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn without dropout
 
     def __init__(
         self,
         model_state: ModelState,
         specs: Specs,
         config: A2CConfig | None = None,
-        rng: np.random.Generator | None = None,  # unused; every algorithm takes one
+        rng: np.random.Generator | None = None,  # for dropout
     ):
         super().__init__(model_state, specs, config, rng)
         self.opt_state = self.pure.optimizer.init(model_state.params)
@@ -88,7 +88,7 @@ class A2C(Learner):
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.rates_at(progress)
-        inputs = (window_of(batch), None, *map(np.float32, settings.values()))
+        inputs = (window_of(batch), self.dropout_key(), *map(np.float32, settings.values()))
         state, logs = _step(self.pure, LearnerState(self.model_state.params, self.opt_state), *inputs)
         self.model_state.params, self.opt_state = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)

@@ -20,7 +20,7 @@ from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
+from drl.engines.jax.layers import Params, Tree, noise_for, random_noise, with_dropout
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
@@ -69,6 +69,7 @@ class PureDQN(Pure):
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One update with noise drawn from `key`: the new state, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
+        online = with_dropout(online, jax.random.fold_in(key, 1) if self.drops else None)
         return self.update(state, rows, (online, target), rate, *rates)
 
     def update(
@@ -150,7 +151,8 @@ class DQN(Learner):
         settings, rows = self.rates_at(progress), replay_rows(batch)
         state = DQNState(self.model_state.params, self.target_params, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
-        noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks
+        online, target = noise_for(state.params, draw), noise_for(state.params, draw)
+        noise = (with_dropout(online, self.dropout_key()), target)
         state, logs, priority = _update(self.pure, state, rows, noise, *map(np.float32, settings.values()))
         self.model_state.params, self.target_params, self.opt_state, self.count = state
         return Learned({name: float(value) for name, value in logs.items()} | settings, np.asarray(priority))

@@ -18,7 +18,7 @@ from drl.core.specs import Array, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Tree, with_dropout
 from drl.engines.jax.learner import Learner, Metrics, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.on_policy import (
@@ -34,7 +34,8 @@ from drl.engines.jax.on_policy import (
 from drl.engines.jax.optimizer import AnyOptimizer, optimizer_of
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
-Minibatch = tuple[jax.Array, jax.Array | None]  # numbers of rows, and their weights
+Minibatch = tuple[jax.Array, jax.Array | None, jax.Array | None]  # numbers of rows, their weights, a key for dropout
+Epoch = tuple[jax.Array, jax.Array | None]  # numbers of rows and keys, for each minibatch
 KLCarry = tuple[LearnerState, Metrics, jax.Array, jax.Array]  # state, sums of metrics, epochs, whether to stop
 
 
@@ -63,36 +64,44 @@ class PurePPO(Pure):
         """One learning step on one rollout, shuffled by `key`. `rates` are the clip range and those that change."""
         count = window.reward.shape[0] * window.reward.shape[1]
         order = random_orders(key, self.config.epochs, window.valid, count)
-        return self.update(state, window, order, rate, *rates)
+        return self.update(state, window, order, rate, *rates, key=jax.random.fold_in(key, 1) if self.drops else None)
 
     def update(
-        self, state: LearnerState, window: Window, order: ArrayLike, rate: ArrayLike, *rates: ArrayLike
+        self,
+        state: LearnerState,
+        window: Window,
+        order: ArrayLike,
+        rate: ArrayLike,
+        *rates: ArrayLike,
+        key: ArrayLike | None = None,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """The same with a given order of rows `[epochs, T · N]`, invalid rows at the end of each."""
+        """The same with a given order of rows `[epochs, T · N]`, invalid rows at the end of each, and a key for
+        dropout."""
         config, hooks, named_rates = self.config, self.hooks, self.rates(rates)
         rows = evaluate_rollout(self.model, state.params, self.dist, window, config.gamma, config.gae_lambda)
         index, weight = minibatch_rows(jnp.asarray(order), config.minibatches, window.valid)
+        keys = None if key is None else jax.random.split(jnp.asarray(key), (config.epochs, config.minibatches))
 
         def descend(state: LearnerState, part: Minibatch) -> tuple[LearnerState, Metrics]:
             minibatch = split_rows(rows.take(part[0]))._replace(weight=part[1])
             minibatch = normalized(minibatch) if config.normalize_advantage else minibatch
 
             def loss(params: Tree) -> Loss:
-                outputs = policy_outputs(self.model, params, self.dist, minibatch)
+                outputs = policy_outputs(self.model, with_dropout(params, part[2]), self.dist, minibatch)
                 return hooks.loss(outputs, minibatch, named_rates)  # type: ignore[no-any-return]
 
             params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
             metrics = scalars(result.metrics, part[1]) | {"grad_norm": norm}
             return LearnerState(params, opt_state), Metrics.of(metrics)
 
-        def epoch(state: LearnerState, index: jax.Array) -> tuple[LearnerState, Metrics]:
-            return jax.lax.scan(descend, state, (index, weight))  # metrics: [minibatches, names]
+        def epoch(state: LearnerState, rows: Epoch) -> tuple[LearnerState, Metrics]:
+            return jax.lax.scan(descend, state, (rows[0], weight, rows[1]))  # metrics: [minibatches, names]
 
         if config.target_kl is None:
-            state, metrics = jax.lax.scan(epoch, state, index)
+            state, metrics = jax.lax.scan(epoch, state, (index, keys))
             total, epochs = jax.tree.map(lambda values: values.sum(axis=(0, 1)), metrics), jnp.int32(config.epochs)
         else:
-            state, total, epochs = _until_too_far(epoch, state, index, 1.5 * config.target_kl)
+            state, total, epochs = _until_too_far(epoch, state, (index, keys), 1.5 * config.target_kl)
         updates = epochs * config.minibatches
         logs = jax.tree.map(lambda values: values / updates, total).named() | {"gradient_steps": updates}
         fit = ops.explained_variance(rows.value, rows.target, weight_of(window))
@@ -100,27 +109,27 @@ class PurePPO(Pure):
 
 
 def _until_too_far(
-    epoch: Callable[[LearnerState, jax.Array], tuple[LearnerState, Metrics]],
+    epoch: Callable[[LearnerState, Epoch], tuple[LearnerState, Metrics]],
     state: LearnerState,
-    index: jax.Array,
+    epochs: Epoch,
     limit: float,
 ) -> tuple[LearnerState, Metrics, jax.Array]:
     """Run epochs until `approx_kl` of the last minibatch of one exceeds `limit`; the remaining epochs do nothing."""
 
-    def run(carry: KLCarry, rows: jax.Array) -> KLCarry:
-        state, total, epochs, _ = carry
+    def run(carry: KLCarry, rows: Epoch) -> KLCarry:
+        state, total, count, _ = carry
         state, metrics = epoch(state, rows)
         too_far = metrics.values[-1, metrics.names.index("approx_kl")] > limit
-        return state, jax.tree.map(lambda a, b: a + b.sum(axis=0), total, metrics), epochs + 1, too_far
+        return state, jax.tree.map(lambda a, b: a + b.sum(axis=0), total, metrics), count + 1, too_far
 
-    def maybe(carry: KLCarry, rows: jax.Array) -> tuple[KLCarry, None]:
+    def maybe(carry: KLCarry, rows: Epoch) -> tuple[KLCarry, None]:
         return jax.lax.cond(carry[-1], lambda carry, _: carry, run, carry, rows), None
 
-    shapes = jax.eval_shape(epoch, state, index[0])[1]
+    shapes = jax.eval_shape(epoch, state, jax.tree.map(lambda leaf: leaf[0], epochs))[1]
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes)
     start = (state, nothing, jnp.int32(0), jnp.bool_(False))
-    (state, total, epochs, _), _ = jax.lax.scan(maybe, start, index)
-    return state, total, epochs
+    (state, total, count, _), _ = jax.lax.scan(maybe, start, epochs)
+    return state, total, count
 
 
 _update = jax.jit(PurePPO.update, static_argnums=0)
@@ -178,7 +187,7 @@ class PPO(Learner):
         settings = self.rates_at(progress)
         state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
-        state, logs = _update(self.pure, state, *inputs)
+        state, logs = _update(self.pure, state, *inputs, key=self.dropout_key())
         self.model_state.params, self.opt_state = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)
 

@@ -15,7 +15,7 @@ from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Tree, with_dropout
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import value_of
@@ -59,7 +59,7 @@ class PureReinforce(Pure):
     def step(
         self, state: ReinforceState, window: Window, key: jax.Array | None, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[ReinforceState, dict[str, jax.Array]]:
-        """One learning step on whole episodes. `key` is unused; every algorithm takes one."""
+        """One learning step on whole episodes. `key` is for dropout."""
         config, hooks, weight = self.config, self.hooks, weight_of(window)
         returns, baseline, running_mean = self.returns_and_baseline(state, window)
         target = returns.reshape(-1)
@@ -69,7 +69,7 @@ class PureReinforce(Pure):
         rows = normalized(rows) if config.normalize_advantage else rows
 
         def loss(params: Tree) -> Loss:
-            outputs = policy_outputs(self.model, params, self.dist, rows)
+            outputs = policy_outputs(self.model, with_dropout(params, key if self.drops else None), self.dist, rows)
             return hooks.loss(outputs, rows, self.rates(rates))  # type: ignore[no-any-return]
 
         params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
@@ -107,14 +107,14 @@ class Reinforce(Learner):
     config: ReinforceConfig
     PURE = PureReinforce
     RATES = ("entropy_coef",)
-    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn
+    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn without dropout
 
     def __init__(
         self,
         model_state: ModelState,
         specs: Specs,
         config: ReinforceConfig | None = None,
-        rng: np.random.Generator | None = None,  # unused; every algorithm takes one
+        rng: np.random.Generator | None = None,  # for dropout
     ):
         super().__init__(model_state, specs, config, rng)
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
@@ -133,7 +133,8 @@ class Reinforce(Learner):
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.rates_at(progress)
         state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
-        state, logs = _step(self.pure, state, padded(window_of(batch)), None, *map(np.float32, settings.values()))
+        inputs = (padded(window_of(batch)), self.dropout_key(), *map(np.float32, settings.values()))
+        state, logs = _step(self.pure, state, *inputs)
         self.model_state.params, self.opt_state, self.running_mean = state
         return Learned({name: float(value) for name, value in logs.items()} | settings)
 

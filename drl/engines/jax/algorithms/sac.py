@@ -24,6 +24,7 @@ from drl.engines.jax.layers import Tree
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, OffPolicyState, PureOffPolicy, critic_target, reduced
 from drl.engines.jax.optimizer import Optimizer
 from drl.engines.jax.replay_rows import ReplayRows
+from drl.engines.numpy.update_draws import UpdateDraws
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class PureSAC(PureOffPolicy):
         return self.rates(rates, temperature=jnp.exp(state.temperature["log_alpha"]))
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, noise: jax.Array, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor, then one of the temperature, which falls where there is more entropy than wanted."""
         config = self.config
-        state, logs = super().update_actor(state, rows, noise, rate, rates)
+        state, logs = super().update_actor(state, rows, draws, rate, rates)
         if config.learn_temperature:
             gradient = {"log_alpha": (logs["entropy"] - self._entropy_goal(rows))[None]}
             rate = rate * np.float32((config.temperature_learning_rate or config.learning_rate) / config.learning_rate)
