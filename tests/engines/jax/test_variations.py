@@ -1,4 +1,4 @@
-"""Variations: own losses and targets, own metrics, the state that a learner owns, optimizers, dropout, frozen layers."""
+"""Variations of algorithms: own losses and metrics, a learner's state, optimizers, dropout, frozen layers."""
 
 from dataclasses import dataclass
 
@@ -220,7 +220,7 @@ class Stateful(PPO):
 def test_a_loss_of_another_type_and_one_that_reads_state_are_refused_by_name():
     with pytest.raises(BadInput, match=r"a loss of Wrong returned .*; expected Loss\(value, metrics\)"):
         Wrong(policy_state(), CHOICES).learn(ROLLOUT)
-    with pytest.raises(AttributeError, match="Stateful has no attribute 'coef'; a compiled loss sees only self.config"):
+    with pytest.raises(AttributeError, match="Stateful has no attribute 'coef'; a compiled loss sees only"):
         Stateful(policy_state(), CHOICES).learn(ROLLOUT)
 
 
@@ -304,7 +304,7 @@ TWINS = {
     "sgd": (torch.optim.SGD, {}),
     "sgd momentum": (torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
     "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9, "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1}),
-    "adam": (torch.optim.Adam, {"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.1}),
+    "adam": (torch.optim.Adam, {"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.1, "amsgrad": False}),
     "adamw": (torch.optim.AdamW, {"betas": [0.8, 0.95], "amsgrad": False, "weight_decay": 0.1, "eps": 1e-3}),
     "muon": (getattr(torch.optim, "Muon", None), {"momentum": 0.9, "weight_decay": 0.0}),
 }
