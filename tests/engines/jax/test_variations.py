@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import engine_twins as twins
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import torch
+from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
 from drl.core.algorithms import ALGORITHMS, find_algorithm, register_algorithm
 from drl.core.algorithms.dqn_record import DQNConfig
@@ -32,7 +34,6 @@ from drl.engines.jax.models import make_policy_model, make_policy_value_model, m
 from drl.engines.jax.optimizer import optimizer_of
 from drl.experiment.building import in_one_program, open_trainer
 from drl.experiment.config import Experiment
-from tests.engines.jax import engine_twins as twins
 
 CHOICES = EnvSpecs(ObsSpec("box", (3,)), twins.ACTIONS["categorical"], seed=1)
 BOX = EnvSpecs(
@@ -47,9 +48,6 @@ def quickly(quick_compilation, monkeypatch):
     chunk = jax.jit(fused_learner._one.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
     monkeypatch.setattr(off_policy, "_update", update)
     monkeypatch.setattr(fused_learner, "_one", chunk)
-
-
-quick_compilation = twins.quick_compilation
 
 
 @pytest.fixture
