@@ -34,8 +34,6 @@ class Played:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Played) and self.seed == other.seed and np.array_equal(self.actions, other.actions)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class Episode(NamedTuple):
     """One finished episode, from raw rewards."""

@@ -19,15 +19,16 @@ from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import Evaluation, evaluate
-from drl.experiment.extras import NOTHING, Extras
+from drl.experiment.extras import NOTHING, Extras, Saved, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
+from drl.experiment.stages import BestModel, EvaluationSteps
 from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
 from drl.tracking.board import Board, Ending
 from drl.tracking.files import FileTracker
-from drl.tracking.guarded import guard
+from drl.tracking.guarded import Guarded, guard
 from drl.tracking.job_bar import JobBar
 from drl.tracking.plots import plot_run
 from drl.tracking.recorded_episodes import write_crash
@@ -47,21 +48,26 @@ class Session:
         signals: StopSignals,
         extras: Extras = NOTHING,
     ):
-        self.stages, self.saved = extras.stages, extras.saved
-        self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
-        self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
+        self.stages: tuple[Stage, ...] = extras.stages
+        self.saved: Saved = extras.saved
+        self.experiment: Experiment = experiment
+        self.trainer: AnyTrainer = trainer
+        self.run: Run = run
+        self.signals: StopSignals = signals
+        self.writer: RunWriter = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
-        self.watchers = [guard(tracker) for tracker in kept]
-        self.boards = [guard(board) for board in boards]
-        self.everyone = [*self.watchers, *self.boards]
-        self.best = stages.BestModel()
-        self.evaluation_steps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
-        self.earlier = 0.0  # seconds before this process
-        self.started = time.monotonic()
+        self.watchers: list[Guarded] = [guard(tracker) for tracker in kept]
+        self.boards: list[Guarded] = [guard(board) for board in boards]
+        self.everyone: list[Guarded] = [*self.watchers, *self.boards]
+        self.best: BestModel = stages.BestModel()
+        self.evaluation_steps: EvaluationSteps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
+        self.earlier: float = 0.0  # seconds before this process
+        self.started: float = time.monotonic()
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
         trainer.should_stop = signals.stopped
-        self.env = without_vector(experiment.run.env_config)  # to evaluate and film in; None: there is none
+        # To evaluate and film in; None: there is none.
+        self.env: EnvConfig | None = without_vector(experiment.run.env_config)
         about = {"algorithm": experiment.algorithm, "seed": experiment.run.seed}
         about |= {"license": experiment.run.license} if experiment.run.license else {}
         trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about

@@ -6,8 +6,10 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.state_files import StateDict
 
 if TYPE_CHECKING:
     from drl.trainer.trainer import TrainingStats
@@ -20,12 +22,13 @@ class Stopped(Exception):
 class TrainerLoop(ABC):
     """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
 
+    agent: Agent
     stats: "TrainingStats"
     opened: ExitStack  # what `close` closes
     notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
     inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
     should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
-    in_step = False  # whether a learning step is being computed, or an exception has broken it off
+    in_step: bool = False  # whether a learning step is being computed, or an exception has broken it off
 
     @property
     def may_be_left(self) -> bool:
@@ -78,6 +81,14 @@ class TrainerLoop(ABC):
     @abstractmethod
     def step(self) -> Log:
         """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
+
+    @abstractmethod
+    def state_dict(self) -> StateDict:
+        """All that changes in training, of the trainer and of its parts, as plain data."""
+
+    @abstractmethod
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go back to such a state: iterating continues there."""
 
     def leave(self) -> None:  # noqa: B027
         """No further log will be taken: the state stays as it is, whatever runs together with this trainer."""

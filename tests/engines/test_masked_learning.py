@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import Distribution
 from drl.core.state_files import read_state, write_state
@@ -118,7 +117,7 @@ def test_a_flax_tree_and_an_optax_optimizer_train_save_and_load(tmp_path):
         assert agent.distribution == Distribution.on(envs.action_spec)
         config = PPOConfig(rollout_length=64, learning_rate=5e-3, gamma=0.5, optimizer=optax.adabelief)
         ppo = PPO(state, envs, config)
-        trainer = Trainer(envs, agent, ppo, RolloutBuffer(envs, 64))
+        trainer = Trainer(envs, agent, ppo)
         for _ in range(25):
             trainer.step()
     assert evaluate(agent, ID, 200).summary()["mean_return"] > BEST - 0.15
@@ -137,8 +136,7 @@ def test_dqn_takes_a_flax_tree_too():
         learner, agent = DQN(state, envs), jax_agents.QAgent(state, envs)
         before = agent.q_values(np.ones((1, 1), np.float32))
         run = experiment("dqn", total_timesteps=None)
-
-        buffer = ReplayBuffer(envs, run.buffer, gamma=0.5)
+        buffer = ReplayBuffer(envs, run.buffer)
         trainer = Trainer(envs, agent, learner, buffer)
         trainer.step()
         assert not np.allclose(agent.q_values(np.ones((1, 1), np.float32)), before)

@@ -52,16 +52,18 @@ class Learner:
         rng: np.random.Generator | None = None,
     ):
         self.config = config or self.record.config()
-        self.needs = self.record.variant(self.config)
+        self.needs: str = self.record.variant(self.config)
         require_variant(type(self).__name__, self.needs, known_variant(model_state.model))
-        self.model_state, self.model, self.action_spec = model_state, model_state.model, specs.action_spec
-        self.rng = rng or stream_of(specs, "learner")
-        self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.model_state: ModelState = model_state
+        self.model = model_state.model
+        self.action_spec: ActionSpec = specs.action_spec
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
         freeze = tuple(getattr(getattr(self.model, "config", None), "freeze", ()))
         self.pure: Any = self.PURE(type(self), self.model, self.action_spec, self.config, freeze)
         self.pure.check_names(by_name(model_state.params))
-        self.schedules = self.pure.schedules
-        self.drops = self.pure.drops
+        self.schedules: dict[str, Schedule] = self.pure.schedules
+        self.drops: bool = self.pure.drops
         if self.drops:  # the generator draws keys, so that it is saved
             self.KEYS = {name: key for name, key in self.KEYS.items() if key is not None}
 

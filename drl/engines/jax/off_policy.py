@@ -285,7 +285,8 @@ class OffPolicyLearner(Learner):
         head, normed = model.critic.head, bool(model.critic.normed_layers())
         check_critics(self.config, model.num_critics, head.kind, head.atoms, normed, specs.action_spec)
         state = self.pure.begin(model_state.params)
-        model_state.params, self.state = state.params, state._replace(params=())  # the agent has them
+        model_state.params = state.params
+        self.state: OffPolicyState = state._replace(params=())  # the agent has the parameters
 
     def action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
         """Actions of the policy, and the logarithm of their probabilities."""

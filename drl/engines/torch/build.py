@@ -10,8 +10,8 @@ from drl.core.algorithms import class_in, find_algorithm
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
-from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec, Specs
+from drl.core.seeding import Seeds, seeds_of
+from drl.core.specs import Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -32,9 +32,14 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-    """A user's module: itself, or what a function makes of the specs."""
-    made = model if isinstance(model, nn.Module) or not callable(model) else model(obs_spec, action_spec)
+def build_model(model: object, specs: Specs, seed: int | None = None) -> nn.Module:
+    """A module of your own: itself, or what a class or function makes of (obs_spec, action_spec). Its first weights are
+    drawn from `seed`, by default the environments' own."""
+    made = model
+    if callable(model) and not isinstance(model, nn.Module):
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw from the global generator
+            torch.manual_seed(seeds_of(specs, seed).integer("init"))
+            made = model(specs.obs_spec, specs.action_spec)
     if not isinstance(made, nn.Module):
         raise BadInput(f"model is {made!r:.80}; expected a config, an nn.Module, or a function from specs to one")
     return made
@@ -63,7 +68,7 @@ def build_learner(
     if own_model is None:
         model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator)
     else:
-        model = _own(own_model, obs_spec, action_spec)
+        model = build_model(own_model, specs, seeds.root)
     model.to(pick_device(device))
     if start is not None:
         own = {name: value.detach().cpu().numpy() for name, value in parameters_by_name(model).items()}

@@ -9,7 +9,7 @@ import torch
 
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.network_parts import ACTIVATIONS
-from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
+from drl.core.specs import ActionSpec, ObsSpec
 from drl.core.transition import ReplayBatch, RolloutBatch
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.algorithms import a2c, dqn, ppo, reinforce
@@ -45,11 +45,6 @@ def quick_compilation(monkeypatch):
     """Algorithms whose programs are compiled without optimization, each only once."""
     for place in PROGRAMS:
         monkeypatch.setattr(*place)
-
-
-def specs(action_spec):
-    """As algorithms take them."""
-    return EnvSpecs(VECTOR, action_spec)
 
 
 def torch_arrays(model):

@@ -40,10 +40,11 @@ BOX = EnvSpecs(
     CHOICES.obs_spec, ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2, dtype="float32"), seed=1
 )
 QUICK = twins.QUICK
+pytestmark = pytest.mark.usefixtures("quick_compilation", "quickly")
 
 
-@pytest.fixture(autouse=True)
-def quickly(quick_compilation, monkeypatch):
+@pytest.fixture
+def quickly(monkeypatch):
     update = jax.jit(lambda pure, *inputs: pure.update(*inputs), static_argnums=0, compiler_options=QUICK)
     chunk = jax.jit(fused_learner._one.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
     monkeypatch.setattr(off_policy, "_update", update)

@@ -1,5 +1,6 @@
 """A2C (Mnih et al., 2016, synchronous): one gradient step on each short rollout."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from drl.engines.jax.on_policy import (
     weight_of,
     window_of,
 )
+from drl.engines.jax.optimizer import OptState
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class A2C(Learner):
     config: A2CConfig
     PURE = PureA2C
     RATES = ("entropy_coef",)
-    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn without dropout
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class A2C(Learner):
         rng: np.random.Generator | None = None,  # for dropout
     ):
         super().__init__(model_state, specs, config, rng)
-        self.opt_state = self.pure.optimizer.init(model_state.params)
+        self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`; `rows.weight` is 0 for rows

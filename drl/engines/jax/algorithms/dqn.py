@@ -4,6 +4,7 @@ The parts are independent switches. Dueling, noisy and distributional belong to 
 to the buffer and enter the loss as `continues` and `weight`. Double belongs to the loss.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -101,10 +102,13 @@ _update = jax.jit(PureDQN.update, static_argnums=0)
 class DQN(Learner):
     """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
+    opt_state: OptState
+    target_params: Tree
+    count: AnyArray
     record: ClassVar[AlgorithmRecord] = RECORD
     config: DQNConfig
     PURE = PureDQN
-    KEYS: ClassVar = {"opt_state": "optimizer", "target_params": "target"}
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "target_params": "target"}
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """PPO-clip (Schulman et al., 2017): several epochs of minibatches on each rollout, with a clipped ratio."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from drl.engines.jax.on_policy import (
     weight_of,
     window_of,
 )
-from drl.engines.jax.optimizer import AnyOptimizer, optimizer_of
+from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 Minibatch = tuple[jax.Array, jax.Array | None, jax.Array | None]  # numbers of rows, their weights, a key for dropout
@@ -142,7 +142,7 @@ class PPO(Learner):
     config: PPOConfig
     PURE = PurePPO
     RATES = ("clip_range", "entropy_coef")
-    KEYS: ClassVar = {"opt_state": "optimizer"}
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer"}
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class PPO(Learner):
         super().__init__(model_state, specs, config, rng)
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.opt_state = self.pure.optimizer.init(model_state.params)
+        self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
     def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
         """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do

@@ -1,5 +1,6 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -103,11 +104,14 @@ _step = jax.jit(PureReinforce.step, static_argnums=0)
 class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
 
+    opt_state: OptState
+    running_mean: AnyArray
+
     record: ClassVar[AlgorithmRecord] = RECORD
     config: ReinforceConfig
     PURE = PureReinforce
     RATES = ("entropy_coef",)
-    KEYS: ClassVar = {"opt_state": "optimizer", "rng": None}  # nothing is drawn without dropout
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(
         self,
