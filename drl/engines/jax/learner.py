@@ -64,8 +64,6 @@ class Learner:
         self.pure.check_names(by_name(model_state.params))
         self.schedules: dict[str, Schedule] = self.pure.schedules
         self.drops: bool = self.pure.drops
-        if self.drops:  # the generator draws keys, so that it is saved
-            self.KEYS = {name: key for name, key in self.KEYS.items() if key is not None}
 
     @cached_property
     def dist(self) -> Distribution:
@@ -114,6 +112,8 @@ class Learner:
         """Attributes with a state, and their keys: arrays and trees of arrays, random generators, and objects with a
         state of their own."""
         keys = {name: self.KEYS.get(name, name) for name, part in vars(self).items() if _has_state(part)}
+        if self.drops:  # the generator draws keys, so that it is saved
+            keys["rng"] = "rng"
         return [(name, key) for name, key in keys.items() if key is not None]
 
     def __getattr__(self, name: str) -> Any:
@@ -196,7 +196,8 @@ class Pure:
         values |= dict(zip(names, changing, strict=True)) | more
         return rates_type(tuple(values))(**values)
 
-    def begin(self, params: Tree) -> LearnerState:
+    def begin(self, params: Tree) -> Any:
+        """The state before the first update."""
         return LearnerState(params, self.optimizer.init(params))
 
     def descend(

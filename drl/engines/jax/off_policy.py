@@ -108,7 +108,7 @@ class PureOffPolicy(Pure):
         """Critics that make up a target."""
         return self.config.critic_subset or self.model.num_critics
 
-    def begin(self, params: Tree) -> OffPolicyState:  # type: ignore[override]
+    def begin(self, params: Tree) -> OffPolicyState:
         if self.config.weight_norm:
             params = self.model.weights_normed(params)
         actor, critics = part(params, "actor"), trained_critics(params)

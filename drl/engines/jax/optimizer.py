@@ -171,7 +171,7 @@ def optimizer_of(config: Any, factors: tuple[tuple[str, float], ...] = ()) -> An
     limits = (getattr(config, "max_grad_norm", None), getattr(config, "max_grad_value", None))
     decay = getattr(config, "weight_decay", 0.0)
     if name in KWARGS:
-        eps = getattr(config, "adam_eps", None) or getattr(config, "optimizer_eps", 1e-5)
+        eps = getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5))
         beta1, amsgrad = getattr(config, "adam_beta1", 0.9), getattr(config, "amsgrad", False)
         decay = decay if name == "adamw" else 0.0
         made = Optimizer(name, eps, *limits, amsgrad, decay, beta1, factors)
@@ -194,9 +194,10 @@ def _own_kwargs(name: str, kwargs: PlainDict) -> PlainDict:
 
 def _transformation(name: str, decay: float, kwargs: tuple[tuple[str, Any], ...], rate: ArrayLike) -> Any:
     """An Optax transformation by its name in Optax, or by that of a function of the user."""
-    import optax  # here, because it takes a quarter of a second
+    import optax  # type: ignore[import-untyped]  # here, because it takes a quarter of a second
 
     options = dict(kwargs)
+    make: Any
     if name in OPTIMIZERS:
         make = OPTIMIZERS[name]
     elif name == "muon":

@@ -61,7 +61,7 @@ class PureDQN(Pure):
 
     config: DQNConfig
 
-    def begin(self, params: Tree) -> DQNState:  # type: ignore[override]
+    def begin(self, params: Tree) -> DQNState:
         copied = jax.tree.map(lambda value: value, params)
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 

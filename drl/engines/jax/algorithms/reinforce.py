@@ -54,7 +54,7 @@ class PureReinforce(Pure):
 
     config: ReinforceConfig
 
-    def begin(self, params: Tree) -> ReinforceState:  # type: ignore[override]
+    def begin(self, params: Tree) -> ReinforceState:
         return ReinforceState(params, self.optimizer.init(params), np.float32(np.nan))
 
     def step(
