@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.contracts import Algorithm as Algorithm
     from drl.core.contracts import Buffer as Buffer
     from drl.core.contracts import Learned as Learned
+    from drl.core.contracts import Loss as Loss
     from drl.core.contracts import Tracker as Tracker
     from drl.core.contracts import VecEnv as VecEnv
     from drl.core.contracts import VecStep as VecStep
@@ -155,7 +156,7 @@ _PUBLIC = {
     "drl.core.algorithms.td3_record": "DDPGConfig TD3Config",
     "drl.core.configs": "ActionNoiseConfig ActorCriticConfig EpsilonGreedyConfig ModelConfig QModelConfig "
     "RandomStartConfig ReplayConfig",
-    "drl.core.contracts": "Agent Algorithm Buffer Learned Tracker VecEnv VecStep",
+    "drl.core.contracts": "Agent Algorithm Buffer Learned Loss Tracker VecEnv VecStep",
     "drl.core.errors": "BadInput DrlError",
     "drl.core.hosts": "RunningServer",
     "drl.core.log": "Episode Log",

@@ -39,7 +39,7 @@ class Learner:
     record: ClassVar[AlgorithmRecord]
     config: Any
     model: Any
-    PURE: ClassVar["type[Pure]"]
+    PURE: ClassVar["type[Pure]"]  # its pure functions; `Pure` if `learn` calls programs of its own
     RATES: ClassVar[tuple[str, ...]] = ()  # settings with a schedule that the losses get as `rates`
     STATE: ClassVar[tuple[str, ...]] = ()  # attributes that are plain numbers, or None, and belong to the state
     KEYS: ClassVar[Mapping[str, str | None]] = {}  # attribute → its key in the state if it differs; None: not saved
@@ -219,6 +219,9 @@ class Pure:
         moved, opt_state, norm = self.optimizer.descend(params, opt_state, gradient, rate)
         moved = jax.tree.map(lambda old, new, still: old if still else new, params, moved, frozen)
         return moved, opt_state, loss, norm
+
+
+Learner.PURE = Pure
 
 
 def scalars(metrics: dict[str, Any], weight: AnyArray | None = None) -> dict[str, jax.Array]:

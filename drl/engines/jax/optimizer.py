@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.configs import plain_pairs
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.network_parts import OPTIMIZERS
 from drl.core.specs import AnyArray, PlainDict
 from drl.engines.jax.layers import Tree
@@ -194,7 +194,10 @@ def _own_kwargs(name: str, kwargs: PlainDict) -> PlainDict:
 
 def _transformation(name: str, decay: float, kwargs: tuple[tuple[str, Any], ...], rate: ArrayLike) -> Any:
     """An Optax transformation by its name in Optax, or by that of a function of the user."""
-    import optax  # type: ignore[import-untyped]  # here, because it takes a quarter of a second
+    try:
+        import optax  # type: ignore[import-untyped]  # here, because it takes a quarter of a second
+    except ImportError as error:
+        raise MissingExtra(f"optimizer {name}", "jax", error) from None
 
     options = dict(kwargs)
     make: Any

@@ -1,6 +1,8 @@
 """Variations of algorithms: own losses and metrics, a learner's state, optimizers, dropout, frozen layers."""
 
+import sys
 from dataclasses import dataclass
+from functools import partial
 
 import engine_twins as twins
 import jax
@@ -15,7 +17,7 @@ from drl.core.algorithms import ALGORITHMS, find_algorithm, register_algorithm
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
-from drl.core.contracts import Loss
+from drl.core.contracts import Learned, Loss
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import settle_rates
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
@@ -29,9 +31,11 @@ from drl.engines.jax.algorithms.sac import SAC
 from drl.engines.jax.algorithms.td3 import TD3
 from drl.engines.jax.fused import fused_learner
 from drl.engines.jax.layers import with_dropout
+from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import make_policy_model, make_policy_value_model, make_q_value_model
 from drl.engines.jax.optimizer import optimizer_of
+from drl.engines.jax.replay_rows import replay_rows
 from drl.experiment.building import in_one_program, open_trainer
 from drl.experiment.config import Experiment
 
@@ -297,6 +301,60 @@ def test_further_arrays_objects_and_numbers_of_a_subclass_are_saved():
     assert two.other_rng.random() == one.other_rng.random()
 
 
+# ── an algorithm that is like no other ────────────────────────────────────────────────────────────────────────────
+
+
+class OwnDDPG(Learner):
+    """One optimizer for actor and critic; no hand-written state."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.opt_state = self.pure.begin(self.model_state.params).optimizer
+        self.target_params = self.model_state.params
+
+    def loss(self, params, target, rows):
+        model, fixed = self.model, jax.lax.stop_gradient(params)
+        next_q = model.q(target, rows.next_obs, jnp.tanh(model.apply(target, rows.next_obs)))[0].squeeze(1)
+        error = rows.reward + rows.continues * next_q - model.q(params, rows.obs, rows.action)[0].squeeze(1)
+        value = model.q(fixed, rows.obs, jnp.tanh(model.apply(params, rows.obs)))[0].mean()
+        loss = (rows.weight * jnp.square(error)).mean()
+        return Loss(loss - value, {"critic_loss": loss, "actor_loss": -value}, priority=jnp.abs(error))
+
+    def learn(self, batch, progress=0.0):
+        rate, now = self.learning_rate(progress), (self.model_state.params, self.target_params, self.opt_state)
+        parts, logs, priority = own_update(self.pure, *now, replay_rows(batch), np.float32(rate))
+        self.model_state.params, self.target_params, self.opt_state = parts
+        log = {name: float(value) for name, value in logs.items()}
+        return Learned(log | {"learning_rate": rate}, np.asarray(priority))
+
+
+@partial(jax.jit, static_argnums=0)
+def own_update(pure, params, target, opt_state, rows, rate):
+    def loss(params):
+        return pure.hooks.loss(params, target, rows)
+
+    params, opt_state, result, norm = pure.descend(loss, params, opt_state, rate)
+    target = jax.tree.map(lambda old, new: old + pure.config.tau * (new - old), target, params)
+    return (params, target, opt_state), result.metrics | {"grad_norm": norm}, result.priority
+
+
+def test_an_own_algorithm_needs_a_loss_and_learn_and_no_state_dict(registered):
+    register_algorithm("own_ddpg", like="ddpg", jax=OwnDDPG)
+    assert find_algorithm("own_ddpg").fused is None
+    settings = OFF | {"env": "Pendulum-v1", "prioritized": True}
+    logs, params = trained("own_ddpg", settings, "sync")
+    assert logs[-1].keys() == {"critic_loss", "actor_loss", "grad_norm"}
+    assert all(np.isfinite(array).all() for array in params.values())
+    model = make_deterministic_actor_critic(BOX.obs_spec, BOX.action_spec, ActorCriticConfig(hidden_sizes=(6,)))
+    one, two = (OwnDDPG(ModelState(model, model.init(np.random.default_rng(0))), BOX) for _ in range(2))
+    batch = twins.draw_replay(np.random.default_rng(0), BOX.obs_spec, BOX.action_spec)
+    one.learn(batch)
+    two.model_state.params = one.model_state.params
+    assert one.state_dict().keys() == {"opt_state", "target_params", "rng"}
+    two.load_state_dict(one.state_dict())
+    assert one.learn(batch).log == two.learn(batch).log
+
+
 # ── optimizers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TWINS = {
@@ -364,6 +422,13 @@ def test_every_algorithm_takes_every_optimizer_and_saves_its_state(algorithm):
 def test_an_optimizer_that_cannot_be_made_is_refused_by_name(settings, message):
     with pytest.raises(BadInput, match=message):
         PPO(policy_state(), CHOICES, PPOConfig(**settings))
+
+
+def test_optimizers_of_optax_say_what_to_install_without_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optax", None)
+    PPO(policy_state(), CHOICES, PPOConfig(optimizer="sgd"))
+    with pytest.raises(BadInput, match=r"optimizer muon needs .*'optax'.*; install it with: pip install '.*\[jax\]'"):
+        PPO(policy_state(), CHOICES, PPOConfig(optimizer="muon"))
 
 
 def test_the_rate_of_the_critic_applies_to_an_optax_transformation_too():
