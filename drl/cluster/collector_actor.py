@@ -2,8 +2,10 @@
 
 import os
 import platform
+from typing import Any
 
 from drl.cluster.env_blocks import BlockState, Chunk, MakeBlocks, Order, Specs, Weights, collect, go_to
+from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
 
@@ -34,6 +36,23 @@ class CollectorActor:
             self.factory.load(weights)
             self.version = order.version
         return [collect(self.blocks[number], order, self._count) for number in order.blocks]
+
+    def get(self, name: str) -> list[Any]:
+        return [value for block in self.blocks.values() for value in block.get(name)]
+
+    def set(self, name: str, value: Any) -> dict[int, StateDict]:
+        """The states of the environments of every block afterwards."""
+        for block in self.blocks.values():
+            block.set(name, value)
+        return self._states()
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[int, StateDict]]:
+        """What the methods returned, and the states afterwards."""
+        answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]
+        return answers, self._states()
+
+    def _states(self) -> dict[int, StateDict]:
+        return {number: block.envs.state_dict() for number, block in self.blocks.items()}
 
     def _count(self) -> None:
         self.taken += 1

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Episode
 from drl.core.specs import Array
@@ -287,6 +287,19 @@ class SignRewards(VecEnv):
 
     def running_episode(self, index: int) -> Episode | None:
         return self.envs.running_episode(index)
+
+    def get(self, name: str) -> list[Any]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
 
     def close(self) -> None:
         self.envs.close()

@@ -8,12 +8,12 @@ Layout, oldest frame first, newest last:
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
 """
 
-from typing import SupportsFloat, final
+from typing import Any, SupportsFloat, final
 
 import numpy as np
 from gymnasium import spaces
 
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.log import Episode
 from drl.core.specs import Array, ObsSpec
 from drl.core.state_files import StateDict
@@ -82,6 +82,19 @@ class StackedVecEnv(VecEnv):
 
     def running_episode(self, index: int) -> Episode | None:
         return self.envs.running_episode(index)
+
+    def get(self, name: str) -> list[Any]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
 
     def close(self) -> None:
         self.envs.close()

@@ -57,7 +57,7 @@ def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool
     read = mask_reader(env)
     while True:
         masks = stack_masks([read(obs, info)], agent.action_spec)
-        explained = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if explain else {}
+        explained = agent.explain(obs, masks) if explain else {}
         action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
         reward, terminated, truncated = checked(reward, terminated, truncated, info)
@@ -155,7 +155,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
 def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
     """One step as text: the environment's own line if it has one, else observation, explanation, action and reward."""
     drawn = str(env.render()).rstrip() if env.render_mode == "ansi" else ""
-    explained = [f"{name} {_explained(values[0], step.action)}" for name, values in step.explained.items()]
+    explained = [f"{name} {_explained(values, step.action)}" for name, values in step.explained.items()]
     if drawn and "\n" not in drawn:
         return "  ".join([drawn, *explained])
     encoded = agent.obs_spec.encode_one(step.obs)[None]

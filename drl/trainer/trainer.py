@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, Taken, VecEnv
+from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, ReachableEnvs, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite
-from drl.core.log import GROUPS, Episode, Log
+from drl.core.log import GROUPS, Episode, Log, info_means
 from drl.core.normalize import RewardScaler
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
@@ -38,6 +38,7 @@ class TrainerConfig:
     num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
     updates_per_log: int = 1  # rounds of collecting and learning that make up one learning step
+    info_keys: tuple[str, ...] | None = None  # numbers of the episodes' last infos to log; None: all
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "num_episodes", "window", "updates_per_log"):
@@ -48,8 +49,15 @@ class TrainerConfig:
 class TrainingStats:
     """What every trainer keeps of a run, however its learning steps come about."""
 
-    def __init__(self, window: int, total_timesteps: int | None = None, num_episodes: int | None = None):
+    def __init__(
+        self,
+        window: int,
+        total_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        info_keys: tuple[str, ...] | None = None,
+    ):
         self.total_timesteps, self.num_episodes = total_timesteps, num_episodes  # the budget: one of them, or none
+        self.info_keys = info_keys
         self.env_steps = 0
         self.learning_steps = 0
         self.episodes = 0
@@ -73,7 +81,10 @@ class TrainingStats:
         self.reward_sum += reward
         for episode in episodes:
             self.episodes += 1
-            self.recent.append(episode._replace(played=None))
+            if self.info_keys is not None and episode.info:
+                kept = {name: number for name, number in episode.info.items() if name in self.info_keys}
+                episode = episode._replace(info=kept)  # noqa: PLW2901
+            self.recent.append(episode._replace(played=None, info={}))
             self.finished.append(episode)
 
     def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
@@ -99,6 +110,7 @@ class TrainingStats:
             recent=_recent_means(self.recent),
             trainer=trainer,
             learn={name: value for name, value in learned.items() if not math.isnan(value) or name not in MAY_BE_NAN},
+            info=info_means(self.finished),
             time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / max(self.seconds, 1e-9)},
             finished=self.finished,
         )
@@ -163,6 +175,19 @@ class Collector:
 
     def learned(self) -> None:
         """The agent acts with the learner's own weights."""
+
+    def get(self, name: str) -> list[Any]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
 
     def repeats(self, env_steps: int) -> bool:
         return self.in_env_step and self.envs.repeats(env_steps)
@@ -229,7 +254,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.progress: float | None = None
         self.learned: list[dict[str, float]] = []
         self.seconds = 0.0
-        self.stats = TrainingStats(self.config.window, self.config.total_timesteps, self.config.num_episodes)
+        limits = (self.config.total_timesteps, self.config.num_episodes)
+        self.stats = TrainingStats(self.config.window, *limits, self.config.info_keys)
 
     def step(self) -> Log:
         started = time.perf_counter()
@@ -278,6 +304,11 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     def vectorization(self) -> str:
         """How the environments are stepped."""
         return self.collector.vectorization
+
+    @property
+    def envs(self) -> ReachableEnvs:
+        """Reads and sets attributes of all environments, also of those in other processes."""
+        return self.collector.envs if isinstance(self.collector, Collector) else self.collector
 
     @property
     def obs(self) -> Array | None:
@@ -330,6 +361,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             "seconds": self.seconds,
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
+            "learning_rate_factor": getattr(self.algorithm, "learning_rate_factor", 1.0),
             "agent": self.agent.state_dict(),
             "reward_scaler": None if scaler is None else scaler.state_dict(),
         } | self.collector.state_dict()
@@ -342,6 +374,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         missing = (self.buffer.load_state_dict(state["buffer"]), self.collector.load_state_dict(state))
         self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])
+        if (factor := state.get("learning_rate_factor", 1.0)) != getattr(self.algorithm, "learning_rate_factor", 1.0):
+            self.algorithm.learning_rate_factor = factor  # type: ignore[attr-defined]
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(state["reward_scaler"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from drl.core.schedules import ScaledRate
 from drl.core.specs import Array
 from drl.core.variants import require_variant
 from drl.engines.jax.model_state import ModelState
@@ -9,7 +10,7 @@ from drl.engines.jax.models import known_variant
 from drl.engines.jax.on_policy import fields
 
 
-class Learner:
+class Learner(ScaledRate):
     """An algorithm and its model state. `needs` is the variant that the model must have."""
 
     def __init__(self, model_state: ModelState, needs: str):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.errors import BadInput
+from drl.core.schedules import ScaledRate
 from drl.core.specs import Array
 from drl.core.variants import require_variant
 from drl.engines.torch.models import known_variant
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from drl.engines.torch.learner_group import LearnerGroup
 
 
-class Learner:
+class Learner(ScaledRate):
     """An algorithm and its model. `needs` is the variant that the model must have."""
 
     def __init__(self, model: nn.Module, needs: str):

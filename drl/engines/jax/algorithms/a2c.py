@@ -109,7 +109,7 @@ class A2C(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = values_at(self.pure.schedules, progress)
+        settings = self.scaled(values_at(self.pure.schedules, progress))
         inputs = (window_of(batch), None, *map(np.float32, settings.values()))
         state, logs = _step(self.pure, LearnerState(self.model_state.params, self.opt_state), *inputs)
         self.model_state.params, self.opt_state = state

@@ -189,7 +189,7 @@ class PPO(Learner):
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = values_at(self.pure.schedules, progress)
+        settings = self.scaled(values_at(self.pure.schedules, progress))
         state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
         state, logs = _update(self.pure, state, *inputs)

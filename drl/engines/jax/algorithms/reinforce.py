@@ -152,7 +152,7 @@ class Reinforce(Learner):
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = values_at(self.pure.schedules, progress)
+        settings = self.scaled(values_at(self.pure.schedules, progress))
         state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
         state, logs = _step(self.pure, state, padded(window_of(batch)), None, *map(np.float32, settings.values()))
         self.model_state.params, self.opt_state, self.running_mean = state

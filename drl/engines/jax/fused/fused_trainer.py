@@ -9,11 +9,12 @@ are in sync.
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from drl.core.contracts import Agent
+from drl.core.contracts import Agent, ReachableEnvs
+from drl.core.errors import BadInput
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
 from drl.core.specs import AnyArray
 from drl.core.state_files import StateDict
@@ -67,6 +68,11 @@ class Taken(NamedTuple):
     seconds: float
 
 
+def in_a_program(what: str) -> BadInput:
+    """The error to raise for a part of a run that is compiled."""
+    return BadInput(f"{what} cannot be reached: this run is a compiled program; use --vectorization sync")
+
+
 class FusedTrainer(TrainerLoop):
     """Yields one Log per learning step, as `Trainer` does. Iterating resumes; it never resets."""
 
@@ -77,6 +83,19 @@ class FusedTrainer(TrainerLoop):
         self.stats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
         self.pending: deque[Taken] = deque()
         self._left: StateDict | None = None  # its last state, if it was left before the end
+
+    @property
+    def envs(self) -> ReachableEnvs:
+        """There is no way into a compiled program."""
+        raise in_a_program("envs")
+
+    @property
+    def algorithm(self) -> NoReturn:
+        raise in_a_program("algorithm")
+
+    @property
+    def buffer(self) -> NoReturn:
+        raise in_a_program("buffer")
 
     def leave(self) -> None:
         if len(self.seed_batch.trainers) > 1:
