@@ -47,7 +47,7 @@ def main(settings: Settings) -> None:
             config=ModelConfig(hidden_sizes=(64, 64)),  # what these parts amount to: it goes on the agent's card
         )
         agent = PolicyAgent(model, envs.obs_spec, envs.action_spec, rng=seeds.generator("exploration"))
-        ppo = PPO(model, envs.action_spec, config, seeds.generator("learner"))
+        ppo = PPO(model, envs, config, seeds.generator("learner"))
         buffer = RolloutBuffer(config.rollout_length, envs.num_envs, envs.obs_spec, envs.action_spec)
         trainer = Trainer(envs, agent, ppo, buffer, TrainerConfig(total_timesteps=settings.steps))
 

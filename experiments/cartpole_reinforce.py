@@ -89,7 +89,7 @@ def build_torch(settings: Settings) -> Trainer[RolloutBatch]:
     model = PolicyValueModel(actor, Model(backbones[1], ValueHead(backbones[1].features, generator)), MODEL)
     agent = PolicyAgent(model, *specs, rng=seeds.generator("exploration"))
     buffer = EpisodeBuffer(CONFIG.episodes_per_step, envs.num_envs, *specs)
-    reinforce = Reinforce(model, envs.action_spec, CONFIG)
+    reinforce = Reinforce(model, envs, CONFIG)
     return Trainer(envs, agent, reinforce, buffer, TrainerConfig(total_timesteps=settings.steps))
 
 

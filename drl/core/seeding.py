@@ -36,6 +36,11 @@ class Seeds:
         return [int(word) >> 1 for word in self.sequence(name, *index).generate_state(count)]
 
 
+def stream_of(specs: object, name: str) -> np.random.Generator:
+    """A named stream of the root seed of environments, or of seed 0 where they have none."""
+    return Seeds(getattr(specs, "seed", None) or 0).generator(name)
+
+
 def generator_state(rng: np.random.Generator) -> StateDict:
     """JSON-friendly state of a generator."""
     return dict(rng.bit_generator.state)

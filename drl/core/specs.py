@@ -7,7 +7,7 @@ units into the environment's. `Distribution` is the policy's distribution over a
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -351,3 +351,30 @@ class Distribution:
         if self.sizes:
             return sum(self.sizes)
         return self.entries * (2 if self.kind.endswith("gaussian") else 1)
+
+
+class Specs(Protocol):
+    """What a model, an agent, an algorithm or a buffer needs to know of environments: a `VecEnv`, a JAX environment, an
+    agent and an `EnvSpecs` all have it."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """The observation space."""
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """The action space."""
+
+
+@dataclass(frozen=True)
+class EnvSpecs:
+    """The specs of environments that are not there, such as those of a stored agent.
+
+    >>> EnvSpecs(ObsSpec("box", (4,)), ActionSpec("discrete", (2,))).num_envs
+    1
+    """
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    num_envs: int = 1
+    seed: int = 0  # root seed of the random streams of what is built for them

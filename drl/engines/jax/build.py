@@ -8,7 +8,7 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -54,4 +54,4 @@ def build_learner(
     if start is not None:
         state.load(start.fitted(state.host), start.source)
     agent = agent_in(variant, "jax")(state, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
-    return agent, learner(state, action_spec, config, seeds.generator("learner"))
+    return agent, learner(state, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"))

@@ -11,7 +11,7 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -70,4 +70,4 @@ def build_learner(
         load_parameters(model, start.fitted(own), start.source)
     agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
     compiled = compile_update(model) if callable(compile_update) else compile_update
-    return agent, learner(model, action_spec, config, seeds.generator("learner"), compiled)
+    return agent, learner(model, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"), compiled)

@@ -1,6 +1,7 @@
 """A2C (Mnih et al., 2016, synchronous): one gradient step on each short rollout."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned
 from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
-from drl.core.specs import ActionSpec, Distribution
+from drl.core.specs import Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -95,17 +97,20 @@ _step = jax.jit(PureA2C.step, static_argnums=0)
 class A2C(Learner):
     """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or A2CConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.pure = PureA2C(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
+        dist = distribution_of(model_state.model, specs.action_spec)
+        self.pure = PureA2C(model_state.model, dist, self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:

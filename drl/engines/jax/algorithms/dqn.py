@@ -6,18 +6,19 @@ to the buffer and enter the loss as `continues` and `weight`. Double belongs to 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
 from drl.core.schedules import Schedule, schedule_of
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, AnyArray, Array
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import AnyArray, Array, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
@@ -147,17 +148,19 @@ _update = jax.jit(PureDQN.update, static_argnums=0)
 class DQN(Learner):
     """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or DQNConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or np.random.default_rng(0)  # draws the noise of noisy layers
+        self.rng = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
         self.pure = PureDQN(model_state.model, self.config, optax)
         _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
         self.learning_rate = self.pure.schedules["learning_rate"]

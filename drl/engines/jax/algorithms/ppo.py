@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, Distribution
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -172,20 +174,23 @@ _update = jax.jit(PurePPO.update, static_argnums=0)
 class PPO(Learner):
     """Learns from rollouts of its own policy. Needs a model state with a policy-value model."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         self.config = config or PPOConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
+        self.rng = rng or stream_of(specs, "learner")  # shuffles the rollout
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
-        self.pure = PurePPO(model_state.model, distribution_of(model_state.model, action_spec), self.config, optax)
+        dist = distribution_of(model_state.model, specs.action_spec)
+        self.pure = PurePPO(model_state.model, dist, self.config, optax)
         self.opt_state = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:

@@ -1,17 +1,18 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
 from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
-from drl.core.specs import ActionSpec, AnyArray, Array, Distribution
+from drl.core.specs import AnyArray, Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -136,10 +137,12 @@ _step = jax.jit(PureReinforce.step, static_argnums=0)
 class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
@@ -147,7 +150,7 @@ class Reinforce(Learner):
         self.config = config or ReinforceConfig()
         super().__init__(model_state, RECORD.variant(self.config))
         self.pure = PureReinforce(
-            model_state.model, distribution_of(model_state.model, action_spec), self.config, optax
+            model_state.model, distribution_of(model_state.model, specs.action_spec), self.config, optax
         )
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 

@@ -8,14 +8,17 @@ renormalization in the critics, no target network.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
-from drl.core.specs import ActionSpec
+from drl.core.seeding import stream_of
+from drl.core.specs import Specs
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Params, Tree
 from drl.engines.jax.model_state import ModelState
@@ -112,14 +115,16 @@ class PureSAC(PureOffPolicy):
 class SAC(OffPolicyLearner):
     """Needs a model state with an actor-critic model, and Box or Discrete actions."""
 
+    record: ClassVar[AlgorithmRecord] = SAC_RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: SACConfig | None = None,
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         config = config or SACConfig()
-        pure = PureSAC(model_state.model, config, action_spec, optax)  # type: ignore[arg-type]
-        super().__init__(model_state, pure, SAC_RECORD.variant(config), rng)
+        pure = PureSAC(model_state.model, config, specs.action_spec, optax)  # type: ignore[arg-type]
+        super().__init__(model_state, pure, SAC_RECORD.variant(config), rng or stream_of(specs, "learner"))

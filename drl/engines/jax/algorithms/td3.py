@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig, TD3Config
-from drl.core.specs import ActionSpec
+from drl.core.seeding import stream_of
+from drl.core.specs import Specs
 from drl.engines.jax.layers import Params
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.off_policy import OffPolicyLearner, OffPolicyState, PureOffPolicy, critic_target, reduced
@@ -56,14 +58,16 @@ class PureTD3(PureOffPolicy):
 class TD3(OffPolicyLearner):
     """Needs a model state with a deterministic actor-critic model, and Box actions."""
 
+    record: ClassVar[AlgorithmRecord] = TD3_RECORD
+
     def __init__(
         self,
         model_state: ModelState,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: DDPGConfig | None = None,
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
         config = config or TD3Config()
-        pure = PureTD3(model_state.model, config, action_spec, optax)  # type: ignore[arg-type]
-        super().__init__(model_state, pure, TD3_RECORD.variant(config), rng)
+        pure = PureTD3(model_state.model, config, specs.action_spec, optax)  # type: ignore[arg-type]
+        super().__init__(model_state, pure, TD3_RECORD.variant(config), rng or stream_of(specs, "learner"))

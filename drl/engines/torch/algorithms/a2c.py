@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned
 from drl.core.schedules import changing_rates, schedule_of, values_at
-from drl.core.specs import ActionSpec, Distribution
+from drl.core.specs import Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
@@ -44,17 +46,19 @@ def a2c_loss(
 class A2C(Learner):
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: A2CConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
         self.config = config or A2CConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.dist = distribution_of(model, action_spec)
+        self.dist = distribution_of(model, specs.action_spec)
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.changing = changing_rates(self.config, "entropy_coef")
         self.optimizer = FlatOptimizer(

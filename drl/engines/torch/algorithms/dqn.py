@@ -6,17 +6,18 @@ buffer's and reach the loss as `discount` and `weight`; double is here.
 
 import copy
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
 from drl.core.schedules import schedule_of
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import Array, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
@@ -76,17 +77,19 @@ def _q_values(head: QHead | None, answer: Tensor) -> Tensor:
 class DQN(Learner):
     """Learns action values from replayed transitions. Needs a q-value model and Discrete actions."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: DQNConfig | None = None,
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
         self.config = config or DQNConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.rng = rng or np.random.default_rng(0)  # seeds the noise of noisy layers
+        self.rng = rng or stream_of(specs, "learner")  # seeds the noise of noisy layers
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.target = copy.deepcopy(model).requires_grad_(False)
         self.device = next(model.parameters()).device

@@ -3,17 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
 from drl.core.schedules import changing_rates, schedule_of, values_at
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Distribution
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
@@ -68,18 +70,20 @@ def ppo_loss(
 class PPO(Learner):
     """Learns from rollouts of its own policy. Needs a policy-value model."""
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: PPOConfig | None = None,
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
         self.config = config or PPOConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.rng = rng or np.random.default_rng(0)  # shuffles the rollout
-        self.dist = distribution_of(model, action_spec)
+        self.rng = rng or stream_of(specs, "learner")  # shuffles the rollout
+        self.dist = distribution_of(model, specs.action_spec)
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.changing = changing_rates(self.config, "entropy_coef")
         self.clip_range = schedule_of(self.config, "clip_range")

@@ -1,16 +1,18 @@
 """REINFORCE (Williams, 1992): whole episodes, true returns, and a choice of baseline."""
 
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
 from drl.core.schedules import changing_rates, schedule_of, values_at
-from drl.core.specs import ActionSpec, Array, Distribution
+from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
@@ -54,10 +56,12 @@ class Reinforce(Learner):
     with baseline `mean`; baseline `none` has no estimate of it and counts nothing.
     """
 
+    record: ClassVar[AlgorithmRecord] = RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: ReinforceConfig | None = None,
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
@@ -66,7 +70,7 @@ class Reinforce(Learner):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
         self.config = config or ReinforceConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.dist = distribution_of(model, action_spec)
+        self.dist = distribution_of(model, specs.action_spec)
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.changing = changing_rates(self.config, "entropy_coef")
         self.running_mean: float | None = None  # of the returns, for baseline `mean`

@@ -8,13 +8,16 @@ renormalization in the critics, no target network.
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
-from drl.core.specs import ActionSpec
+from drl.core.seeding import stream_of
+from drl.core.specs import Specs
 from drl.core.state_files import StateDict
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch import ops
@@ -47,18 +50,26 @@ class SAC(OffPolicyLearner):
     config: SACConfig
     ACTOR_LOGS: Sequence[str] = ("actor_loss", "entropy")
 
+    record: ClassVar[AlgorithmRecord] = SAC_RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: SACConfig | None = None,
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
         self.config = config or SACConfig()
-        self.discrete = action_spec.kind == "discrete"
-        super().__init__(model, action_spec, SAC_RECORD.variant(self.config), rng, compile_update)
-        self.entropy_goal = self.config.entropy_goal(action_spec)
+        self.discrete = specs.action_spec.kind == "discrete"
+        super().__init__(
+            model,
+            specs.action_spec,
+            SAC_RECORD.variant(self.config),
+            rng or stream_of(specs, "learner"),
+            compile_update,
+        )
+        self.entropy_goal = self.config.entropy_goal(specs.action_spec)
         self.temperature = Temperature(self.config.temperature).to(self.device)
         self.temperature_optimizer = FlatOptimizer(self.temperature, temperature_loss, eps=self.config.adam_eps)
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)

@@ -4,12 +4,16 @@ TD3 adds twin critics, whose smaller value makes the target, noise on the target
 is a setting, so that DDPG is TD3 with one critic, no noise and no delay.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig, TD3Config
-from drl.core.specs import ActionSpec
+from drl.core.seeding import stream_of
+from drl.core.specs import Specs
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch.actor_critics import Critics
 from drl.engines.torch.off_policy import OffPolicyLearner, critic_errors, critic_target, reduced
@@ -23,16 +27,24 @@ class TD3(OffPolicyLearner):
     ACTOR_LOGS = ("actor_loss",)
     TARGET_ACTOR = True
 
+    record: ClassVar[AlgorithmRecord] = TD3_RECORD
+
     def __init__(
         self,
         model: nn.Module,
-        action_spec: ActionSpec,
+        specs: Specs,
         config: DDPGConfig | None = None,
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
         self.config = config or TD3Config()
-        super().__init__(model, action_spec, TD3_RECORD.variant(self.config), rng, compile_update)
+        super().__init__(
+            model,
+            specs.action_spec,
+            TD3_RECORD.variant(self.config),
+            rng or stream_of(specs, "learner"),
+            compile_update,
+        )
 
     def critic_loss(
         self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, *state: Tensor
