@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.variants import register_variant as register_variant
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
     from drl.experiment.evaluation import evaluate as evaluate
+    from drl.experiment.extras import Context as Context
     from drl.experiment.launch import fork as fork
     from drl.experiment.launch import resume as resume
     from drl.experiment.load_agent import load_agent as load_agent
@@ -41,6 +42,7 @@ _PUBLIC = {
     "drl.core.variants": "register_variant",
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.evaluation": "evaluate",
+    "drl.experiment.extras": "Context",
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
     "drl.experiment.one_call": "train train_seeds",

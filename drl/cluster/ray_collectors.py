@@ -26,7 +26,7 @@ from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
-from drl.envs.env_attributes import is_lost, restored, stored
+from drl.envs.env_attributes import is_lost, restored, stored_or_lost
 
 GRACE = 2.0  # seconds that a collector has to close
 START = 60.0  # seconds that a process may take to start, before its environments do
@@ -355,7 +355,7 @@ class RayCollectors:
 
     def state_dict(self) -> StateDict:
         kind = "asynchronous" if self.asynchronous else "synchronous"
-        changes = [[name, stored(value)] for name, value, arguments in self.changes if arguments is None]
+        changes = [[name, stored_or_lost(value)] for name, value, arguments in self.changes if arguments is None]
         return {"collectors": {"kind": kind, "blocks": [state.plain() for state in self.states], "changes": changes}}
 
     def load_state_dict(self, state: StateDict) -> str | None:

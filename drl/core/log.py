@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
     after: int  # actions of the episode before it; -1: before its reset
     name: str
-    value: Any  # plain data; see `drl.envs.env_attributes.stored`
+    value: Any  # plain data; see `drl.envs.env_attributes.stored_or_lost`
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ MOST_STORED = 1 << 20  # letters of a stored value
 
 def holder(env: object, name: str, where: str) -> object:
     """The outermost wrapper or environment that has an attribute itself, as Gymnasium's `get_wrapper_attr` finds it."""
-    if not isinstance(name, str) or not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         raise BadInput(f"{shown(name)} is not the name of an attribute; expected one such as 'level'")
     layers = list(_layers(env))
     for layer in layers:
@@ -112,7 +112,7 @@ class Changes:
         if change.arguments is not None:
             plain: Any = [LOST, f"{change.name}() was called, which is not called again"]
         else:
-            plain, change = stored(change.value), change._replace(value=own_copy(change.value))
+            plain, change = stored_or_lost(change.value), change._replace(value=own_copy(change.value))
         self.made = [*kept, _Made(self.count, tick, change, plain)]
         self.count += 1
 
@@ -158,7 +158,7 @@ class Changes:
 
 def own_copy(value: Any) -> Any:
     """A copy for one environment, as a worker process has; an object that no file can hold is shared."""
-    return value if is_lost(stored(value)) else copy.deepcopy(value)
+    return value if is_lost(stored_or_lost(value)) else copy.deepcopy(value)
 
 
 def set_before(changes: Iterable[Change], set_value: Callable[[str, Any], None]) -> None:
@@ -190,23 +190,31 @@ def lost_in(values: Iterable[Any]) -> str | None:
     return next((str(value[1]) for value in values if is_lost(value)), None)
 
 
+def stored_or_lost(value: object) -> Any:
+    """`stored`, or `[LOST, why]` for a value that no file can hold.
+
+    >>> stored_or_lost(object())
+    ['lost', 'an object was set, which no file can hold']
+    """
+    try:
+        plain = stored(value)
+    except TypeError as error:
+        return [LOST, f"{error} was set, which no file can hold"]
+    return plain if len(json.dumps(plain)) <= MOST_STORED else [LOST, "a value was set that is too large to store"]
+
+
 def stored(value: object) -> Any:
     """A value as plain data that `restored` makes equal values of: numbers, texts, arrays, and lists, tuples and dicts
-    of them. Others are lost: `[LOST, why]`.
+    of them. Raises TypeError for others.
 
     >>> restored(stored({"size": (3, 4), "map": np.eye(2)}))
     {'size': (3, 4), 'map': array([[1., 0.],
            [0., 1.]])}
-    >>> stored(object())
-    ['lost', 'an object was set, which no file can hold']
     """
     try:
-        plain = _stored(value)
-        size = len(json.dumps(plain))
-    except (TypeError, ValueError, RecursionError):
-        kind = type(value).__name__
-        return [LOST, f"{'an' if kind[0].lower() in 'aeio' else 'a'} {kind} was set, which no file can hold"]
-    return plain if size <= MOST_STORED else [LOST, "a value was set that is too large to store"]
+        return _stored(value)
+    except RecursionError:
+        raise TypeError("a value that contains itself") from None
 
 
 def _stored(value: object) -> Any:
@@ -221,11 +229,12 @@ def _stored(value: object) -> Any:
     if type(value) is np.ndarray or isinstance(value, np.generic):
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
-            raise TypeError(f"an array of {array.dtype}")
+            raise TypeError(f"an array of type {array.dtype}")
         kind = "array" if type(value) is np.ndarray else "scalar"
         content = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         return [kind, [array.dtype.str, list(array.shape), content]]
-    raise TypeError(type(value))
+    kind = type(value).__name__
+    raise TypeError(f"{'an' if kind[0].lower() in 'aeio' else 'a'} {kind}")
 
 
 def restored(plain: Any) -> Any:

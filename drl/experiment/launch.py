@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, shown
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -22,7 +22,7 @@ from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
-from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
+from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
 from drl.experiment.seed_processes import train_in_processes
@@ -81,6 +81,7 @@ def resume(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    on_log: OnLog | None = None,
     scaling: Mapping[str, PlainValue] | None = None,
     console: bool = True,
     trust: bool = False,
@@ -99,7 +100,7 @@ def resume(
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
         if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
             raise BadInput(f"{folder} has neither collectors nor learners for a cluster; leave --cluster out")
-    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
@@ -137,6 +138,7 @@ def fork(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    on_log: OnLog | None = None,
     console: bool = True,
     trust: bool = False,
 ) -> Finished:
@@ -153,7 +155,7 @@ def fork(
     state = checkpoints.load_newest() if at is None else checkpoints.load(at)
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
-    extras = Extras.of(experiment, model, trackers, stages)
+    extras = Extras.of(experiment, model, trackers, stages, on_log)
     return _train(experiment, None, extras, console, Origin(folder, state, changes))
 
 
@@ -214,6 +216,11 @@ def _train(
                 say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
+        if extras.stages:
+            run.note(stages=extras.stage_names)
+        elif "stages" in run.record and not told.run.quiet:
+            stages_then = f"stages or on_log ({shown(run.record['stages'])})"
+            say(f"{run.folder} was started with {stages_then}; it continues without: drl.resume(…, on_log=…)")
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
         session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
@@ -223,6 +230,8 @@ def _train(
             _continue(session)
         if origin is not None:
             session.best.load_state_dict(origin.state["best"])
+            if extras.stages:
+                extras.load_state_dict(origin.state.get("stages", {}))
             if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
                 session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}

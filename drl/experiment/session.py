@@ -1,14 +1,17 @@
 """One run in progress: its logs flow through the stages until it is over, then everything is saved."""
 
 import contextlib
+import functools
 import itertools
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
-from drl.core.contracts import Agent, Tracker
-from drl.core.errors import EnvFailed, Interrupted, NonFinite
+from drl.core.contracts import Agent, EnvChange, Tracker, repeat_changes
+from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
 from drl.core.state_files import StateDict
@@ -19,7 +22,7 @@ from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import Evaluation, evaluate
-from drl.experiment.extras import NOTHING, Extras
+from drl.experiment.extras import NOTHING, Context, Extras, with_context
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
@@ -47,7 +50,8 @@ class Session:
         signals: StopSignals,
         extras: Extras = NOTHING,
     ):
-        self.stages, self.saved = extras.stages, extras.saved
+        self.extras, self.context = extras, Context(trainer, run, self._evaluate_for_user)
+        extras.state_dict()  # raises at once, not at the first checkpoint
         self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
         self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
@@ -60,6 +64,7 @@ class Session:
         self.started = time.monotonic()
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
+        self.staged = False  # whether it has passed those of the user
         trainer.should_stop = signals.stopped
         self.env = without_vector(experiment.run.env_config)  # to evaluate and film in; None: there is none
         about = {"algorithm": experiment.algorithm, "seed": experiment.run.seed}
@@ -73,9 +78,11 @@ class Session:
         state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
         inputs = getattr(self.trainer.agent, "golden_inputs", None)  # an agent of the user may have none
         state |= {"golden_inputs": None if inputs is None else list(inputs)}
+        state |= {"stages": self.extras.state_dict(), "staged": self.staged}
         return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
+        self.extras.load_state_dict(state.get("stages", {}))  # not in checkpoints of earlier versions
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
         if "evaluation_steps" in state:  # not in checkpoints of earlier versions
@@ -84,6 +91,9 @@ class Session:
             self.trainer.agent.golden_inputs = GoldenInputs(*inputs)
         self.earlier = float(state["seconds"])
         self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
+        self.staged = bool(state.get("staged", True))
+        if self.pending is not None and not self.staged:
+            self.pending.custom = {}  # the stages add them again
 
     @property
     def seconds(self) -> float:
@@ -120,7 +130,7 @@ class Session:
         if keep := self.experiment.run.keep_checkpoints:
             self.save(lambda: self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep))
         with self.signals.held():
-            self.saved(self.run.folder)
+            self.extras.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
         """Note why a run ended, with the episode in which an environment failed."""
@@ -186,15 +196,34 @@ class Session:
         self.save(lambda: self.run.note(status=status, **counts))
 
     def _evaluate(self) -> Evaluation:
+        evaluation = self._evaluate_for_user()
+        self.trainer.agent.golden_inputs = evaluation.inputs
+        return evaluation
+
+    def _evaluate_for_user(
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        explore: bool = False,
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
+        if self.env is None:
+            raise BadInput("this run has a vector environment of its own and none to evaluate in; use drl.evaluate")
+        config = self.experiment.run
+        # EnvPool has environments that Gymnasium does not know.
+        vectorization = "envpool" if config.vectorization == "envpool" else "sync"
+        changes = [*self.trainer.changes, *(EnvChange(name, value) for name, value in attributes.items())]
         with self.signals.at_once():
-            config = self.experiment.run
-            # EnvPool has environments that Gymnasium does not know.
-            vectorization = "envpool" if config.vectorization == "envpool" else "sync"
-            episodes, seed, agent = config.evaluation_episodes, config.seed, self.trainer.agent
-            evaluation = evaluate(agent, self.env, episodes, seed, vectorization=vectorization)
-            agent.golden_inputs = evaluation.inputs
-            return evaluation
+            return evaluate(
+                self.trainer.agent,
+                self.env,
+                config.evaluation_episodes if episodes is None else episodes,
+                config.seed if seed is None else seed,
+                explore=explore,
+                vectorization=vectorization,
+                prepare=functools.partial(repeat_changes, changes),
+            )
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
         result = self._evaluate()
@@ -210,9 +239,18 @@ class Session:
 
     def _logs(self) -> Iterator[Log]:
         """The logs of the trainer, after one that an earlier process has not finished."""
-        waiting = [] if self.pending is None else [self.pending]
+        waiting = [] if self.pending is None or self.staged else [self.pending]
         for log in itertools.chain(waiting, self.trainer()):
-            self.pending = log
+            self.pending, self.staged = log, False
+            yield log
+
+    def _after_stages(self, logs: Iterator[Log]) -> Iterator[Log]:
+        """The user's stages, after a log that they had in an earlier process."""
+        waiting = [self.pending] if self.pending is not None and self.staged else []
+        for stage in self.extras.stages:
+            logs = with_context(stage, logs, self.context)
+        for log in itertools.chain(waiting, logs):
+            self.staged = True
             yield log
 
     def _pipeline(self) -> Iterator[Log]:
@@ -223,8 +261,7 @@ class Session:
             always = config.evaluate_every is not None
             allow = (lambda log: True) if always else self.evaluation_steps.allow
             logs = stages.evaluate_every(logs, every, self._evaluate_on_the_way, allow)
-        for stage in self.stages:
-            logs = stage(logs)
+        logs = self._after_stages(logs)
         logs = stages.keep_models(
             logs,
             agent,
@@ -245,7 +282,11 @@ class Session:
             logs = stages.checkpoint_every(logs, every, lambda log: self.save_checkpoint(), minutes)
         left = None if config.max_minutes is None else config.max_minutes - self.earlier / 60
         return stages.stop_at(
-            logs, minutes=left, mean_return=config.stop_at_return, window=config.window, when=self.signals.stopped
+            logs,
+            minutes=left,
+            mean_return=config.stop_at_return,
+            window=config.window,
+            when=lambda: self.context.stopped or self.signals.stopped(),
         )
 
 

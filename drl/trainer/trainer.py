@@ -311,6 +311,11 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         return self.collector.envs if isinstance(self.collector, Collector) else self.collector
 
     @property
+    def changes(self) -> list[EnvChange]:
+        """What was changed in the environments; see `VecEnv.changes`."""
+        return self.collector.changes
+
+    @property
     def obs(self) -> Array | None:
         """What the environments show now; None before the first step."""
         return self.collector.obs

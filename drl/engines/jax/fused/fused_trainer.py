@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from drl.core.contracts import Agent, ReachableEnvs
+from drl.core.contracts import Agent, EnvChange, ReachableEnvs
 from drl.core.errors import BadInput
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
 from drl.core.specs import AnyArray
@@ -88,6 +88,11 @@ class FusedTrainer(TrainerLoop):
     def envs(self) -> ReachableEnvs:
         """There is no way into a compiled program."""
         raise in_a_program("envs")
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """None: see `envs`."""
+        return []
 
     @property
     def algorithm(self) -> NoReturn:
