@@ -46,14 +46,21 @@ class EnvChange(NamedTuple):
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # of a method; None: an attribute was set
 
 
-class ReachableEnvs(Protocol):
-    """Environments whose attributes can be read and set, in this process or in others."""
-
-    def get(self, name: str) -> list[Any]:
-        """The attribute of every environment."""
+class ChangeableEnvs(Protocol):
+    """Environments whose attributes can be set, in this process or in others."""
 
     def set(self, name: str, value: Any) -> None:
         """Set an attribute that every environment has."""
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of every environment."""
+
+
+class ReachableEnvs(ChangeableEnvs, Protocol):
+    """Environments whose attributes can be read as well."""
+
+    def get(self, name: str) -> list[Any]:
+        """The attribute of every environment."""
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every environment; what each returned."""
@@ -63,7 +70,7 @@ class ReachableEnvs(Protocol):
         """What new environments must repeat to be like these."""
 
 
-def repeat_changes(changes: Sequence[EnvChange], envs: ReachableEnvs) -> None:
+def repeat_changes(changes: Sequence[EnvChange], envs: ChangeableEnvs) -> None:
     """Change other environments in the same way."""
     for name, value, arguments in changes:
         if arguments is None:

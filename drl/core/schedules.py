@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Any, Protocol
 
 from drl.core.errors import BadInput, one_line
@@ -226,7 +227,7 @@ class ScaledRate:
 
     @learning_rate_factor.setter
     def learning_rate_factor(self, factor: float) -> None:
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
             raise BadInput(f"learning_rate_factor is {factor!r:.40}; expected a number of at least 0, such as 0.5")
         self._factor = float(factor)
 

@@ -1,6 +1,6 @@
 """Attributes and methods of environments, reached from outside: `get`, `set` and `call` of every VecEnv.
 
-What was set is recorded with the place in each running episode where it was set, so that an episode can be played again.
+What was set is recorded with its place in each running episode, so that an episode can be played again.
 """
 
 import base64
@@ -22,10 +22,15 @@ LOST = "lost"  # kind of a stored value that cannot be restored
 MOST_STORED = 1 << 20  # letters of a stored value
 
 
-def holder(env: object, name: str, where: str) -> object:
-    """The outermost wrapper or environment that has an attribute itself, as Gymnasium's `get_wrapper_attr` finds it."""
+def check_name(name: object) -> None:
+    """Raise for what cannot be the name of an attribute."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         raise BadInput(f"{shown(name)} is not the name of an attribute; expected one such as 'level'")
+
+
+def holder(env: object, name: str, where: str) -> object:
+    """The outermost wrapper or environment that has an attribute itself, as Gymnasium's `get_wrapper_attr` finds it."""
+    check_name(name)
     layers = list(_layers(env))
     for layer in layers:
         if name in getattr(layer, "__dict__", {}) or hasattr(type(layer), name):

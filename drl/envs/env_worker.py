@@ -142,7 +142,7 @@ class _Worker:
         return Moved(reward, terminated, truncated, success, self.reset(next_seed), final_mask, numbers)
 
     def reach(self, request: bytes) -> bytes:
-        """Get or set an attribute, or call a method. Both ways as bytes: what cannot be sent must not break the pipe."""
+        """Get or set an attribute, or call a method. In bytes, so that what cannot be sent does not break the pipe."""
         what, name, content, where = cloudpickle.loads(request)
         answer: Any = None
         if what == "get":

@@ -14,7 +14,7 @@ from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import MASK_KEY, Array, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
-from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, set_on
+from drl.envs.env_attributes import call_on, check_name, check_set, get_from, own_copy, set_on
 from drl.envs.episode_stats import EpisodeStats, numbers_in, numbers_in_infos, success_in, success_in_infos
 from drl.envs.faults import checked_info, checked_rows, close_anyway
 from drl.envs.spaces import GymVectorEnv, Info, action_spec, encode_fresh, obs_spec
@@ -214,6 +214,7 @@ class NativeVecEnv(VecEnv):
         return isinstance(self.vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
     def _check_all(self, name: str) -> None:
+        check_name(name)
         inner = self.vector_env.unwrapped
         if not all(inner.call("has_wrapper_attr", name)):
             raise BadInput(f"the environments in {self.env_id!r} have no attribute {name!r}")

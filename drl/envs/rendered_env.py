@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, final
 
+import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 from gymnasium.vector.utils import CloudpickleWrapper
 
@@ -18,6 +19,7 @@ from drl.core.errors import EnvFailed
 from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.envs.action_masks import mask_reader
 from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE
+from drl.envs.env_attributes import call_on, set_on
 from drl.envs.env_config import EnvLike, as_config
 from drl.envs.env_worker import Failure, ignore_signals
 from drl.envs.faults import close_anyway
@@ -99,6 +101,14 @@ class RenderedEnv(gym.Env[object, Array]):
     def render(self) -> Any:
         """The picture of the current state."""
         return self._ask("render")
+
+    def set(self, name: str, value: object) -> None:
+        """Set an attribute, found as by `VecEnv.set`."""
+        self._ask("set", cloudpickle.dumps((name, value)))
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Call a method, found as by `VecEnv.call`."""
+        self._ask("call", cloudpickle.dumps((name, (args, kwargs))))
 
     def close(self) -> None:
         if not self._pipe.closed:
@@ -197,6 +207,12 @@ class _Artist:
     def step(self, action: Array) -> tuple[object, object, object, object, Info]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated, truncated, self._mask(obs, info)
+
+    def set(self, request: bytes) -> None:
+        set_on(self.env, *cloudpickle.loads(request), "the environment")
+
+    def call(self, request: bytes) -> None:
+        call_on(self.env, *cloudpickle.loads(request), "the environment")
 
     def render(self) -> object:
         return self.env.render()

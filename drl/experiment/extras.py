@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[int | None, int | None, bool, Mapping[str, Any]], Evaluation]
 
+
 @final
 class Context:
     """A run in progress, for a stage or an `on_log` that takes it as its second argument.

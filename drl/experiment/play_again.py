@@ -12,6 +12,7 @@ import numpy as np
 
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.specs import Array
+from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
 from drl.experiment.config import RunConfig
@@ -31,10 +32,22 @@ class Again(NamedTuple):
 
 def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     """The steps of a recorded episode. Raises if the environment fails, or does not repeat itself."""
-    actions, total = recorded.played.actions, 0.0
+    played, total = recorded.played, 0.0
+    actions, changes = played.actions, played.changes
+    if (lost := lost_in(change.value for change in changes)) is not None:
+        raise EnvFailed(f"the episode cannot be repeated: {lost}")
+
+    def set_value(name: str, value: object) -> None:
+        if isinstance(env, RenderedEnv):
+            env.set(name, value)
+        else:
+            set_on(env, name, value, "the environment")
+
     try:
-        obs, _ = env.reset(seed=recorded.played.seed)
-        for count, action in enumerate(actions.tolist() if actions.ndim == 1 else actions, start=1):
+        set_before(changes, set_value)
+        obs, _ = env.reset(seed=played.seed)
+        again = replayed(actions.tolist() if actions.ndim == 1 else actions, changes, set_value)
+        for count, action in enumerate(again, start=1):
             following, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)
             yield Again(obs, np.asarray(action), float(reward))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from drl.core.contracts import Agent, EnvChange, Tracker, repeat_changes
+from drl.core.contracts import EnvChange, Tracker, repeat_changes
 from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
@@ -175,7 +175,7 @@ class Session:
                     )
                 self._note_status(status)
                 with self.signals.at_once():
-                    _illustrate(config, self.env, trainer.agent, run)
+                    _illustrate(config, self.env, trainer, run)
             except Interrupted:  # in the evaluation, or in plots and videos
                 status = self.signals.status
         if evaluation is None:
@@ -363,12 +363,13 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
         say(f"compiling the update took {seconds:.1f} s")
 
 
-def _illustrate(config: RunConfig, env: EnvConfig | None, agent: Agent, run: Run) -> None:
+def _illustrate(config: RunConfig, env: EnvConfig | None, trainer: AnyTrainer, run: Run) -> None:
     if config.plots:
         _attempt("plots", lambda: plot_run(run.folder))
     if config.video and env is not None:
         path = run.folder / "videos" / "final_agent.mp4"
-        _attempt("video", lambda: film(agent, env, path, config.seed, timeout=config.worker_timeout))
+        agent, seed, changes = trainer.agent, config.seed, trainer.changes
+        _attempt("video", lambda: film(agent, env, path, seed, timeout=config.worker_timeout, changes=changes))
 
 
 def _attempt(what: str, make: Callable[[], object]) -> None:

@@ -5,14 +5,14 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import gymnasium as gym
 import numpy as np
 
-from drl.core.contracts import Agent
+from drl.core.contracts import Agent, EnvChange, repeat_changes
 from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
@@ -111,18 +111,20 @@ def film(
     *,
     explore: bool = False,
     timeout: float = PATIENCE,
+    changes: Sequence[EnvChange] = (),
 ) -> Path | None:
     """Write one episode as an mp4; None if the environment cannot be rendered. The environment is in a process of its
-    own, which has `timeout` seconds for its start and each step."""
+    own, which has `timeout` seconds for its start and each step. `changes` are made before its first reset."""
     config = env_for(agent, env)
     if config.env.startswith(JAX_ONLY):
         return None
     if has_several_agents(config):
-        return film_game(agent, config, path, seed, explore, MAX_FRAMES)
+        return film_game(agent, config, path, seed, explore, MAX_FRAMES, changes)
     with blamed(config.env), RenderedEnv(config, timeout=timeout) as drawn, own_stream(agent, seed):
         check_fit(agent, drawn.obs_spec, drawn.action_spec, config.env)
         if drawn.render_mode is None:
             return None
+        repeat_changes(changes, drawn)
         return write_film(path, drawn, play(agent, drawn, Seeds(seed).integer("film"), explore))
 
 

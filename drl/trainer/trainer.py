@@ -83,7 +83,7 @@ class TrainingStats:
             self.episodes += 1
             if self.info_keys is not None and episode.info:
                 kept = {name: number for name, number in episode.info.items() if name in self.info_keys}
-                episode = episode._replace(info=kept)  # noqa: PLW2901
+                episode = episode._replace(info=kept)
             self.recent.append(episode._replace(played=None, info={}))
             self.finished.append(episode)
 
