@@ -2,9 +2,9 @@
 
 import os
 import platform
-from typing import Any
 
 from drl.cluster.env_blocks import BlockState, Chunk, MakeBlocks, Order, Specs, Weights, collect, go_to
+from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
@@ -37,16 +37,18 @@ class CollectorActor:
             self.version = order.version
         return [collect(self.blocks[number], order, self._count) for number in order.blocks]
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return [value for block in self.blocks.values() for value in block.get(name)]
 
-    def set(self, name: str, value: Any) -> dict[int, StateDict]:
+    def set(self, name: str, value: EnvValue) -> dict[int, StateDict]:
         """The states of the environments of every block afterwards."""
         for block in self.blocks.values():
             block.set(name, value)
         return self._states()
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[int, StateDict]]:
+    def call(
+        self, name: str, args: tuple[EnvValue, ...], kwargs: dict[str, EnvValue]
+    ) -> tuple[list[EnvValue], dict[int, StateDict]]:
         """What the methods returned, and the states afterwards."""
         answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]
         return answers, self._states()

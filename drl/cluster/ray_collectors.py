@@ -24,7 +24,7 @@ from drl.cluster.env_blocks import (
 from drl.core.contracts import Agent, EnvChange, Taken
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import Array
+from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import is_lost, restored, stored_or_lost
 
@@ -123,17 +123,17 @@ class RayCollectors:
     def learned(self) -> None:
         self.version += 1
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         answers: list[list[Any]] = self._reach("get", name)
         return [value for values in answers for value in values]
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         self._settle()
         self._reach("get", name)  # a name that one of them lacks is refused before any is changed
         self._moved(self._reach("set", name, value))
         self._remember(EnvChange(name, value))
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         self._settle()
         answers = self._reach("call", name, args, kwargs)
         self._moved([states for _, states in answers])
@@ -160,7 +160,7 @@ class RayCollectors:
         for number, envs in ((number, envs) for each in states for number, envs in each.items()):
             self.states[number] = self.states[number]._replace(envs=envs, since=())
 
-    def _reach(self, method: str, *content: Any) -> list[Any]:
+    def _reach(self, method: str, *content: EnvValue) -> list[EnvValue]:
         try:
             calls = [getattr(process.actor, method).remote(*content) for process in self.processes]
             answers: list[Any] = self.ray.get(calls, timeout=START + self.timeout)

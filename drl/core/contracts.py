@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, Array, ObsSpec, PlainDict
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec, PlainDict
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 
@@ -42,27 +42,27 @@ class EnvChange(NamedTuple):
     """A call of `set`, or of `call` for a method that returns nothing."""
 
     name: str
-    value: Any = None  # that was set
-    arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # of a method; None: an attribute was set
+    value: EnvValue = None  # that was set
+    arguments: tuple[tuple[EnvValue, ...], dict[str, EnvValue]] | None = None  # of a method; None: an attribute was set
 
 
 class ChangeableEnvs(Protocol):
     """Environments whose attributes can be set, in this process or in others."""
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         """Set an attribute that every environment has."""
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> EnvValue:
         """Call a method of every environment."""
 
 
 class ReachableEnvs(ChangeableEnvs, Protocol):
     """Environments whose attributes can be read as well."""
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         """The attribute of every environment."""
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         """Call a method of every environment; what each returned."""
 
     @property
@@ -116,17 +116,17 @@ class VecEnv(ABC):
         """The episode that environment `index` is in, if it can be repeated."""
         return None
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         """The attribute `name` of every environment, below its wrappers if these do not have it. A vector environment
         that has the attribute itself gives one value, a game of several agents one for each copy."""
         raise BadInput(f"cannot get {name!r} of {self.env_id!r}: {self.unreachable}")
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         """Set an attribute of every environment, where `get` finds it. A name that one of them lacks is refused. The
         value counts at once, and after `load_state_dict` as well."""
         raise BadInput(f"cannot set {name!r} of {self.env_id!r}: {self.unreachable}")
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         """Call a method of every environment, found as by `get`; what each returned. Calls are not repeated by
         `load_state_dict`: use `set` for what must last."""
         raise BadInput(f"cannot call {name!r} of {self.env_id!r}: {self.unreachable}")
@@ -253,13 +253,13 @@ class AnyCollector(Protocol):
     def learned(self) -> None:
         """The agent's weights have changed."""
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         """See `VecEnv.get`."""
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         """See `VecEnv.set`."""
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         """See `VecEnv.call`."""
 
     @property

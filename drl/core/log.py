@@ -72,7 +72,7 @@ class Episode(NamedTuple):
 
     def plain(self) -> list[Any]:
         """For a state dict."""
-        played = [None, None, []]
+        played: list[Any] = [None, None, []]
         if self.played is not None:
             played = [self.played.seed, self.played.actions, [list(change) for change in self.played.changes]]
         return [*self[:5], *played, dict(self.info)]
@@ -80,9 +80,10 @@ class Episode(NamedTuple):
     @classmethod
     def from_plain(cls, state: Sequence[Any]) -> "Episode":
         """From a state dict. Those of earlier versions have neither changes nor an info."""
-        seed, actions, changes, info = [*state[5:], *[None, None, [], {}][len(state) - 5 :]]
+        none: list[Any] = [None, None, [], {}]
+        result, (seed, actions, changes, info) = state[:5], [*state[5:], *none[len(state) - 5 :]]
         played = None if seed is None else Played(seed, actions, tuple(Change(*change) for change in changes))
-        return cls(*state[:5], played, info)
+        return cls(*result)._replace(played=played, info=info)
 
 
 @dataclass

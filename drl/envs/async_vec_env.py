@@ -19,7 +19,7 @@ from drl.core.child_processes import start_child
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import Array
+from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_worker import Closed, Failure, Moved, Ready, Refused, Rows, run_worker
 from drl.envs.episode_stats import EpisodeStats
@@ -103,8 +103,8 @@ class AsyncVecEnv(VecEnv):
             next_obs = obs.copy()
             next_obs[ends] = self._final_rows[ends]
             stats.check_obs(next_obs, self.obs_spec)
-            last = [(i, moved[i]) for i in ends.tolist()]
-            episodes = [stats.finish(i, bool(terminated[i]), each.success, each.info) for i, each in last]
+            ended = [(i, moved[i]) for i in ends.tolist()]
+            episodes = [stats.finish(i, bool(terminated[i]), each.success, each.info) for i, each in ended]
         stats.check_obs(obs, self.obs_spec)
         stats.obs, next_mask, valid = obs, None, self._always_valid
         if self.action_mask is not None:
@@ -198,10 +198,10 @@ class AsyncVecEnv(VecEnv):
             stats.changes.set_all(self._set)
         return why
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return self._reach("get", name)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         self._reach("check_set", name, value)
         self.stats.changed(name, value)
         self._set(name, value)
@@ -209,7 +209,7 @@ class AsyncVecEnv(VecEnv):
     def _set(self, name: str, value: object) -> None:
         self._reach("set", name, value)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         answers = self._reach("call", name, (args, kwargs))
         self.stats.called(name, answers, args, kwargs)
         return answers
@@ -218,7 +218,7 @@ class AsyncVecEnv(VecEnv):
     def changes(self) -> list[EnvChange]:
         return self.stats.changes.changes
 
-    def _reach(self, what: str, name: str, content: object = None) -> list[Any]:
+    def _reach(self, what: str, name: str, content: object = None) -> list[EnvValue]:
         """Ask every worker about an attribute. A refusal closes nothing."""
         try:
             requests = [

@@ -18,7 +18,7 @@ from drl.core.configs import require
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Episode
-from drl.core.specs import Array
+from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
@@ -288,13 +288,13 @@ class SignRewards(VecEnv):
     def running_episode(self, index: int) -> Episode | None:
         return self.envs.running_episode(index)
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         self.envs.set(name, value)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         return self.envs.call(name, *args, **kwargs)
 
     @property

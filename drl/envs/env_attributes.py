@@ -8,13 +8,14 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.contracts import EnvChange
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.log import Change
+from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 
 STEPPED = ("step", "reset")  # methods that a VecEnv calls; some keep a reference to them
@@ -73,7 +74,7 @@ def set_on(env: object, name: str, value: object, where: str) -> None:
     setattr(holder(env, name, where), name, value)
 
 
-def call_on(env: object, name: str, arguments: tuple[Sequence[Any], Mapping[str, Any]], where: str) -> object:
+def call_on(env: object, name: str, arguments: tuple[Sequence[EnvValue], Mapping[str, EnvValue]], where: str) -> object:
     """Call the method of one environment."""
     method = get_from(env, name, where)
     if not callable(method):
@@ -87,7 +88,7 @@ class _Made(NamedTuple):
     number: int  # changes before it
     tick: int  # steps of the VecEnv before it
     change: EnvChange
-    stored: Any  # its value as plain data
+    stored: EnvValue  # its value as plain data
 
 
 class Changes:
@@ -115,7 +116,7 @@ class Changes:
             if made.number >= first or made.change.arguments or newest[made.change.name] == made.number
         ]
         if change.arguments is not None:
-            plain: Any = [LOST, f"{change.name}() was called, which is not called again"]
+            plain: EnvValue = [LOST, f"{change.name}() was called, which is not called again"]
         else:
             plain, change = stored_or_lost(change.value), change._replace(value=own_copy(change.value))
         self.made = [*kept, _Made(self.count, tick, change, plain)]
@@ -154,27 +155,31 @@ class Changes:
         ]
         self.count, self.known = int(state["count"]), [int(count) for count in state["known"]]
 
-    def set_all(self, set_value: Callable[[str, Any], None]) -> None:
+    def set_all(self, set_value: Callable[[str, EnvValue], None]) -> None:
         """Set everything again that can be restored."""
         for made in self.made:
             if not is_lost(made.stored):
                 set_value(made.change.name, made.change.value)
 
 
-def own_copy(value: Any) -> Any:
+def own_copy(value: EnvValue) -> EnvValue:
     """A copy for one environment, as a worker process has; an object that no file can hold is shared."""
     return value if is_lost(stored_or_lost(value)) else copy.deepcopy(value)
 
 
-def set_before(changes: Iterable[Change], set_value: Callable[[str, Any], None]) -> None:
+def set_before(changes: Iterable[Change], set_value: Callable[[str, EnvValue], None]) -> None:
     """Set what was set before an episode's reset."""
     for change in changes:
         if change.after < 0:
             set_value(change.name, restored(change.value))
 
 
-def replayed(actions: Sequence[Any], changes: Sequence[Change], set_value: Callable[[str, Any], None]) -> Iterator[Any]:
-    """The actions of an episode; before each of them, what was set there is set again."""
+def replayed(
+    actions: Sequence[EnvValue] | Array, changes: Sequence[Change], set_value: Callable[[str, EnvValue], None]
+) -> Iterator[EnvValue]:
+    """The actions of an episode, whole numbers as Python's; before each of them, what was set there is set again."""
+    if isinstance(actions, np.ndarray) and actions.ndim == 1:
+        actions = actions.tolist()
     during = {change.after for change in changes if change.after >= 0}
     for count in range(len(actions) + 1):
         if count in during:
@@ -190,12 +195,12 @@ def is_lost(plain: object) -> bool:
     return isinstance(plain, list) and plain[:1] == [LOST]
 
 
-def lost_in(values: Iterable[Any]) -> str | None:
+def lost_in(values: Iterable[EnvValue]) -> str | None:
     """Why the first stored value that cannot be restored cannot be, if there is one."""
     return next((str(value[1]) for value in values if is_lost(value)), None)
 
 
-def stored_or_lost(value: object) -> Any:
+def stored_or_lost(value: object) -> EnvValue:
     """`stored`, or `[LOST, why]` for a value that no file can hold.
 
     >>> stored_or_lost(object())
@@ -208,7 +213,7 @@ def stored_or_lost(value: object) -> Any:
     return plain if len(json.dumps(plain)) <= MOST_STORED else [LOST, "a value was set that is too large to store"]
 
 
-def stored(value: object) -> Any:
+def stored(value: object) -> EnvValue:
     """A value as plain data that `restored` makes equal values of: numbers, texts, arrays, and lists, tuples and dicts
     of them. Raises TypeError for others.
 
@@ -222,7 +227,7 @@ def stored(value: object) -> Any:
         raise TypeError("a value that contains itself") from None
 
 
-def _stored(value: object) -> Any:
+def _stored(value: object) -> EnvValue:
     if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
         return value
     if type(value) is float:
@@ -242,7 +247,7 @@ def _stored(value: object) -> Any:
     raise TypeError(f"{'an' if kind[0].lower() in 'aeio' else 'a'} {kind}")
 
 
-def restored(plain: Any) -> Any:
+def restored(plain: EnvValue) -> EnvValue:
     """The value that `stored` was given; None for one that is lost."""
     if not isinstance(plain, list):
         return plain

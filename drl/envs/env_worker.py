@@ -167,7 +167,7 @@ class _Worker:
 
         set_before(changes, set_value)
         obs, _ = self.env.reset(seed=seed)
-        for action in replayed(actions.tolist() if actions.ndim == 1 else actions, changes, set_value):
+        for action in replayed(actions, changes, set_value):
             obs = self.env.step(action)[0]
         self.rows[self.index] = self.obs_spec.encode_one(obs)
 

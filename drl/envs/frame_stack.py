@@ -8,14 +8,14 @@ Layout, oldest frame first, newest last:
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
 """
 
-from typing import Any, SupportsFloat, final
+from typing import SupportsFloat, final
 
 import numpy as np
 from gymnasium import spaces
 
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.log import Episode
-from drl.core.specs import Array, ObsSpec
+from drl.core.specs import Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.spaces import GymEnv, GymWrapper, Info, obs_spec
 
@@ -83,13 +83,13 @@ class StackedVecEnv(VecEnv):
     def running_episode(self, index: int) -> Episode | None:
         return self.envs.running_episode(index)
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         self.envs.set(name, value)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         return self.envs.call(name, *args, **kwargs)
 
     @property

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import MASK_KEY, Array, RawObs
+from drl.core.specs import MASK_KEY, Array, EnvValue, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
 from drl.envs.env_attributes import call_on, check_name, check_set, get_from, own_copy, set_on
@@ -167,13 +167,13 @@ class NativeVecEnv(VecEnv):
         self.stats.begun = True
         return None
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         if self._singles:
             self._check_all(name)
             return list(self.vector_env.unwrapped.call(name))
         return [get_from(self.vector_env, name, self._where)]
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         if self._singles:
             self._check_all(name)
         else:
@@ -190,7 +190,7 @@ class NativeVecEnv(VecEnv):
         else:
             set_on(self.vector_env, name, value, self._where)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         try:
             if self._singles:
                 self._check_all(name)

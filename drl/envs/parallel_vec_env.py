@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.log import Change
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import read_mask
 from drl.envs.env_attributes import (
@@ -235,10 +235,10 @@ class ParallelVecEnv(VecEnv):
             living = _living(game, *flags)
         return {name: self._encode(seen, name) for name in self.agents if name in living}
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return [get_from(game, name, self._where(copy)) for copy, game in enumerate(self.games)]
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         for copy, game in enumerate(self.games):
             check_set(game, name, value, self._where(copy))
         self._changes.add(EnvChange(name, value), self.stats.tick)
@@ -251,7 +251,7 @@ class ParallelVecEnv(VecEnv):
     def _set(self, copy: int, name: str, value: object) -> None:
         set_on(self.games[copy], name, value, self._where(copy))
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         answers = []
         for copy, game in enumerate(self.games):
             try:

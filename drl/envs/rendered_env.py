@@ -16,7 +16,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from drl.core.child_processes import start_program
 from drl.core.errors import EnvFailed
-from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.envs.action_masks import mask_reader
 from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE
 from drl.envs.env_attributes import call_on, set_on
@@ -106,7 +106,7 @@ class RenderedEnv(gym.Env[object, Array]):
         """Set an attribute, found as by `VecEnv.set`."""
         self._ask("set", cloudpickle.dumps((name, value)))
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> None:
         """Call a method, found as by `VecEnv.call`."""
         self._ask("call", cloudpickle.dumps((name, (args, kwargs))))
 
@@ -209,10 +209,12 @@ class _Artist:
         return obs, reward, terminated, truncated, self._mask(obs, info)
 
     def set(self, request: bytes) -> None:
-        set_on(self.env, *cloudpickle.loads(request), "the environment")
+        name, value = cloudpickle.loads(request)
+        set_on(self.env, name, value, "the environment")
 
     def call(self, request: bytes) -> None:
-        call_on(self.env, *cloudpickle.loads(request), "the environment")
+        name, arguments = cloudpickle.loads(request)
+        call_on(self.env, name, arguments, "the environment")
 
     def render(self) -> object:
         return self.env.render()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
@@ -10,7 +10,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.log import Episode
-from drl.core.specs import NUMBERS, Array, RawObs
+from drl.core.specs import NUMBERS, Array, EnvValue, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
 from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
@@ -196,14 +196,14 @@ class SyncVecEnv(VecEnv):
         set_value = partial(self._set, index)
         set_before(changes, set_value)
         obs, _ = self._begin(index, self.stats.seed_of(index))
-        for action in replayed(actions.tolist() if actions.ndim == 1 else actions, changes, set_value):
+        for action in replayed(actions, changes, set_value):
             obs = self._steps[index](action)[0]
         return obs if self._is_box else self.obs_spec.encode_one(obs)
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return [get_from(env, name, self._where(index)) for index, env in enumerate(self.envs)]
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         for index, env in enumerate(self.envs):
             check_set(env, name, value, self._where(index))
         self.stats.changed(name, value)
@@ -219,7 +219,7 @@ class SyncVecEnv(VecEnv):
         if name == "_max_episode_steps" and self._limits[index] != NEVER:  # `step` does not ask the TimeLimit
             self._limits[index], self._until_clock = value, 0
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         answers = []
         for index, env in enumerate(self.envs):
             try:

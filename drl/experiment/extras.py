@@ -11,6 +11,7 @@ from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
 from drl.core.named_objects import name_of
+from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import restored, stored
 from drl.experiment.config import Experiment
@@ -20,7 +21,7 @@ from drl.experiment.run_folder import Run
 if TYPE_CHECKING:
     from drl.experiment.building import AnyTrainer
 
-Evaluate = Callable[[int | None, int | None, bool, Mapping[str, Any]], Evaluation]
+Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Evaluation]
 
 
 @final
@@ -69,7 +70,7 @@ class Context:
         *,
         seed: int | None = None,
         explore: bool = False,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, EnvValue] | None = None,
     ) -> Evaluation:
         """Play episodes in separate environments, which does not affect training. The defaults are those of the run's
         own evaluations. `attributes` are set on these environments only, after what the run has changed."""
@@ -164,14 +165,18 @@ class Extras:
                 raise BadInput(f"the state_dict of {key} holds {error}, which no file can hold") from None
         return found
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Raises if a stage that has stored something is missing, or another one has its place."""
+    def check_state(self, state: StateDict) -> None:
+        """Raise if a stage that has stored something is missing, or another one has its place."""
         stages = dict(self._with_state())
         if missing := [key for key in state if key not in stages]:
             raise BadInput(
                 f"the checkpoint holds the state of {', '.join(missing)}; give the stages and on_log that the run was "
                 "started with: drl.resume(…, stages=…, on_log=…)"
             )
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Give every stage its stored state."""
+        stages = dict(self._with_state())
         for key, plain in state.items():
             stages[key].load_state_dict(restored(plain))
 

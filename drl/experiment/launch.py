@@ -231,7 +231,8 @@ def _train(
         if origin is not None:
             session.best.load_state_dict(origin.state["best"])
             if extras.stages:
-                extras.load_state_dict(origin.state.get("stages", {}))
+                extras.check_state(origin.state.get("stages") or {})
+                extras.load_state_dict(origin.state.get("stages") or {})
             if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
                 session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
@@ -315,6 +316,7 @@ def _continue(session: Session) -> None:
     """Bring a session back to its newest checkpoint."""
     state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
     if state is not None:
+        session.extras.check_state(state.get("stages") or {})  # not in checkpoints of earlier versions
         try:
             check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
             session.load_state_dict(state)

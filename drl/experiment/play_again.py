@@ -46,7 +46,7 @@ def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     try:
         set_before(changes, set_value)
         obs, _ = env.reset(seed=played.seed)
-        again = replayed(actions.tolist() if actions.ndim == 1 else actions, changes, set_value)
+        again = replayed(actions, changes, set_value)
         for count, action in enumerate(again, start=1):
             following, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)

@@ -8,12 +8,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from drl.core.contracts import EnvChange, Tracker, repeat_changes
 from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
+from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
 from drl.envs.faults import reason
@@ -82,7 +82,7 @@ class Session:
         return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.extras.load_state_dict(state.get("stages", {}))  # not in checkpoints of earlier versions
+        self.extras.load_state_dict(state.get("stages") or {})  # not in checkpoints of earlier versions
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
         if "evaluation_steps" in state:  # not in checkpoints of earlier versions
@@ -205,7 +205,7 @@ class Session:
         episodes: int | None = None,
         seed: int | None = None,
         explore: bool = False,
-        attributes: Mapping[str, Any] = MappingProxyType({}),
+        attributes: Mapping[str, EnvValue] = MappingProxyType({}),
     ) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
         if self.env is None:

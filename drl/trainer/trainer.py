@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import GROUPS, Episode, Log, info_means
 from drl.core.normalize import RewardScaler
-from drl.core.specs import Array
+from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
@@ -176,13 +176,13 @@ class Collector:
     def learned(self) -> None:
         """The agent acts with the learner's own weights."""
 
-    def get(self, name: str) -> list[Any]:
+    def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: EnvValue) -> None:
         self.envs.set(name, value)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
         return self.envs.call(name, *args, **kwargs)
 
     @property

@@ -87,9 +87,11 @@ def test_get_set_and_call_reach_every_environment(kind):
     with KINDS[kind]() as envs:
         envs.reset()
         envs.step(ONE)
-        assert envs.get("level") == [1, 1] and envs.get("twice") == [2, 2]
+        assert envs.get("level") == [1, 1]
+        assert envs.get("twice") == [2, 2]
         envs.set("level", 3)
-        assert envs.get("level") == [3, 3] and envs.get("_max_episode_steps") == [50, 50]
+        assert envs.get("level") == [3, 3]
+        assert envs.get("_max_episode_steps") == [50, 50]
         assert envs.call("where", 10) == envs.call("where", scale=10) == [10, 10]
         assert envs.call("raise_level", by=2) == [None, None]
         assert envs.get("level") == [5, 5]
@@ -106,7 +108,7 @@ def test_what_is_not_there_is_refused_by_name_and_nothing_is_changed(kind):
             lambda: envs.call("levle"),
             lambda: envs.get("__class__"),
         ):
-            with pytest.raises(BadInput, match="levle|__class__"):
+            with pytest.raises(BadInput, match=r"levle|__class__"):
                 attempt()
         assert envs.changes == []
         envs.step(ONE)  # it is not broken
@@ -129,7 +131,7 @@ def test_a_method_cannot_be_set_and_a_number_not_be_called(kind):
 def test_what_cannot_cross_a_process_is_refused_and_the_workers_go_on():
     with KINDS["async"]() as envs:
         envs.reset()
-        with pytest.raises(BadInput, match="'gen' .*cannot be sent|cannot be sent"):
+        with pytest.raises(BadInput, match="cannot be sent"):
             envs.set("level", (n for n in range(3)))
         envs.set("bonus", {"gold": 2.0, "rule": lambda: 3})  # functions travel
         assert envs.step(ONE).reward.tolist() == [3.0, 3.0]
@@ -137,9 +139,10 @@ def test_what_cannot_cross_a_process_is_refused_and_the_workers_go_on():
 
 @anywhere
 def test_a_method_that_raises_is_a_failure_of_the_environment(kind):
-    with KINDS[kind]() as envs, pytest.raises(EnvFailed, match="the wheel came off"):
+    with KINDS[kind]() as envs:
         envs.reset()
-        envs.call("fail")
+        with pytest.raises(EnvFailed, match="the wheel came off"):
+            envs.call("fail")
 
 
 @anywhere
@@ -153,7 +156,8 @@ def test_every_environment_has_its_own_copy_of_a_value(kind):
         value["gold"] = 9.0
         assert envs.step(ONE).reward.tolist() == [2.0, 2.0]
         first, second = envs.get("bonus")
-        assert first == second and first is not second
+        assert first == second
+        assert first is not second
 
 
 @anywhere
@@ -172,7 +176,8 @@ def test_a_stored_state_continues_with_what_was_set(kind, steps, tmp_path):
             envs.set("level", 4)
         write_state(tmp_path / "state", envs.state_dict())
         why = again.load_state_dict(read_state(tmp_path / "state"))
-        assert again.get("level") == envs.get("level") and again.get("bonus") == envs.get("bonus")
+        assert again.get("level") == envs.get("level")
+        assert again.get("bonus") == envs.get("bonus")
         if kind == "native":
             return  # a vector environment of Gymnasium cannot go back into its episodes
         assert why is None
@@ -196,7 +201,8 @@ def test_what_no_file_can_hold_makes_a_resume_inexact(kind):
             change(envs)
             envs.step(ONE)
             why = again.load_state_dict(envs.state_dict())
-            assert why is not None and re.search(said, why)
+            assert why is not None
+            assert re.search(said, why)
             assert again.get("bonus") == [{"gold": 4.0}] * 2  # the rest is set
 
 
@@ -210,7 +216,8 @@ def test_other_environments_repeat_the_changes(kind):
         envs.set("bonus", {"gold": 1.0})
         assert [change.name for change in envs.changes] == ["level", "raise_level", "bonus"]
         repeat_changes(envs.changes, others)
-        assert others.get("level") == [7, 7] and others.get("bonus") == [{"gold": 1.0}] * 2
+        assert others.get("level") == [7, 7]
+        assert others.get("bonus") == [{"gold": 1.0}] * 2
 
 
 def test_old_values_are_forgotten():
@@ -235,7 +242,7 @@ def test_a_time_limit_that_is_set_counts():
 def test_compiled_environments_refuse_by_name():
     pool = EnvPoolVecEnv(lambda seed: FakePool(2), seed=0, env_id="Pong-v5")
     for attempt in (lambda: pool.get("level"), lambda: pool.set("level", 1), lambda: pool.call("level")):
-        with pytest.raises(BadInput, match="EnvPool.*env_kwargs"):
+        with pytest.raises(BadInput, match=r"EnvPool.*env_kwargs"):
             attempt()
 
 
@@ -270,9 +277,13 @@ def test_masked_values_of_a_vector_environment_are_missing():
 def test_values_are_stored_as_they_are():
     value = {"a": (1, [2.5, None]), 3: np.arange(4, dtype=np.int8), "b": float("inf"), "c": np.float32(0.1), "d": "x"}
     again = restored(stored(value))
-    assert list(again) == list(value) and again["a"] == (1, [2.5, None]) and again["b"] == float("inf")
-    assert again[3].dtype == np.int8 and again[3].tolist() == [0, 1, 2, 3]
-    assert type(again["c"]) is np.float32 and again["c"] == value["c"]
+    assert list(again) == list(value)
+    assert again["a"] == (1, [2.5, None])
+    assert again["b"] == float("inf")
+    assert again[3].dtype == np.int8
+    assert again[3].tolist() == [0, 1, 2, 3]
+    assert type(again["c"]) is np.float32
+    assert again["c"] == value["c"]
     assert stored_or_lost({"x": {1, 2}}) == ["lost", "a set was set, which no file can hold"]
     assert stored_or_lost(np.zeros(1 << 20))[0] == "lost"
     loop = []

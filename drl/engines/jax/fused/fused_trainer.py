@@ -96,10 +96,12 @@ class FusedTrainer(TrainerLoop):
 
     @property
     def algorithm(self) -> NoReturn:
+        """It is a part of the compiled program."""
         raise in_a_program("algorithm")
 
     @property
     def buffer(self) -> NoReturn:
+        """It is a part of the compiled program."""
         raise in_a_program("buffer")
 
     def leave(self) -> None:
