@@ -97,7 +97,13 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
-TOGETHER = ["index concepts own_network own_tracker", "tour", "tuning", "faq"]  # each text is one process
+TOGETHER = [
+    "index concepts own_network own_tracker",
+    "inside_a_run",
+    "tour",
+    "tuning",
+    "faq",
+]  # each text is one process
 
 
 @pytest.mark.parametrize("names", TOGETHER)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
@@ -16,6 +15,7 @@ TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
 
 COUNTERS = ("env_steps", "episodes", "learning_steps")
 GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "info", "custom", "time")
+NO_NUMBERS: Mapping[str, float] = {}  # never written into; a read-only proxy could not be sent to other processes
 MOST_LETTERS = 100  # of the name of a number
 LOOKUP = (
     "recent",
@@ -61,7 +61,7 @@ class Episode(NamedTuple):
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
     played: Played | None = None  # None: it cannot be repeated
-    info: Mapping[str, float] = MappingProxyType({})  # the numbers in its last info
+    info: Mapping[str, float] = NO_NUMBERS  # the numbers in its last info
 
     def then(self, action: Array) -> "Episode":
         """The same with one more action, whose outcome is unknown."""

@@ -5,7 +5,7 @@ import copy
 import ctypes
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ class Moved(NamedTuple):
     success: bool | None
     mask: Array | None  # of legal actions, in `Rows.obs`
     final_mask: Array | None  # the same in `Rows.final_obs`
-    info: dict[str, float] | None = None  # the numbers in an episode's last info
+    info: Mapping[str, float] | None = None  # the numbers in an episode's last info
 
 
 class Rows(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 
 from drl.core.contracts import EnvChange
 from drl.core.errors import BadInput, EnvFailed, NonFinite
-from drl.core.log import Change, Episode, Played, wrong_name
+from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
 from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
@@ -145,11 +145,12 @@ class EpisodeStats:
         success = judge_success(reported, self.returns[index], self.reward_threshold)
         played = None  # vectorizations that cannot repeat an episode give no actions
         if self.actions:
-            changes = self.changes.of(index, int(self.began[index]))
+            changes = self.running_changes(index) if self.changes.count else ()
             played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index), changes)
         result = (self.returns[index], length, terminated, success, self.first_index + index)
-        episode = Episode(*result, played, info or {})
-        self.changes.begin(index)
+        episode = Episode(*result, played, info or NO_NUMBERS)
+        if self.changes.count:
+            self.changes.begin(index)
         self.returns[index] = 0.0
         self.began[index] = self.tick
         self.numbers[index] += 1
@@ -314,15 +315,17 @@ def success_in_infos(infos: Info, index: int) -> bool | None:
     return bool(values[index]) if values is not None and (mask is None or mask[index]) else None
 
 
-def numbers_in(info: Info | None) -> dict[str, float]:
+def numbers_in(info: Info | None) -> Mapping[str, float]:
     """The numbers and flags in one environment's info, without Gymnasium's own. Those that are NaN or infinite, and
     names that cannot be printed, are left out; whatever the info does, it raises nothing.
 
     >>> numbers_in({"coins": 3, "won": True, "TimeLimit.truncated": True, "map": [[0]], "x": float("nan")})
     {'coins': 3.0, 'won': 1.0}
     """
+    if not info:
+        return NO_NUMBERS
     try:
-        return _numbers(itertools.islice((info or {}).items(), MOST_KEYS))
+        return _numbers(itertools.islice(info.items(), MOST_KEYS))
     except Exception:  # the info is the environment's
         return {}
 

@@ -1,7 +1,7 @@
 """Gymnasium's own vector environments, in each autoreset mode."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -303,7 +303,7 @@ def _final_mask(last_infos: Info | Array, infos: Info, index: int) -> object:
     return final_obs[index].get(MASK_KEY) if final_obs is not None and isinstance(final_obs[index], dict) else None
 
 
-def _results(infos: Info | Array, index: int) -> tuple[bool | None, dict[str, float]]:
+def _results(infos: Info | Array, index: int) -> tuple[bool | None, Mapping[str, float]]:
     """Whether an episode succeeded, and the numbers in its last info."""
     if isinstance(infos, dict):
         return success_in_infos(infos, index), numbers_in_infos(infos, index)

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, ReachableEnvs, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite
-from drl.core.log import GROUPS, Episode, Log, info_means
+from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log, info_means
 from drl.core.normalize import RewardScaler
 from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
@@ -84,7 +84,7 @@ class TrainingStats:
             if self.info_keys is not None and episode.info:
                 kept = {name: number for name, number in episode.info.items() if name in self.info_keys}
                 episode = episode._replace(info=kept)
-            self.recent.append(episode._replace(played=None, info={}))
+            self.recent.append(episode._replace(played=None, info=NO_NUMBERS))
             self.finished.append(episode)
 
     def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
