@@ -137,7 +137,7 @@ class EpisodeStats:
             self._check_each_obs(obs, spec)
 
     def finish(
-        self, index: int, terminated: bool, reported: bool | None, info: Mapping[str, float] | None = None
+        self, index: int, terminated: bool, reported: bool | None = None, info: Mapping[str, float] | None = None
     ) -> Episode:
         """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none. `info` are the
         numbers in its last info."""

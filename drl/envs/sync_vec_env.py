@@ -140,7 +140,8 @@ class SyncVecEnv(VecEnv):
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
             info = infos[index]
-            episodes.append(self.stats.finish(index, terminated, success_in(info), numbers_in(info)))
+            results = (success_in(info), numbers_in(info)) if info else ()
+            episodes.append(self.stats.finish(index, terminated, *results))
             first, info = self._begin(index, self.stats.seed_of(index))
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
             if masks is not None:
