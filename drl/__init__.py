@@ -9,60 +9,172 @@ module when it is first used. `drl.torch` and `drl.jax` export models, agents an
 """
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from drl.games.registry import register_envs
 
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
+    from drl import jax as jax
+    from drl import torch as torch
+    from drl.buffers.episode_buffer import EpisodeBuffer as EpisodeBuffer
+    from drl.buffers.hindsight_buffer import HindsightBuffer as HindsightBuffer
+    from drl.buffers.replay_buffer import ReplayBuffer as ReplayBuffer
+    from drl.buffers.rollout_buffer import RolloutBuffer as RolloutBuffer
+    from drl.cli.entry import run_script as run_script
     from drl.core.algorithms import register_algorithm as register_algorithm
+    from drl.core.algorithms.a2c_record import A2CConfig as A2CConfig
+    from drl.core.algorithms.algorithm_record import AlgorithmRecord as AlgorithmRecord
+    from drl.core.algorithms.algorithm_record import BufferRecord as BufferRecord
+    from drl.core.algorithms.dqn_record import DQNConfig as DQNConfig
+    from drl.core.algorithms.ppo_record import PPOConfig as PPOConfig
+    from drl.core.algorithms.reinforce_record import ReinforceConfig as ReinforceConfig
+    from drl.core.algorithms.sac_record import CrossQConfig as CrossQConfig
+    from drl.core.algorithms.sac_record import NormalizedSACConfig as NormalizedSACConfig
+    from drl.core.algorithms.sac_record import SACConfig as SACConfig
+    from drl.core.algorithms.sac_record import TQCConfig as TQCConfig
+    from drl.core.algorithms.td3_record import DDPGConfig as DDPGConfig
+    from drl.core.algorithms.td3_record import TD3Config as TD3Config
+    from drl.core.configs import ActionNoiseConfig as ActionNoiseConfig
+    from drl.core.configs import ActorCriticConfig as ActorCriticConfig
+    from drl.core.configs import EpsilonGreedyConfig as EpsilonGreedyConfig
+    from drl.core.configs import ModelConfig as ModelConfig
+    from drl.core.configs import QModelConfig as QModelConfig
+    from drl.core.configs import RandomStartConfig as RandomStartConfig
+    from drl.core.configs import ReplayConfig as ReplayConfig
+    from drl.core.contracts import Agent as Agent
+    from drl.core.contracts import Algorithm as Algorithm
+    from drl.core.contracts import Buffer as Buffer
+    from drl.core.contracts import Learned as Learned
+    from drl.core.contracts import Tracker as Tracker
+    from drl.core.contracts import VecEnv as VecEnv
+    from drl.core.contracts import VecStep as VecStep
+    from drl.core.errors import BadInput as BadInput
+    from drl.core.errors import DrlError as DrlError
+    from drl.core.log import Episode as Episode
+    from drl.core.log import Log as Log
     from drl.core.network_parts import register_activation as register_activation
     from drl.core.network_parts import register_backbone as register_backbone
     from drl.core.network_parts import register_head as register_head
     from drl.core.network_parts import register_initialization as register_initialization
+    from drl.core.normalize import ObsNormalizer as ObsNormalizer
+    from drl.core.normalize import RewardScaler as RewardScaler
+    from drl.core.normalize import obs_normalizer as obs_normalizer
     from drl.core.schedules import register_schedule as register_schedule
+    from drl.core.search_dimensions import Choice as Choice
+    from drl.core.search_dimensions import Real as Real
+    from drl.core.specs import ActionSpec as ActionSpec
+    from drl.core.specs import Distribution as Distribution
+    from drl.core.specs import EnvSpecs as EnvSpecs
+    from drl.core.specs import ObsSpec as ObsSpec
+    from drl.core.transition import ReplayBatch as ReplayBatch
+    from drl.core.transition import RolloutBatch as RolloutBatch
+    from drl.core.variants import ModelVariant as ModelVariant
     from drl.core.variants import register_variant as register_variant
+    from drl.envs.env_config import EnvConfig as EnvConfig
+    from drl.envs.goals import goal_functions as goal_functions
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
     from drl.experiment.evaluation import evaluate as evaluate
     from drl.experiment.extras import Context as Context
+    from drl.experiment.finished import Finished as Finished
+    from drl.experiment.finished import finish_run as finish_run
     from drl.experiment.launch import fork as fork
     from drl.experiment.launch import resume as resume
     from drl.experiment.load_agent import load_agent as load_agent
+    from drl.experiment.one_call import make_trainer as make_trainer
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
+    from drl.experiment.run_folder import Run as Run
+    from drl.experiment.stages import checkpoint_every as checkpoint_every
+    from drl.experiment.stages import evaluate_every as evaluate_every
+    from drl.experiment.stages import progress as progress
+    from drl.experiment.stages import stop_at as stop_at
+    from drl.experiment.stages import track as track
+    from drl.experiment.watch import film as film
+    from drl.games import ipd as ipd
     from drl.search.search_call import search as search
+    from drl.testing.environment_check import check_environment as check_environment
+    from drl.tracking.files import CsvTracker as CsvTracker
+    from drl.tracking.files import JsonlTracker as JsonlTracker
+    from drl.tracking.plots import plot_run as plot_run
     from drl.trainer.trainer import Trainer as Trainer
+    from drl.trainer.trainer import TrainerConfig as TrainerConfig
 
 __version__ = "0.1.0"
 
 # Module → the public names that it defines.
 _PUBLIC = {
+    "drl.buffers.episode_buffer": "EpisodeBuffer",
+    "drl.buffers.hindsight_buffer": "HindsightBuffer",
+    "drl.buffers.replay_buffer": "ReplayBuffer",
+    "drl.buffers.rollout_buffer": "RolloutBuffer",
+    "drl.cli.entry": "run_script",
     "drl.core.algorithms": "register_algorithm",
+    "drl.core.algorithms.a2c_record": "A2CConfig",
+    "drl.core.algorithms.algorithm_record": "AlgorithmRecord BufferRecord",
+    "drl.core.algorithms.dqn_record": "DQNConfig",
+    "drl.core.algorithms.ppo_record": "PPOConfig",
+    "drl.core.algorithms.reinforce_record": "ReinforceConfig",
+    "drl.core.algorithms.sac_record": "CrossQConfig NormalizedSACConfig SACConfig TQCConfig",
+    "drl.core.algorithms.td3_record": "DDPGConfig TD3Config",
+    "drl.core.configs": "ActionNoiseConfig ActorCriticConfig EpsilonGreedyConfig ModelConfig QModelConfig "
+    "RandomStartConfig ReplayConfig",
+    "drl.core.contracts": "Agent Algorithm Buffer Learned Tracker VecEnv VecStep",
+    "drl.core.errors": "BadInput DrlError",
+    "drl.core.log": "Episode Log",
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
+    "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",
     "drl.core.schedules": "register_schedule",
-    "drl.core.variants": "register_variant",
+    "drl.core.search_dimensions": "Choice Real",
+    "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
+    "drl.core.transition": "ReplayBatch RolloutBatch",
+    "drl.core.variants": "ModelVariant register_variant",
+    "drl.envs.env_config": "EnvConfig",
+    "drl.envs.goals": "goal_functions",
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.evaluation": "evaluate",
     "drl.experiment.extras": "Context",
+    "drl.experiment.finished": "Finished finish_run",
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
-    "drl.experiment.one_call": "train train_seeds",
+    "drl.experiment.one_call": "make_trainer train train_seeds",
+    "drl.experiment.run_folder": "Run",
+    "drl.experiment.stages": "checkpoint_every evaluate_every progress stop_at track",
+    "drl.experiment.watch": "film",
     "drl.search.search_call": "search",
-    "drl.trainer.trainer": "Trainer",
+    "drl.testing.environment_check": "check_environment",
+    "drl.tracking.files": "CsvTracker JsonlTracker",
+    "drl.tracking.plots": "plot_run",
+    "drl.trainer.trainer": "Trainer TrainerConfig",
 }
+_MODULES = {"ipd": "drl.games.ipd", "jax": "drl.jax", "torch": "drl.torch"}  # of their own
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 register_envs()
 
 if not TYPE_CHECKING:  # a type checker would take any name from a `__getattr__`
-    __all__ = [*_MODULE_OF, "__version__"]
+    __all__ = [*_MODULE_OF, "__version__", "engine"]
 
     def __getattr__(name):
-        if name in ("torch", "jax"):
-            return importlib.import_module(f"drl.{name}")
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
         if name in _MODULE_OF:
             return getattr(importlib.import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'drl' has no attribute {name!r}; it offers {', '.join(sorted(_MODULE_OF))}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULE_OF, "__version__", "jax", "torch"])
+    return sorted([*_MODULE_OF, *_MODULES, "__version__", "engine"])
+
+
+def engine(name: str) -> ModuleType:
+    """`drl.torch` or `drl.jax`, for a script that runs in both.
+
+    >>> drl.engine("torch").PPO.__name__
+    'PPO'
+    """
+    if name not in ("torch", "jax"):
+        from drl.core.errors import BadInput
+
+        raise BadInput(f"engine is {name!r}; expected 'torch' or 'jax'")
+    return importlib.import_module(f"drl.{name}")

@@ -1,51 +1,37 @@
-"""A2C on Acrobot: a short rollout, one gradient step, observations normalized.
+"""A2C on Acrobot: short rollouts, one gradient step each, normalized observations.
 
-python experiments/acrobot_a2c.py [--steps 500000] [--seed 1] [--results-dir results]
+python experiments/acrobot_a2c.py [--engine jax] [--steps 500000] [--seed 1] [--results-dir results]
 """
 
 from dataclasses import asdict, dataclass
 
-from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.cli.entry import run_script
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.configs import ModelConfig
-from drl.core.seeding import Seeds
-from drl.engines.torch.build import build_learner
-from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.evaluation import evaluate
-from drl.experiment.run_folder import Run
-from drl.experiment.stages import progress, stop_at, track
-from drl.tracking.files import JsonlTracker
-from drl.tracking.plots import plot_run
-from drl.trainer.trainer import Trainer, TrainerConfig
+import drl
+
+ENV = "Acrobot-v1"
 
 
 @dataclass(frozen=True)
 class Settings:
+    engine: str = "torch"  # torch · jax
     steps: int = 500_000  # environment steps
     seed: int = 1
     results_dir: str = "results"
 
 
 def main(settings: Settings) -> None:
-    config = A2CConfig(rollout_length=8, learning_rate=7e-4, learning_rate_end=0.0)
-    with make_vec_env("Acrobot-v1", num_envs=16, seed=settings.seed) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, a2c = build_learner("a2c", specs, (ModelConfig(), config), Seeds(settings.seed), normalize_obs=True)
-        buffer = RolloutBuffer(config.rollout_length, envs.num_envs, *specs)
-        trainer = Trainer(envs, agent, a2c, buffer, TrainerConfig(total_timesteps=settings.steps))
+    engine = drl.engine(settings.engine)
+    with drl.make_vec_env(ENV, num_envs=16, seed=settings.seed) as envs:
+        model = engine.PolicyValueModel.build(envs)
+        agent = engine.PolicyAgent(model, envs, drl.obs_normalizer(envs.obs_spec))
+        a2c = engine.A2C(model, envs, drl.A2CConfig(rollout_length=8, learning_rate=7e-4, learning_rate_end=0.0))
+        trainer = drl.Trainer(envs, agent, a2c)
 
-        run = Run.create("acrobot_a2c_by_hand", asdict(settings), settings.results_dir, settings.seed)
-        logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
-        for _ in stop_at(logs, env_steps=settings.steps, mean_return=-80.0):
+        run = drl.Run.create("acrobot_a2c_by_hand", asdict(settings), settings.results_dir, settings.seed)
+        logs = drl.progress(drl.track(trainer(settings.steps), run.trackers()), settings.steps)
+        for _ in drl.stop_at(logs, mean_return=-80.0):
             pass
-
-    agent.save(run.folder / "agent", env="Acrobot-v1")
-    plot_run(run.folder)
-    run.note(status="finished")
-    summary = evaluate(agent, "Acrobot-v1", 20, seed=100).summary()
-    print(f"evaluation {summary['mean_return']:.1f} ± {summary['std_return']:.1f}; agent and plots: {run.folder}")
+    print(drl.finish_run(run, agent, ENV).report())
 
 
 if __name__ == "__main__":
-    run_script(main, Settings)
+    drl.run_script(main, Settings)

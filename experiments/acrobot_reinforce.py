@@ -1,58 +1,40 @@
-"""REINFORCE on Acrobot in JAX: observations normalized inside the compiled program, three baselines to choose from.
+"""REINFORCE on Acrobot. With JAX, environments, episodes and updates are one compiled program.
 
-python experiments/acrobot_reinforce.py [--baseline value] [--steps 1000000] [--seed 1] [--results-dir results]
+python experiments/acrobot_reinforce.py [--engine torch] [--steps 1000000] [--seed 1] [--results-dir results]
 """
 
 from dataclasses import asdict, dataclass
 
-from drl.cli.entry import run_script
-from drl.core.algorithms.reinforce_record import ReinforceConfig
-from drl.core.configs import ModelConfig
-from drl.experiment.evaluation import evaluate
-from drl.experiment.run_folder import Run
-from drl.experiment.stages import progress, track
-from drl.experiment.watch import film
-from drl.tracking.files import JsonlTracker
-from drl.tracking.plots import plot_run
-from drl.trainer.trainer import TrainerConfig
+import drl
+
+ENV = "Acrobot-v1"
 
 
 @dataclass(frozen=True)
 class Settings:
-    baseline: str = "value"  # none · mean · value
+    engine: str = "jax"  # torch · jax
     steps: int = 1_000_000  # environment steps
     seed: int = 1
     results_dir: str = "results"
 
 
 def main(settings: Settings) -> None:
-    from drl.engines.jax.envs import make_jax_env
-    from drl.engines.jax.fused.build_fused import build_fused
-    from drl.engines.jax.fused.counters import Budget
-    from drl.engines.jax.fused.fused_trainer import SeedBatch
-    from drl.engines.jax.start import start_jax
+    engine, budget = drl.engine(settings.engine), drl.TrainerConfig(total_timesteps=settings.steps)
+    config = drl.ReinforceConfig(episodes_per_step=16, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01)
+    with drl.make_vec_env(ENV, num_envs=16, seed=settings.seed) as envs:
+        model = engine.PolicyValueModel.build(envs, hidden_sizes=(64, 64))
+        agent = engine.PolicyAgent(model, envs, drl.obs_normalizer(envs.obs_spec))
+        reinforce = engine.Reinforce(model, envs, config)
+        if settings.engine == "jax":
+            trainer = engine.compile_trainer(ENV, agent, reinforce, envs.num_envs, budget, seed=settings.seed)
+        else:
+            trainer = drl.Trainer(envs, agent, reinforce, config=budget)
 
-    start_jax()
-    config = ReinforceConfig(
-        episodes_per_step=16, baseline=settings.baseline, learning_rate=3e-3, learning_rate_end=0.0, entropy_coef=0.01
-    )
-    envs, budget = make_jax_env("Acrobot-v1"), Budget(settings.steps)
-    configs = (ModelConfig(hidden_sizes=(64, 64)), config)
-    learner, (agent,) = build_fused("reinforce", envs, configs, [settings.seed], 16, budget, normalize_obs=True)
-    trainer = SeedBatch(learner, [agent], TrainerConfig(total_timesteps=settings.steps)).trainers[0]
-
-    run = Run.create("acrobot_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
-    logs = progress(track(trainer(), [JsonlTracker(run.folder / "metrics.jsonl")]), settings.steps)
-    for _ in logs:
-        pass
-
-    agent.save(run.folder / "agent", env="Acrobot-v1")
-    plot_run(run.folder)
-    film(agent, "Acrobot-v1", run.folder / "videos" / "final_agent.mp4", seed=100)
-    run.note(status="finished")
-    summary = evaluate(agent, "Acrobot-v1", 20, seed=100).summary()
-    print(f"evaluation {summary['mean_return']:.1f} ± {summary['std_return']:.1f}; agent, plots, video: {run.folder}")
+        run = drl.Run.create("acrobot_reinforce_by_hand", asdict(settings), settings.results_dir, settings.seed)
+        for _ in drl.progress(drl.track(trainer(), run.trackers()), settings.steps):
+            pass
+    print(drl.finish_run(run, agent, ENV).report())
 
 
 if __name__ == "__main__":
-    run_script(main, Settings)
+    drl.run_script(main, Settings)

@@ -6,7 +6,8 @@ import numpy as np
 
 from drl.core.configs import NoSettings
 from drl.core.contracts import VecStep
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.errors import BadInput
+from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 
@@ -21,12 +22,21 @@ class EpisodeBuffer:
     """
 
     stops_anywhere, takes_sequences = False, False
+    updates_per_log, first_update = 1, 1  # an episode has at least one step
 
-    def __init__(self, num_episodes: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
-        self.num_episodes, self.num_envs = num_episodes, num_envs
-        self.obs_shape, self.obs_dtype = obs_spec.shape, obs_spec.dtype
-        self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(num_envs)]
+    def __init__(self, envs: ManySpecs, num_episodes: int = 1):
+        self.num_episodes, self.num_envs = num_episodes, envs.num_envs
+        self.obs_shape, self.obs_dtype = envs.obs_spec.shape, envs.obs_spec.dtype
+        self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(envs.num_envs)]
         self.complete: list[dict[str, Array]] = []  # stacked rows of each episode, and its final observation
+
+    def attach(self, config: object) -> None:
+        wanted = getattr(config, "episodes_per_step", self.num_episodes)
+        if wanted != self.num_episodes:
+            raise BadInput(
+                f"the algorithm's episodes_per_step is {wanted}, but the buffer collects {self.num_episodes}; use "
+                f"EpisodeBuffer(envs, {wanted}), or leave the buffer out"
+            )
 
     @property
     def ready(self) -> bool:
@@ -92,10 +102,9 @@ class EpisodesConfig(Protocol):
 def make_episode_buffer(
     learner: EpisodesConfig,
     config: NoSettings,
-    num_envs: int,
-    specs: tuple[ObsSpec, ActionSpec],
+    envs: ManySpecs,
     rng: np.random.Generator,
     frame_stack: int = 1,
 ) -> EpisodeBuffer:
     """For an algorithm's record."""
-    return EpisodeBuffer(learner.episodes_per_step, num_envs, *specs)
+    return EpisodeBuffer(envs, learner.episodes_per_step)

@@ -1,6 +1,6 @@
 """Hindsight experience replay: sampled transitions whose goal is one that their episode achieved."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
 from drl.core.row_log import StoredRows
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 
@@ -42,15 +42,18 @@ class HindsightBuffer(ReplayBuffer):
 
     def __init__(
         self,
-        config: ReplayConfig,
-        gamma: float,
-        num_envs: int,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        goals: Goals,
+        envs: ManySpecs,
+        goals: Goals,  # `drl.goal_functions` of the environment
+        config: ReplayConfig | None = None,
+        *,
+        gamma: float | None = None,
         rng: np.random.Generator | None = None,
+        **settings: Any,  # fields of ReplayConfig
     ):
-        super().__init__(config, gamma, num_envs, obs_spec, action_spec, rng)
+        if config is None:
+            settings.setdefault("her", "future")
+        super().__init__(envs, config, gamma=gamma, rng=rng, **settings)
+        config, obs_spec, num_envs = self.config, envs.obs_spec, envs.num_envs
         if not {ACHIEVED, DESIRED} <= obs_spec.leaves.keys():
             raise BadInput(
                 f"her is {config.her!r}, but the observation is a {obs_spec.kind} without the keys {ACHIEVED} and "
@@ -63,10 +66,10 @@ class HindsightBuffer(ReplayBuffer):
                 f"capacity is {config.capacity}, {self.length} steps for each of {num_envs} environments; hindsight "
                 f"replay needs n_step steps of each and a whole batch: use --capacity {least} or more"
             )
-        self.goals, self.gamma = goals, gamma
+        self.goals = goals
         fields = obs_spec.is_structured
         self.part = {key: key if fields else np.s_[:, obs_spec.columns(key)] for key in (ACHIEVED, DESIRED)}
-        self.n_step = NStep(1, gamma, num_envs)
+        self.n_step = NStep(1, self.n_step.gamma, num_envs)
         self.first = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode begins
         self.last = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode ended; −1: not yet
         self.rows_written = np.zeros(num_envs, np.int64)  # per environment since the start
@@ -121,13 +124,13 @@ class HindsightBuffer(ReplayBuffer):
         place = self._oldest[env] + (slots - self._oldest[env]) % self.length
         replaced, goal = self._choose_goals(env, place, slots)
         obs, action, reward, terminated, next_obs = self._step(slots, replaced, goal)
-        end, discount, alive = slots, np.full(len(slots), self.gamma), np.ones(len(slots), bool)
+        end, discount, alive = slots, np.full(len(slots), self.n_step.gamma), np.ones(len(slots), bool)
         for k in range(1, self.config.n_step):
             alive &= (terminated == 0) & (self.last[slots] != place + k - 1)
             end = np.where(alive, self._slots(env, place + k), end)
             _, _, later, terminated, next_obs = self._step(end, replaced, goal)  # where not alive: the same step again
             reward = reward + np.where(alive, discount * later, 0.0)
-            discount = np.where(alive, discount * self.gamma, discount)
+            discount = np.where(alive, discount * self.n_step.gamma, discount)
         numbers = (reward.astype(np.float32), terminated, discount.astype(np.float32))
         columns = (obs, action, *numbers, next_obs, self._weights(slots), slots)
         return ReplayBatch(*columns, **self._read_masks(slots, end))

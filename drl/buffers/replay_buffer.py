@@ -1,17 +1,17 @@
 """The replay buffer: the last `capacity` transitions, sampled uniformly or in proportion to their last error."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from drl.buffers.sum_tree import make_sum_tree
 from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
-from drl.core.configs import ReplayConfig
+from drl.core.configs import ReplayConfig, changed_config
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
 from drl.core.row_log import RowLog, StoredRows
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 
@@ -36,6 +36,11 @@ class ReplayBuffer:
 
     Prioritized (Schaul et al., 2016): P(i) ∝ (|δ_i| + ε)^α, weights (size · P)^−β over the maximum of the batch. A new
     transition has the highest priority so far, so it is sampled soon.
+
+    >>> import drl
+    >>> with drl.make_vec_env("CartPole-v1", num_envs=2) as envs:
+    ...     ReplayBuffer(envs, capacity=500, prioritized=True).config.capacity
+    500
     """
 
     stops_anywhere, takes_sequences = True, False
@@ -43,24 +48,28 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        config: ReplayConfig,
-        gamma: float,  # discount per step, for n-step returns
-        num_envs: int,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        envs: ManySpecs,
+        config: ReplayConfig | None = None,
+        *,
+        gamma: float | None = None,  # discount per step; None: that of the algorithm
         rng: np.random.Generator | None = None,
-        frame_stack: int = 1,
+        frame_stack: int | None = None,  # frames per observation; None: as the environments say
+        **settings: Any,  # fields of ReplayConfig
     ):
+        obs_spec, action_spec, num_envs = envs.obs_spec, envs.action_spec, envs.num_envs
+        config = changed_config(ReplayConfig, config, settings)
+        frames: int = getattr(envs, "frame_stack", 1) if frame_stack is None else frame_stack
         if (config.her != "none") != self.hindsight:
             raise BadInput(f"her is {config.her!r}; a HindsightBuffer replaces goals, a ReplayBuffer takes her 'none'")
         self.config, self.num_envs = config, num_envs
-        self.rng = rng or np.random.default_rng(0)
-        self.n_step = NStep(config.n_step, gamma, num_envs)
+        self.rng = rng or stream_of(envs, "replay")
+        self.gamma = gamma
+        self.n_step = NStep(config.n_step, 0.99 if gamma is None else gamma, num_envs)
         self.store: Store
         if obs_spec.is_structured:
             self.store = FieldStore(config.capacity, obs_spec, action_spec)
         elif obs_spec.dtype == np.uint8 and len(obs_spec.shape) == 3:
-            self.store = FrameStore(config.capacity, num_envs, frame_stack, obs_spec, action_spec)
+            self.store = FrameStore(config.capacity, num_envs, frames, obs_spec, action_spec)
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
         self.masks: dict[str, Array] = {}  # [capacity, choices] by name in a batch; {} before the first mask
@@ -74,6 +83,20 @@ class ReplayBuffer:
         self.missed = 0  # rounds of updates that lacked a whole batch
         self.begins = np.ones(num_envs, bool)  # environments whose next row begins an episode
         self._ones = np.ones(config.batch_size, np.float32)
+
+    @property
+    def first_update(self) -> int:
+        return max(self.config.warmup, self.config.batch_size)
+
+    @property
+    def updates_per_log(self) -> int:
+        return self.config.updates_per_log
+
+    def attach(self, config: object) -> None:
+        gamma: float = getattr(config, "gamma", self.n_step.gamma)
+        if self.gamma not in (None, gamma):
+            raise BadInput(f"gamma is {gamma} in the algorithm and {self.gamma} in the buffer; leave out the second")
+        self.gamma = self.n_step.gamma = gamma
 
     @property
     def ready(self) -> bool:
@@ -244,8 +267,7 @@ class ReplayBuffer:
 def make_replay_buffer(
     learner: DiscountConfig,
     config: ReplayConfig,
-    num_envs: int,
-    specs: tuple[ObsSpec, ActionSpec],
+    envs: ManySpecs,
     rng: np.random.Generator,
     frame_stack: int = 1,
     goals: "Goals | None" = None,  # of the environment; for hindsight replay
@@ -256,5 +278,5 @@ def make_replay_buffer(
 
         if goals is None:
             raise BadInput(f"her is {config.her!r}, without goals; pass goals=goal_functions(env_id) of drl.envs.goals")
-        return HindsightBuffer(config, learner.gamma, num_envs, *specs, goals, rng)
-    return ReplayBuffer(config, learner.gamma, num_envs, *specs, rng=rng, frame_stack=frame_stack)
+        return HindsightBuffer(envs, goals, config, gamma=learner.gamma, rng=rng)
+    return ReplayBuffer(envs, config, gamma=learner.gamma, rng=rng, frame_stack=frame_stack)

@@ -6,7 +6,8 @@ import numpy as np
 
 from drl.core.configs import NoSettings
 from drl.core.contracts import VecStep
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.errors import BadInput
+from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 
@@ -14,16 +15,19 @@ from drl.core.transition import RolloutBatch
 class RolloutBuffer:
     """Collects exactly `length` steps of every environment, gives them once, and starts again.
 
-    >>> specs = ObsSpec("box", (1,)), ActionSpec("discrete", (2,))
-    >>> buffer = RolloutBuffer(2, 1, *specs)
-    >>> buffer.ready
-    False
+    >>> import drl
+    >>> with drl.make_vec_env("CartPole-v1", num_envs=2) as envs:
+    ...     RolloutBuffer(envs, length=16).obs.shape
+    (16, 2, 4)
     """
 
     stops_anywhere, takes_sequences = False, True
+    updates_per_log = 1
 
-    def __init__(self, length: int, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec):
+    def __init__(self, envs: ManySpecs, length: int = 128):
+        obs_spec, action_spec, num_envs = envs.obs_spec, envs.action_spec, envs.num_envs
         self.length, self.num_envs = length, num_envs
+        self.first_update = length * num_envs
         self.obs = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)
         self.action = np.zeros((length, num_envs, *action_spec.policy_shape), action_spec.policy_dtype)
         self.reward = np.zeros((length, num_envs), np.float32)
@@ -36,6 +40,14 @@ class RolloutBuffer:
         self.action_mask: Array | None = None  # [T, N, choices]; None before the first mask
         self.rnn_state: Array | None = None  # of a recurrent agent at the start of the window
         self.cursor = 0
+
+    def attach(self, config: object) -> None:
+        wanted = getattr(config, "rollout_length", self.length)
+        if wanted != self.length:
+            raise BadInput(
+                f"the algorithm's rollout_length is {wanted}, but the buffer collects {self.length} steps; use "
+                f"RolloutBuffer(envs, {wanted}), or leave the buffer out"
+            )
 
     @property
     def ready(self) -> bool:
@@ -117,10 +129,9 @@ class RolloutConfig(Protocol):
 def make_rollout_buffer(
     learner: RolloutConfig,
     config: NoSettings,
-    num_envs: int,
-    specs: tuple[ObsSpec, ActionSpec],
+    envs: ManySpecs,
     rng: np.random.Generator,
     frame_stack: int = 1,
 ) -> RolloutBuffer:
     """For an algorithm's record."""
-    return RolloutBuffer(learner.rollout_length, num_envs, *specs)
+    return RolloutBuffer(envs, learner.rollout_length)

@@ -3,12 +3,13 @@
 All engines share these classes, so a config means the same in PyTorch and in JAX.
 """
 
+import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_in
@@ -19,6 +20,7 @@ from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
+ConfigT = TypeVar("ConfigT")
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
@@ -38,6 +40,15 @@ def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
     hint = typing.get_type_hints(kind)[name]
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next(option for option in options if option is not type(None)), type(None) in options
+
+
+def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:
+    """A config with some of its fields changed; without one, that of the defaults."""
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            raise BadInput(f"{kind.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
+    return kind(**settings) if config is None else replace(config, **settings)  # type: ignore[type-var]
 
 
 def not_negative(value: float) -> bool:

@@ -90,6 +90,8 @@ class VecEnv(ABC):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     action_mask: Array | None = None  # [N, choices] bool: legal actions after `reset` or `step`; None: all
+    frame_stack: int = 1  # frames per observation
+    seed: int = 0  # root seed, also of the random streams of what is built for these environments
 
     @abstractmethod
     def reset(self) -> Array:
@@ -152,6 +154,9 @@ class Exploration(Protocol):
     """How an agent explores while it trains. It belongs to the agent; the trainer sets its time."""
 
     carries: bool  # whether it has state within an episode
+
+    def begin_training(self, first_update: int) -> None:
+        """Set the number of environment steps before the first update: what random starts depend on."""
 
     def at(self, env_steps: int) -> dict[str, float]:
         """Set the number of environment steps. Returns what to log, such as epsilon."""
@@ -330,6 +335,18 @@ class Buffer(Protocol[NewBatchT]):
     num_envs: int
     stops_anywhere: bool  # whether a run may end after any step, or only after a whole rollout or episode
     takes_sequences: bool  # whether a recurrent agent can learn from it
+
+    @property
+    def first_update(self) -> int:
+        """Environment steps before the first update."""
+
+    @property
+    def updates_per_log(self) -> int:
+        """Batches of one learning step, unless the trainer's config says otherwise."""
+
+    def attach(self, config: object) -> None:
+        """Take the discount from an algorithm's config, and raise if its other settings do not fit; called before the
+        first step."""
 
     @property
     def ready(self) -> bool:

@@ -36,9 +36,14 @@ class Seeds:
         return [int(word) >> 1 for word in self.sequence(name, *index).generate_state(count)]
 
 
+def seeds_of(specs: object, seed: int | None = None) -> Seeds:
+    """The streams of a root seed. None: that of the environments, or 0 where they have none."""
+    return Seeds((getattr(specs, "seed", None) or 0) if seed is None else seed)
+
+
 def stream_of(specs: object, name: str) -> np.random.Generator:
-    """A named stream of the root seed of environments, or of seed 0 where they have none."""
-    return Seeds(getattr(specs, "seed", None) or 0).generator(name)
+    """A named stream of the root seed of environments."""
+    return seeds_of(specs).generator(name)
 
 
 def generator_state(rng: np.random.Generator) -> StateDict:

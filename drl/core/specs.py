@@ -367,6 +367,14 @@ class Specs(Protocol):
         """The action space."""
 
 
+class ManySpecs(Specs, Protocol):
+    """The specs of N environments, for a buffer."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+
+
 @dataclass(frozen=True)
 class EnvSpecs:
     """The specs of environments that are not there, such as those of a stored agent.

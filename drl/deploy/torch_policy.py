@@ -18,7 +18,7 @@ from drl.deploy.policy_graph import Arrays, PolicyGraph
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.layers import noisy_layers
-from drl.engines.torch.models import Model, PolicyValueModel, QHead
+from drl.engines.torch.models import PolicyValueModel, QHead, is_plain
 from drl.engines.torch.recurrent import Recurrent, recurrent_parts
 
 TORCH = Arrays(
@@ -57,7 +57,7 @@ def _rnn_state_size(actor: nn.Module) -> int:
     parts = recurrent_parts(actor)
     if not parts:
         return 0
-    if type(actor) is not Model or parts != [actor.backbone]:
+    if not is_plain(actor) or parts != [actor.backbone]:
         raise BadInput(f"the recurrent layers of {type(actor).__name__} are not between its backbone and its head")
     return parts[0].rnn_state_size
 

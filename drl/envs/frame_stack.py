@@ -48,6 +48,7 @@ class StackedVecEnv(VecEnv):
         self.envs, self.stacker = envs, FrameStacker(envs.obs_spec, frames)
         self.vectorization, self.env_id, self.num_envs = envs.vectorization, envs.env_id, envs.num_envs
         self.obs_spec, self.action_spec = self.stacker.spec, envs.action_spec
+        self.frame_stack = frames
         self._stack: Array = np.zeros(0)
 
     def reset(self) -> Array:

@@ -109,7 +109,7 @@ def make_vec_env(
     config = as_config(env, env_kwargs, wrappers, frame_stack)
     if (vector := given_vector(config.env)) is not None:
         envs = _given(vector, config, num_envs, seed, seeds_stream, vectorization)
-        return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
+        return _finished(envs, config, seed)
     # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
     spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
     found = tuple(find_wrapper(name) for name in config.wrappers)
@@ -120,7 +120,13 @@ def make_vec_env(
         envs = _parallel(order, vectorization)
     if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
         envs = atari.SignRewards(envs)
-    return envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
+    return _finished(envs, config, seed)
+
+
+def _finished(envs: VecEnv, config: EnvConfig, seed: int) -> VecEnv:
+    envs = envs if config.frame_stack == 1 else StackedVecEnv(envs, config.frame_stack)
+    envs.seed = seed
+    return envs
 
 
 def _given(vector: AnyVector, config: EnvConfig, num_envs: int, seed: int, stream: str, vectorization: str) -> VecEnv:

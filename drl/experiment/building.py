@@ -12,7 +12,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec, PlainDict
+from drl.core.specs import EnvSpecs, ObsSpec, PlainDict, Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
@@ -54,7 +54,7 @@ def open_trainer(
             return
         start = starting_weights(experiment, envs.obs_spec, {})
         # Before the learner of this process takes over the user's model.
-        recipe = learner_recipe(experiment, learner_maker(experiment, (envs.obs_spec, envs.action_spec), model, start))
+        recipe = learner_recipe(experiment, learner_maker(experiment, _specs_of(experiment, envs), model, start))
         trainer = build_trainer(experiment, envs, model)
         with share_updates(experiment, trainer, recipe):
             yield trainer
@@ -122,7 +122,7 @@ def start_engine(experiment: Experiment) -> None:
 def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: object = None) -> Trainer[Batch]:
     """Environments, agent, algorithm and buffer of a run, from names and configs; `model` is one of the user's own."""
     run, config, record = experiment.run, experiment.learner, find_algorithm(experiment.algorithm)
-    specs, seeds = (envs.obs_spec, envs.action_spec), Seeds(run.seed)
+    specs, seeds = _specs_of(experiment, envs), Seeds(run.seed)
     check_run_fits(experiment, specs)
     notes: PlainDict = {}
     start = starting_weights(experiment, envs.obs_spec, notes)
@@ -143,7 +143,7 @@ def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: ob
     options: dict[str, object] = {"rng": seeds.generator("replay"), "frame_stack": run.frame_stack}
     if getattr(experiment.buffer, "her", "none") != "none":
         options["goals"] = goal_functions(run.env_config)
-    buffer = make_buffer(config, experiment.buffer, envs.num_envs, specs, **options)
+    buffer = make_buffer(config, experiment.buffer, specs, **options)
     scaler = None
     if run.normalize_reward:
         columns = 1 if record.buffer.whole_episodes else envs.num_envs
@@ -155,8 +155,13 @@ def build_trainer(experiment: Experiment, envs: VecEnv | AnyCollector, model: ob
     return trainer
 
 
+def _specs_of(experiment: Experiment, envs: VecEnv | AnyCollector) -> EnvSpecs:
+    """The specs of a run's environments, without the environments: other processes get them too."""
+    return EnvSpecs(envs.obs_spec, envs.action_spec, envs.num_envs, experiment.run.seed)
+
+
 def learner_maker(
-    experiment: Experiment, specs: tuple[ObsSpec, ActionSpec], model: object = None, start: Start | None = None
+    experiment: Experiment, specs: Specs, model: object = None, start: Start | None = None
 ) -> "partial[tuple[Any, Any]]":
     """A function that makes the agent and the algorithm of a run; `compile_update` can still be given."""
     run = experiment.run
@@ -210,7 +215,9 @@ def set_exploration(experiment: Experiment, agent: "JaxAgent | TorchAgent") -> N
     replay = experiment.buffer
     first_update = max(getattr(replay, "warmup", 0), getattr(replay, "batch_size", 1))
     noisy = getattr(experiment.model, "noisy", False)
-    agent.exploration = make_exploration(experiment.exploration, agent.action_spec, noisy, first_update)
+    agent.exploration = make_exploration(experiment.exploration, agent.action_spec, noisy)
+    if agent.exploration is not None:
+        agent.exploration.begin_training(first_update)
 
 
 def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> "SeedBatch":
@@ -223,7 +230,7 @@ def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()
     run, config = experiment.run, experiment.learner
     _check_minibatches(config, run.num_envs)
     env = make_jax_env(run.env, run.env_config.env_kwargs)
-    check_run_fits(experiment, (env.obs_spec, env.action_spec), len(run.all_seeds))
+    check_run_fits(experiment, env, len(run.all_seeds))
     notes: PlainDict = {}
     start = starting_weights(experiment, env.obs_spec, notes)
     budget = Budget(None if run.num_episodes else run.budget, run.num_episodes)
@@ -247,7 +254,6 @@ def _trainer_config(experiment: Experiment) -> TrainerConfig:
         total_timesteps=None if run.num_episodes else run.budget,
         num_episodes=run.num_episodes,
         window=run.window,
-        updates_per_log=getattr(experiment.buffer, "updates_per_log", 1),
         info_keys=run.info_keys or None,
     )
 

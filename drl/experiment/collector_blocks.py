@@ -97,7 +97,7 @@ class RunBlocks:
         run, first = self.experiment.run, sum(self.sizes[:number])
         envs = make_vec_env(run.env_config, self.sizes[number], run.seed, vectorization="sync", first_index=first)
         if self.agent is None:
-            make = learner_maker(self.experiment, (envs.obs_spec, envs.action_spec), self.model)
+            make = learner_maker(self.experiment, envs, self.model)
             self.agent = make(compile_update=False)[0]
         agent: Any = copy.copy(self.agent)
         agent.rng = Seeds(run.seed).generator("exploration", number)

@@ -7,7 +7,33 @@ from pathlib import Path
 
 from drl.core.contracts import Agent
 from drl.core.log import Log
+from drl.envs.env_config import EnvConfig
+from drl.envs.spaces import EnvKwargs
+from drl.experiment.evaluation import evaluate
+from drl.experiment.run_folder import Run
+from drl.experiment.watch import film
 from drl.tracking.files import read_metrics
+from drl.tracking.plots import plot_run
+
+
+def finish_run(
+    run: Run,
+    agent: Agent,
+    env: str,
+    env_kwargs: EnvKwargs | None = None,
+    *,
+    episodes: int = 20,
+    log: Log | None = None,  # the last one
+) -> "Finished":
+    """End a run of your own: save its agent, draw its plots, film one episode and evaluate the agent."""
+    config = EnvConfig(env=env, env_kwargs=env_kwargs or {})
+    agent.save(run.folder / "agent", env=env, env_kwargs=config.env_kwargs)
+    plot_run(run.folder)
+    seed = 10_000 + int(run.record["seed"])  # other episodes than those of training
+    film(agent, config, run.folder / "videos" / "final_agent.mp4", seed)
+    summary = evaluate(agent, config, episodes, seed).summary()
+    run.note(status="finished", final_evaluation=summary)
+    return Finished(run.folder, agent, log, "finished", summary)
 
 
 @dataclass(frozen=True)

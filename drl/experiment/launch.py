@@ -29,7 +29,6 @@ from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.console import ConsoleTracker, QuietConsole
-from drl.tracking.files import CsvTracker, JsonlTracker
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
 from drl.tracking.recorded_episodes import FILE as EPISODES
@@ -351,7 +350,7 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: 
 
 def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") -> list[Tracker]:
     config = experiment.run
-    trackers: list[Tracker] = [JsonlTracker(run.folder / "metrics.jsonl"), CsvTracker(run.folder / "progress.csv")]
+    trackers = run.trackers()
     if config.record_episodes:
         trackers.append(EpisodeTracker(run.folder / EPISODES))
     if console and config.quiet:

@@ -4,18 +4,18 @@ import itertools
 import math
 
 from drl.core.size_limits import check_memory
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, ObsSpec, Specs
 from drl.experiment.config import Experiment
 
 COPIES = 4  # of every weight: itself, its gradient, two moments of the optimizer
 
 
-def check_run_fits(experiment: Experiment, specs: tuple[ObsSpec, ActionSpec], programs: int = 1) -> None:
+def check_run_fits(experiment: Experiment, specs: Specs, programs: int = 1) -> None:
     """Raise if the buffer and the networks of a run need more memory than there is. `programs`: seeds trained together.
 
     The estimate counts only the largest arrays, so it is never more than what a run really takes.
     """
-    needs = _buffer_needs(experiment, *specs) | _network_needs(experiment, specs[0])
+    needs = _buffer_needs(experiment, specs.obs_spec, specs.action_spec) | _network_needs(experiment, specs.obs_spec)
     check_memory({what: programs * size for what, size in needs.items()})
 
 

@@ -1,5 +1,6 @@
 """`drl.train("ppo", env=…)`: what the command `drl train` does, in one call, with objects where it takes names."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,10 +17,18 @@ from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment import launch
+from drl.experiment.building import AnyTrainer, open_trainer
 from drl.experiment.config import Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
+
+# Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
+OF_A_RUN = """
+    stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
+    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
+    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
+"""
 
 
 def train(
@@ -54,6 +63,43 @@ def train(
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
     return launch.train(experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
+
+
+def make_trainer(
+    algorithm: str = "ppo",
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    preset: bool | str = True,
+    trust: bool = False,
+    **settings: Any,
+) -> AnyTrainer:
+    """The trainer that `train` runs, without a run: nothing is printed, evaluated or written. Calling it gives logs.
+
+    The arguments are those of `train`. `close` it, or use it in a `with`, to close its environments.
+
+    >>> with make_trainer("dqn", env="CartPole-v1", total_timesteps=2_000, seed=1) as trainer:
+    ...     steps = [log.env_steps for log in trainer()]
+    >>> steps[-1]
+    2000
+    """
+    for name in settings:
+        if name in OF_A_RUN.split():
+            raise BadInput(
+                f"{name} is a setting of a run, and make_trainer starts none; leave it out, or use drl.train"
+            )
+    experiment = make_experiment(
+        algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
+        trust=trust, **settings,
+    )  # fmt: skip
+    own_model = Extras.of(experiment, model).model
+    with contextlib.ExitStack() as stack:
+        trainer = stack.enter_context(open_trainer(experiment, model=own_model))
+        trainer.opened = stack.pop_all()
+    return trainer
 
 
 def train_seeds(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.agent_files import check_finite
-from drl.core.configs import QModelConfig
+from drl.core.configs import NoSettings, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.pth_files import check_pth
 from drl.core.safe_files import MOST_WEIGHTS, read_plain
-from drl.core.specs import Array
+from drl.core.specs import Array, EnvSpecs
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.config import Experiment
@@ -36,7 +36,7 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
     arrays = read_pth(path)
     run = experiment.run
     with make_env(run.env_config) as env:
-        specs = (obs_spec(env.observation_space), action_spec(env.action_space))
+        specs = EnvSpecs(obs_spec(env.observation_space), action_spec(env.action_space))
     config, support = experiment.model, arrays.pop("head.support", None)
     if support is not None and config.distributional == "c51" and support.ndim == 1 and len(support) >= 2:
         own = {"num_atoms": len(support), "v_min": float(support[0]), "v_max": float(support[-1])}
@@ -44,10 +44,10 @@ def load_q_agent(path: Path, experiment: Experiment, asked: Collection[str] = ()
             if name in asked and getattr(config, name) != value:
                 raise BadInput(f"{path} was trained with --{name} {value:g}; leave out --{name}")
         config = dataclasses.replace(config, **own)
-    _check_switches(arrays, specs[1].sizes[0] if specs[1].sizes else 0, config, path)
-    model = make_q_value_model(*specs, config)
+    _check_switches(arrays, specs.action_spec.sizes[0] if specs.action_spec.sizes else 0, config, path)
+    model = make_q_value_model(specs.obs_spec, specs.action_spec, config)
     load_parameters(model, arrays, str(path))
-    return QAgent(model, *specs)
+    return QAgent(model, specs, exploration=NoSettings())
 
 
 def read_pth(path: Path) -> dict[str, Array]:

@@ -13,13 +13,15 @@ from pathlib import Path
 import yaml
 
 from drl.core.agent_files import find_agent
+from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, remove_drafts, write_atomically
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.versions import versions
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
-from drl.tracking.files import MOST_METRICS, read_metrics
+from drl.tracking.files import MOST_METRICS, CsvTracker, JsonlTracker, read_metrics
+from drl.trainer.trainer_loop import TrainerLoop
 
 RUN_FORMAT = 2  # of run.json; earlier ones have neither a format nor a checksum
 
@@ -57,8 +59,9 @@ class Run:
         return run
 
     @classmethod
-    def reopen(cls, folder: Path) -> "Run":
-        """To continue a run."""
+    def reopen(cls, folder: str | Path) -> "Run":
+        """To continue a run: its folder, or that of an experiment, for its newest run."""
+        folder = find_run(folder)
         check_folder(folder, foreign="wandb")
         for file in ("metrics.jsonl", "episodes.jsonl"):
             if os.path.lexists(folder / file):
@@ -86,6 +89,19 @@ class Run:
         how = "exact" if inexact is None else f"inexact: {inexact}"
         entry = {"at": _now(), "env_steps": env_steps, "resumed": how, "versions": versions()}
         self.note(status=UNFINISHED, resumed=[*self.record.get("resumed", []), entry])
+
+    def save(self, trainer: TrainerLoop) -> None:
+        """Save a checkpoint of a trainer; the newest two are kept."""
+        self.checkpoints.save(trainer.env_steps, trainer.state_dict(), keep=2)
+
+    def load(self, trainer: TrainerLoop) -> None:
+        """Continue from the newest checkpoint, if there is one."""
+        if (state := self.checkpoints.load_newest()) is not None:
+            trainer.load_state_dict(state)
+
+    def trackers(self) -> list[Tracker]:
+        """Of every number of a log: `metrics.jsonl`, which plots are drawn from, and the table `progress.csv`."""
+        return [JsonlTracker(self.folder / "metrics.jsonl"), CsvTracker(self.folder / "progress.csv")]
 
     @property
     def models(self) -> Path:

@@ -1,5 +1,6 @@
 """The trainer: a generator of learning steps. Each `next()` collects, then learns, then gives one `Log`."""
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -10,10 +11,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, ReachableEnvs, Taken, VecEnv
+from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite
 from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log, info_means
+from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
+from drl.core.seeding import stream_of
 from drl.core.specs import Array, EnvValue
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
@@ -37,7 +40,7 @@ class TrainerConfig:
     total_timesteps: int | None = None  # the budget in environment steps: schedules run over it, iterating ends at it
     num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
-    updates_per_log: int = 1  # rounds of collecting and learning that make up one learning step
+    updates_per_log: int | None = None  # updates in one learning step; None: as many as the buffer says
     info_keys: tuple[str, ...] | None = None  # numbers of the episodes' last infos to log; None: all
 
     def __post_init__(self) -> None:
@@ -232,20 +235,32 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         envs: VecEnv | AnyCollector,
         agent: Agent,
         algorithm: Algorithm[BatchT],
-        buffer: Buffer[BatchT],
+        buffer: Buffer[BatchT] | None = None,  # None: the one of the algorithm's record
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
+        if buffer is None:
+            buffer = _buffer_for(algorithm, envs)
+        buffer.attach(getattr(algorithm, "config", None))
         if buffer.num_envs != envs.num_envs:
             raise BadInput(f"the buffer is for {buffer.num_envs} environments, but there are {envs.num_envs}")
         if agent.recurrent and not buffer.takes_sequences:
             raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
         if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say
             require_variant(type(algorithm).__name__, needs, getattr(agent, "variant", None))
-        self.agent, self.algorithm, self.buffer = agent, algorithm, buffer
+        if agent.exploration is None and _is_greedy(agent):
+            raise BadInput(
+                f"this {type(agent).__name__} always takes its best action and would never explore; make it with "
+                f"{type(agent).__name__}(model, envs), or set its exploration"
+            )
+        if agent.exploration is not None:
+            agent.exploration.begin_training(buffer.first_update)
+        self.envs, self.agent, self.algorithm, self.buffer = envs, agent, algorithm, buffer
+        self.opened = contextlib.ExitStack()
         self.collector: AnyCollector = Collector(envs, agent) if isinstance(envs, VecEnv) else envs
         self.collector.attach(agent)
         self.config = config or TrainerConfig()
+        self.updates_per_log = self.config.updates_per_log or buffer.updates_per_log
         self.reward_scaler = reward_scaler
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
@@ -262,7 +277,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         if self.progress is None:
             self.progress = self.stats.progress
         learned, ends_anywhere = self.learned, self.buffer.stops_anywhere
-        while len(learned) < self.config.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
+        while len(learned) < self.updates_per_log and (self.buffer.ready or not (ends_anywhere and self.over)):
             if self.should_stop() and self.collector.may_stop:
                 self.seconds += time.perf_counter() - started
                 raise Stopped
@@ -304,11 +319,6 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     def vectorization(self) -> str:
         """How the environments are stepped."""
         return self.collector.vectorization
-
-    @property
-    def envs(self) -> ReachableEnvs:
-        """Reads and sets attributes of all environments, also of those in other processes."""
-        return self.collector.envs if isinstance(self.collector, Collector) else self.collector
 
     @property
     def changes(self) -> list[EnvChange]:
@@ -393,6 +403,22 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.buffer.cut()
         if self.reward_scaler is not None:
             self.reward_scaler.returns[:] = 0.0
+
+
+def _is_greedy(agent: Agent) -> bool:
+    """Whether an agent takes the same action every time unless its exploration changes that."""
+    distribution = getattr(agent, "distribution", None)
+    return agent.variant == "q_value" or (distribution is not None and distribution.kind == "deterministic")
+
+
+def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Buffer[BatchT]:
+    """The buffer that an algorithm's record names, with the default settings."""
+    record = getattr(algorithm, "record", None)
+    if record is None:
+        raise BadInput(f"{type(algorithm).__name__} has no record that names its buffer; pass one: buffer=…")
+    options = {"rng": stream_of(envs, "replay"), "frame_stack": getattr(envs, "frame_stack", 1)}
+    make = resolve(record.buffer.make)
+    return make(algorithm.config, record.buffer.config(), envs, **options)  # type: ignore[attr-defined, no-any-return]
 
 
 def _means(logs: list[dict[str, float]]) -> dict[str, float]:

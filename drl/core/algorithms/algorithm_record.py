@@ -15,7 +15,7 @@ ALL_SPACES = ("discrete", "multi_discrete", "multi_binary", "box")
 class BufferRecord:
     """A buffer: the function that makes it, its settings, and what it supports."""
 
-    make: Maker  # (learner config, buffer config, num_envs, specs, rng, frame_stack) → Buffer
+    make: Maker  # (learner config, buffer config, envs or their specs, rng, frame_stack) → Buffer
     config: ConfigClass = NoSettings
     whole_episodes: bool = (
         False  # its batches hold episodes one after another in one column, not a column per environment

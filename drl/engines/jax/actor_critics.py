@@ -6,18 +6,22 @@ The policy acts; the critics are only for learning. Critics of Discrete actions 
 import itertools
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ActorCriticConfig, backbone_name
-from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.core.configs import ActorCriticConfig, backbone_name, changed_config
+from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.jax.activations import activation_of
 from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
 from drl.engines.jax.layers import BatchRenorm, Linear, Params, named, part
-from drl.engines.jax.models import Model, QHead, make_policy_head, make_q_head
+from drl.engines.jax.models import Model, PolicyModel, QHead, make_policy_head, make_q_head, new_state
 from drl.engines.numpy.initializations import Gain
+
+if TYPE_CHECKING:
+    from drl.engines.jax.model_state import ModelState
 
 VECTORS = ("mlp", "simba")  # backbones that take observation and action as one vector
 
@@ -134,6 +138,20 @@ class ActorCritic:
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         return self.actor.apply(part(params, "actor"), obs)
 
+    @staticmethod
+    def build(
+        specs: Specs,
+        config: ActorCriticConfig | None = None,
+        *,
+        deterministic: bool = False,  # for TD3 and DDPG
+        seed: int | None = None,
+        **settings: Any,
+    ) -> "ModelState":
+        """A new model with its parameters; see `PolicyModel.build`."""
+        make = make_deterministic_actor_critic if deterministic else make_actor_critic
+        config = changed_config(ActorCriticConfig, config, settings)
+        return new_state(make(specs.obs_spec, specs.action_spec, config), specs, seed)
+
     def weights_normed(self, params: Params) -> Params:
         """`params` of the critics with the weights of every hidden feature scaled to norm 1."""
         layers = [
@@ -180,7 +198,7 @@ def _make(
     backbone = make_backbone(config, obs_spec)
     head = make_policy_head(Distribution.on(action_spec, kind), backbone.features, config)
     critic = _critic(obs_spec, action_spec, config.critic)
-    return ActorCritic(Model(backbone, head), critic, config.num_critics, variant, kind, config)
+    return ActorCritic(PolicyModel(backbone, head), critic, config.num_critics, variant, kind, config)
 
 
 def _critic(obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfig) -> Critic:

@@ -14,7 +14,7 @@ from drl.core.network_parts import ACTIVATIONS
 from drl.core.normalize import ObsNormalizer
 from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
+from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.jax.actor_critics import ActorCritic
@@ -35,6 +35,7 @@ from drl.engines.jax.models import (
     check_parameters,
     critic_params,
     distribution_of,
+    is_plain,
     known_variant,
     policy_of,
     value_of,
@@ -42,6 +43,7 @@ from drl.engines.jax.models import (
 from drl.engines.jax.on_policy import fields
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
+from drl.engines.numpy.exploration import ExplorationConfig, default_exploration, make_exploration
 from drl.engines.numpy.networks import AnyLayer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
 
 
@@ -53,12 +55,11 @@ class JaxAgent(Actor):
     def __init__(
         self,
         model_state: ModelState,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
     ):
-        super().__init__(obs_spec, action_spec, normalizer, rng)
+        super().__init__(specs, normalizer, rng)
         self.model_state = model_state
 
     def probe(self) -> Output:
@@ -80,19 +81,21 @@ class JaxAgent(Actor):
     def load(cls, path: str | Path, model: AnyModel | None = None, device: str = "cpu") -> Self:
         """Load an agent that any engine saved, from its agent folder or run folder. A custom model must be passed."""
         stored = open_agent(path)
-        specs = (stored.obs_spec, stored.action_spec)
         if model is None:
             if stored.config is None:
                 raise BadInput(f"{path} was saved with a model of your own; pass it: load(path, model=MyModel(...))")
             make = maker_in(find_variant(stored.variant, path), "jax")
             try:
-                model = make(*specs, stored.config)
+                model = make(stored.obs_spec, stored.action_spec, stored.config)
             except Exception as error:  # the card is untrusted
                 raise UnusableFile(f"{path} describes a model that this drl cannot build ({error!r:.200})") from None
         assert model is not None
         fresh = model.init(np.random.default_rng(0))
         check_parameters(by_name(fresh), stored.params, str(path))
-        return cls(ModelState(model, from_names(fresh, stored.params), device), *specs, stored.normalizer)
+        state = ModelState(model, from_names(fresh, stored.params), device)
+        agent = cls(state, stored, stored.normalizer, np.random.default_rng())
+        agent.exploration = None  # it is trained
+        return agent
 
     def state_dict(self) -> StateDict:
         """Everything that training changes in the agent, as plain data."""
@@ -129,18 +132,20 @@ class PolicyAgent(PolicyActor, JaxAgent):
     def __init__(
         self,
         model_state: ModelState,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
+        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
     ):
-        super().__init__(model_state, obs_spec, action_spec, normalizer, rng)
+        super().__init__(model_state, specs, normalizer, rng)
         if known_variant(model_state.model) == "q_value":
             require_variant("PolicyAgent", "policy_value", "q_value")
-        self.distribution: Distribution = distribution_of(model_state.model, action_spec)
+        self.distribution: Distribution = distribution_of(model_state.model, specs.action_spec)
         answered = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
         self.has_value = answered == "policy_value"
         self.variant = getattr(model_state.model, "variant", answered)  # a plugin's model may name its own
+        chosen = exploration or default_exploration(self.variant, self.distribution)
+        self.exploration = make_exploration(chosen, specs.action_spec)
         self._policy = model_state.derived(_numpy_policy)
         self._critic = model_state.derived(_numpy_critic)
 
@@ -174,15 +179,18 @@ class QAgent(QActor, JaxAgent):
     def __init__(
         self,
         model_state: ModelState,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
+        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
     ):
-        super().__init__(model_state, obs_spec, action_spec, normalizer, rng)
+        super().__init__(model_state, specs, normalizer, rng)
         require_variant("QAgent", "q_value", known_variant(model_state.model))
         if not isinstance(getattr(model_state.model, "head", None), QHead):
-            answered_variant(self.probe(), action_spec.num_choices, acts_by="q")
+            answered_variant(self.probe(), specs.action_spec.num_choices, acts_by="q")
+        noisy = bool(noise_for(model_state.params, np.zeros))
+        chosen = exploration or default_exploration(self.variant)
+        self.exploration = make_exploration(chosen, specs.action_spec, noisy)
         self._config = _numpy_config(model_state.model)
         self._mean = model_state.derived(lambda state: q_net(state.host, self._config) if self._config else None)
 
@@ -201,7 +209,7 @@ class QAgent(QActor, JaxAgent):
 
 def _is_mlp(model: object) -> bool:
     """Whether `drl.engines.numpy` can run this part of a model; never true for custom code."""
-    if type(model) is not Model or type(_bare(model.backbone)) not in (MLP, Simba):
+    if not is_plain(model) or type(_bare(model.backbone)) not in (MLP, Simba):
         return False
     return ACTIVATIONS[_activation(model)].numpy is not None
 

@@ -8,29 +8,29 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
+from drl.core.specs import Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.model_state import ModelState
+from drl.engines.jax.models import new_state
 
 
-def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> Any:
-    """A user's model: itself, or what a function makes of the specs."""
-    made = (
-        model(obs_spec, action_spec)
-        if isinstance(model, type) or (not hasattr(model, "apply") and callable(model))
-        else model
-    )
+def build_model(model: object, specs: Specs, seed: int | None = None, device: str = "auto") -> ModelState:
+    """A model of your own with its parameters: itself, or what a class or function makes of (obs_spec, action_spec).
+    The parameters are drawn from `seed`, by default the environments' own."""
+    made: Any = model
+    if isinstance(model, type) or (callable(model) and not hasattr(model, "apply")):
+        made = model(specs.obs_spec, specs.action_spec)
     if not hasattr(made, "init") or not hasattr(made, "apply"):
         raise BadInput(f"model is {made!r:.80}; expected a config, an object with init and apply, or a function to one")
-    return made
+    return new_state(made, specs, seed, device)
 
 
 def build_learner(
     algorithm: str,
-    specs: tuple[ObsSpec, ActionSpec],
+    specs: Specs,
     configs: tuple[Config, Config],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
@@ -41,17 +41,16 @@ def build_learner(
     threads: object = None,  # for the PyTorch engine; here `start_jax` takes them
 ) -> tuple[JaxAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, seeded by streams of the root seed."""
-    (obs_spec, action_spec), (model_config, config) = specs, configs
+    obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "jax", action_spec)
     variant = VARIANTS[record.variant(config)]
     normalizer = obs_normalizer(obs_spec) if normalize_obs else None
     if own_model is None:
-        model = maker_in(variant, "jax")(obs_spec, action_spec, model_config)
+        state = new_state(maker_in(variant, "jax")(obs_spec, action_spec, model_config), specs, seeds.root, device)
     else:
-        model = _own(own_model, obs_spec, action_spec)
-    state = ModelState(model, model.init(seeds.generator("init")), device)
+        state = build_model(own_model, specs, seeds.root, device)
     if start is not None:
         state.load(start.fitted(state.host), start.source)
-    agent = agent_in(variant, "jax")(state, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
-    return agent, learner(state, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"))
+    agent = agent_in(variant, "jax")(state, specs, normalizer, seeds.generator("exploration"))
+    return agent, learner(state, specs, config, seeds.generator("learner"))

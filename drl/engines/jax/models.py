@@ -7,21 +7,25 @@ hashable object with these two methods is a model; its parameters may be any pyt
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig, changed_config
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
-from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
+from drl.core.seeding import seeds_of
+from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, Specs
 from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
 from drl.engines.jax.layers import Linear, Params, Tree, named, part
 from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
+
+if TYPE_CHECKING:
+    from drl.engines.jax.model_state import ModelState
 
 # ── heads: features → distribution parameters, or values. Configuration only, as backbones are ────────────────────
 
@@ -255,6 +259,45 @@ class Model:
 
 
 @dataclass(frozen=True)
+class PolicyModel(Model):
+    """A policy alone."""
+
+    @staticmethod
+    def build(
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "ModelState":
+        """A new model with its parameters, for environments or their specs. `settings` are fields of the config;
+        `seed` draws the parameters, by default the environments' own."""
+        config = changed_config(ModelConfig, config, settings)
+        return new_state(make_policy_model(specs.obs_spec, specs.action_spec, config), specs, seed)
+
+
+@dataclass(frozen=True)
+class QModel(Model):
+    """A value for every action of a Discrete action space."""
+
+    @staticmethod
+    def build(
+        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "ModelState":
+        """A new model with its parameters; see `PolicyModel.build`."""
+        config = changed_config(QModelConfig, config, settings)
+        return new_state(make_q_value_model(specs.obs_spec, specs.action_spec, config), specs, seed)
+
+
+def is_plain(model: object) -> TypeGuard[Model]:
+    """Whether a model is backbone and head and nothing more; a user's subclass may do more."""
+    return type(model) in (Model, PolicyModel, QModel)
+
+
+def new_state(model: "AnyModel", specs: Specs, seed: int | None, device: str = "auto") -> "ModelState":
+    """A model with its first parameters."""
+    from drl.engines.jax.model_state import ModelState
+
+    return ModelState(model, model.init(seeds_of(specs, seed).generator("init")), device)
+
+
+@dataclass(frozen=True)
 class PolicyValueModel:
     """An actor and a critic. With `shared` the critic uses the actor's backbone."""
 
@@ -286,6 +329,14 @@ class PolicyValueModel:
     def value(self, params: Params, obs: Obs) -> jax.Array:
         """The value alone, for bootstrapping."""
         return self.critic.apply(critic_params(self, params), obs)
+
+    @staticmethod
+    def build(
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "ModelState":
+        """A new model with its parameters; see `PolicyModel.build`."""
+        config = changed_config(ModelConfig, config, settings)
+        return new_state(make_policy_value_model(specs.obs_spec, specs.action_spec, config), specs, seed)
 
 
 def critic_params(model: PolicyValueModel, params: Params) -> Params:
@@ -345,21 +396,21 @@ def make_policy_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: 
     return PolicyValueModel(actor, critic, config.shared, config)
 
 
-def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> Model:
+def make_policy_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig) -> PolicyModel:
     """A policy alone."""
     _refuse_recurrence(config)
     backbone = make_backbone(config, obs_spec)
     distribution = Distribution.on(action_spec, config.distribution)
-    return Model(backbone, make_policy_head(distribution, backbone.features, config), config)
+    return PolicyModel(backbone, make_policy_head(distribution, backbone.features, config), config)
 
 
-def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig) -> Model:
+def make_q_value_model(obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig) -> QModel:
     """A value for every Discrete action."""
     if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone = make_backbone(config, obs_spec)
     make: Callable[..., Head] = make_q_head if config.head == "auto" else part_maker(HEADS, config.head, "jax")
-    return Model(backbone, make(backbone.features, action_spec.sizes[0], config), config)
+    return QModel(backbone, make(backbone.features, action_spec.sizes[0], config), config)
 
 
 def known_variant(model: object) -> str | None:

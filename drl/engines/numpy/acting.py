@@ -8,7 +8,8 @@ import numpy as np
 from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec, PlainDict
+from drl.core.seeding import stream_of
+from drl.core.specs import MASK_KEY, Array, Distribution, PlainDict, Specs
 from drl.engines.numpy import distributions
 from drl.engines.numpy.exploration import AnyExploration
 
@@ -24,15 +25,9 @@ class Actor(ABC):
     exploration: AnyExploration | None = None  # None: it samples from its policy
     golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
 
-    def __init__(
-        self,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
-    ):
-        self.obs_spec, self.action_spec, self.normalizer = obs_spec, action_spec, normalizer
-        self.rng = rng or np.random.default_rng()
+    def __init__(self, specs: Specs, normalizer: ObsNormalizer | None = None, rng: np.random.Generator | None = None):
+        self.obs_spec, self.action_spec, self.normalizer = specs.obs_spec, specs.action_spec, normalizer
+        self.rng = rng or stream_of(specs, "exploration")
         self.notes: PlainDict = {}  # about its training
 
     @abstractmethod

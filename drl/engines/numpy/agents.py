@@ -25,7 +25,7 @@ class NumpyPolicyAgent(PolicyActor):
     """Acts by a policy."""
 
     def __init__(self, stored: StoredAgent, config: ModelConfig | ActorCriticConfig):
-        super().__init__(stored.obs_spec, stored.action_spec, stored.normalizer)
+        super().__init__(stored, stored.normalizer, np.random.default_rng())
         self.variant, self.has_value = stored.variant, stored.variant == "policy_value"
         self.distribution = stored.distribution
         self._policy = policy_net(stored.params, config.activation)
@@ -49,7 +49,7 @@ class NumpyQAgent(QActor):
     variant = "q_value"
 
     def __init__(self, stored: StoredAgent, config: QModelConfig):
-        super().__init__(stored.obs_spec, stored.action_spec, stored.normalizer)
+        super().__init__(stored, stored.normalizer, np.random.default_rng())
         self._params, self._config = stored.params, config
         self._mean = q_net(stored.params, config)
 

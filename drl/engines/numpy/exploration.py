@@ -6,10 +6,10 @@ before the first update.
 
 import numpy as np
 
-from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, RandomStartConfig
+from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, PolicyNoiseConfig, RandomStartConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Schedule, epsilon_schedule, schedule_of
-from drl.core.specs import ActionSpec, Array
+from drl.core.schedules import epsilon_schedule, schedule_of
+from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
 
 
@@ -18,9 +18,13 @@ class EpsilonGreedy:
 
     carries = False
 
-    def __init__(self, schedule: Schedule, spec: ActionSpec):
-        self.schedule, self.num_actions = schedule, spec.sizes[0]
-        self.epsilon = 0.0
+    def __init__(self, config: EpsilonGreedyConfig, spec: ActionSpec, noisy: bool = False):
+        self.config, self.num_actions, self.noisy = config, spec.sizes[0], noisy
+        self.begin_training(1)
+
+    def begin_training(self, first_update: int) -> None:
+        self.schedule = epsilon_schedule(self.config, self.noisy, first_update)
+        self.epsilon = self.schedule(0)
 
     def at(self, env_steps: int) -> dict[str, float]:
         self.epsilon = self.schedule(env_steps)
@@ -47,13 +51,18 @@ class EpsilonGreedy:
 
 
 class RandomStart:
-    """Uniformly random actions for the first `random_steps` environment steps, then the agent's actions."""
+    """Uniformly random actions for the first `random_steps` environment steps (None: until the first update), then the
+    agent's actions."""
 
     carries = False
 
-    def __init__(self, random_steps: int, spec: ActionSpec):
-        self.random_steps, self.spec = random_steps, spec
-        self.random = random_steps > 0
+    def __init__(self, config: RandomStartConfig, spec: ActionSpec):
+        self.config, self.spec = config, spec
+        self.begin_training(1)
+
+    def begin_training(self, first_update: int) -> None:
+        self.random_steps = first_update if self.config.random_steps is None else self.config.random_steps
+        self.random = self.random_steps > 0
 
     def at(self, env_steps: int) -> dict[str, float]:
         self.random = env_steps < self.random_steps
@@ -89,10 +98,17 @@ class ActionNoise:
 
     carries = True
 
-    def __init__(self, sigma: Schedule, theta: float, start: RandomStart):
-        self.schedule, self.theta, self.start = sigma, theta, start
-        self.sigma = sigma(0)
+    def __init__(self, config: ActionNoiseConfig, spec: ActionSpec):
+        if spec.kind != "box":
+            raise BadInput(f"noise_sigma is {config.noise_sigma}, but {spec.kind} actions take no noise; use 0")
+        self.schedule = schedule_of(config, "noise_sigma", config.noise_decay)
+        self.theta = 1.0 if config.noise == "gaussian" else config.noise_theta
+        self.start = RandomStart(config, spec)
+        self.sigma = self.schedule(0)
         self.noise: Array | None = None  # [N, entries]
+
+    def begin_training(self, first_update: int) -> None:
+        self.start.begin_training(first_update)
 
     def at(self, env_steps: int) -> dict[str, float]:
         self.start.at(env_steps)
@@ -128,19 +144,20 @@ AnyExploration = EpsilonGreedy | RandomStart | ActionNoise
 ExplorationConfig = NoSettings | EpsilonGreedyConfig | RandomStartConfig | ActionNoiseConfig
 
 
-def make_exploration(
-    config: ExplorationConfig, spec: ActionSpec, noisy: bool = False, first_update: int = 1
-) -> AnyExploration | None:
-    """The exploration of a config. `noisy`: a noisy network, which needs no ε after step `first_update`, the first one
-    that can be followed by an update."""
+def default_exploration(variant: str, distribution: Distribution | None = None) -> ExplorationConfig:
+    """How an agent explores unless it is told otherwise: what the algorithms that use its kind of model do."""
+    if variant == "q_value":
+        return EpsilonGreedyConfig()
+    if distribution is not None and distribution.kind == "deterministic":
+        return ActionNoiseConfig()
+    return PolicyNoiseConfig() if variant == "actor_critic" else NoSettings()
+
+
+def make_exploration(config: ExplorationConfig, spec: ActionSpec, noisy: bool = False) -> AnyExploration | None:
+    """The exploration of a config; None: the agent samples from its policy. `noisy`: a noisy network, which needs no ε
+    after the first update."""
     if isinstance(config, EpsilonGreedyConfig):
-        return EpsilonGreedy(epsilon_schedule(config, noisy, first_update), spec)
-    if not isinstance(config, RandomStartConfig):
-        return None
-    start = RandomStart(first_update if config.random_steps is None else config.random_steps, spec)
-    if not isinstance(config, ActionNoiseConfig) or config.quiet:
-        return start
-    if spec.kind != "box":
-        raise BadInput(f"noise_sigma is {config.noise_sigma}, but {spec.kind} actions take no noise; use 0")
-    sigma = schedule_of(config, "noise_sigma", config.noise_decay)
-    return ActionNoise(sigma, 1.0 if config.noise == "gaussian" else config.noise_theta, start)
+        return EpsilonGreedy(config, spec, noisy)
+    if isinstance(config, ActionNoiseConfig) and not config.quiet:
+        return ActionNoise(config, spec)
+    return RandomStart(config, spec) if isinstance(config, RandomStartConfig) else None

@@ -6,16 +6,17 @@ The policy acts; the critics are for learning only. Critics of Discrete actions 
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ActorCriticConfig, backbone_name
-from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.torch.activations import make_activation
 from drl.engines.torch.backbones import first_weights, make_backbone
 from drl.engines.torch.layers import BatchRenorm, make_linear
-from drl.engines.torch.models import Model, QHead, make_policy_head
+from drl.engines.torch.models import Model, PolicyModel, QHead, make_policy_head, prepared
 from drl.engines.torch.ops import Obs
 
 VECTORS = ("mlp", "simba")  # backbones that take observation and action as one vector
@@ -117,6 +118,19 @@ class ActorCritic(nn.Module):
         dist_params: Tensor = self.actor(obs)
         return dist_params
 
+    @staticmethod
+    def build(
+        specs: Specs,
+        config: ActorCriticConfig | None = None,
+        *,
+        deterministic: bool = False,  # for TD3 and DDPG
+        seed: int | None = None,
+        **settings: Any,
+    ) -> "ActorCritic":
+        """A new model for environments or their specs; see `PolicyModel.build`."""
+        make = make_deterministic_actor_critic if deterministic else make_actor_critic
+        return make(specs.obs_spec, specs.action_spec, *prepared(ActorCriticConfig, config, settings, specs, seed))
+
 
 def make_actor_critic(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfig, generator: torch.Generator | None = None
@@ -144,7 +158,7 @@ def _make(
     backbone = make_backbone(config, obs_spec, generator)
     head = make_policy_head(Distribution.on(action_spec, kind), int(backbone.features), config, generator)  # type: ignore[arg-type]
     critics = Critics(Critic(obs_spec, action_spec, config.critic, generator) for _ in range(config.num_critics))
-    return ActorCritic(Model(backbone, head), critics, variant, config)
+    return ActorCritic(PolicyModel(backbone, head), critics, variant, config)
 
 
 def joined_config(config: ActorCriticConfig, vector: bool) -> ActorCriticConfig:

@@ -15,11 +15,12 @@ from drl.core.normalize import ObsNormalizer
 from drl.core.pth_files import seal_pth
 from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
+from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
+from drl.engines.numpy.exploration import ExplorationConfig, default_exploration, make_exploration
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.models import (
@@ -50,12 +51,11 @@ class TorchAgent(Actor):
     def __init__(
         self,
         model: nn.Module,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
     ):
-        super().__init__(obs_spec, action_spec, normalizer, rng)
+        super().__init__(specs, normalizer, rng)
         self.model = model
         self._first_parameter = next(model.parameters())
         self.rnn_state_size = arrange(model)  # numbers it remembers of each environment
@@ -123,7 +123,9 @@ class TorchAgent(Actor):
                 raise UnusableFile(f"the card of {path} describes a model this drl cannot build ({said})") from None
         assert model is not None
         load_parameters(model, stored.params, str(path))
-        return cls(model.to(device), stored.obs_spec, stored.action_spec, stored.normalizer)
+        agent = cls(model.to(device), stored, stored.normalizer, np.random.default_rng())
+        agent.exploration = None  # it is trained
+        return agent
 
     def state_dict(self) -> StateDict:
         """Everything that training changes about the agent, as plain data."""
@@ -159,18 +161,20 @@ class PolicyAgent(PolicyActor, TorchAgent):
     def __init__(
         self,
         model: nn.Module,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
+        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
     ):
-        super().__init__(model, obs_spec, action_spec, normalizer, rng)
+        super().__init__(model, specs, normalizer, rng)
         if known_variant(model) == "q_value":
             require_variant("PolicyAgent", "policy_value", "q_value")
-        self.distribution: Distribution = distribution_of(model, action_spec)
+        self.distribution: Distribution = distribution_of(model, specs.action_spec)
         answered = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
         self.has_value = answered == "policy_value"
         self.variant = getattr(model, "variant", answered)  # a plugin's own, where its model names one
+        chosen = exploration or default_exploration(self.variant, self.distribution)
+        self.exploration = make_exploration(chosen, specs.action_spec)
         actor = model.actor if type(model) is ActorCritic else model
         self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
         self._memory = NumpyViews(model, recurrent_views)
@@ -222,16 +226,18 @@ class QAgent(QActor, TorchAgent):
     def __init__(
         self,
         model: nn.Module,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
+        specs: Specs,
         normalizer: ObsNormalizer | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | None = None,  # for exploration
+        exploration: ExplorationConfig | None = None,  # None: see `default_exploration`
     ):
-        super().__init__(model, obs_spec, action_spec, normalizer, rng)
+        super().__init__(model, specs, normalizer, rng)
         require_variant("QAgent", "q_value", known_variant(model))
         if not isinstance(getattr(model, "head", None), QHead):
-            answered_variant(self._probe(), action_spec.num_choices, acts_by="q")
+            answered_variant(self._probe(), specs.action_spec.num_choices, acts_by="q")
         self._noisy = noisy_layers(model)
+        chosen = exploration or default_exploration(self.variant)
+        self.exploration = make_exploration(chosen, specs.action_spec, bool(self._noisy))
         self._net = NumpyViews(model, q_views)
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:

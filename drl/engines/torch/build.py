@@ -10,8 +10,8 @@ from drl.core.algorithms import class_in, find_algorithm
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
-from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
+from drl.core.seeding import Seeds, seeds_of
+from drl.core.specs import Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
@@ -32,9 +32,14 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-    """A user's module: itself, or what a function makes of the specs."""
-    made = model if isinstance(model, nn.Module) or not callable(model) else model(obs_spec, action_spec)
+def build_model(model: object, specs: Specs, seed: int | None = None) -> nn.Module:
+    """A module of your own: itself, or what a class or function makes of (obs_spec, action_spec). Its first weights are
+    drawn from `seed`, by default the environments' own."""
+    made = model
+    if callable(model) and not isinstance(model, nn.Module):
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw from the global generator
+            torch.manual_seed(seeds_of(specs, seed).integer("init"))
+            made = model(specs.obs_spec, specs.action_spec)
     if not isinstance(made, nn.Module):
         raise BadInput(f"model is {made!r:.80}; expected a config, an nn.Module, or a function from specs to one")
     return made
@@ -42,7 +47,7 @@ def _own(model: object, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module
 
 def build_learner(
     algorithm: str,
-    specs: tuple[ObsSpec, ActionSpec],
+    specs: Specs,
     configs: tuple[Any, Any],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
@@ -53,8 +58,8 @@ def build_learner(
     threads: int | None = None,  # of torch; see `set_threads`
 ) -> tuple[TorchAgent, Algorithm[Batch]]:
     """An agent and the algorithm that trains it, from the root seed's own streams."""
-    set_threads(specs[0], threads)
-    (obs_spec, action_spec), (model_config, config) = specs, configs
+    set_threads(specs.obs_spec, threads)
+    obs_spec, action_spec, (model_config, config) = specs.obs_spec, specs.action_spec, configs
     record = find_algorithm(algorithm)
     learner = class_in(record, "torch", action_spec)
     variant = VARIANTS[record.variant(config)]
@@ -63,11 +68,11 @@ def build_learner(
     if own_model is None:
         model = maker_in(variant, "torch")(obs_spec, action_spec, model_config, generator)
     else:
-        model = _own(own_model, obs_spec, action_spec)
+        model = build_model(own_model, specs, seeds.root)
     model.to(pick_device(device))
     if start is not None:
         own = {name: value.detach().cpu().numpy() for name, value in parameters_by_name(model).items()}
         load_parameters(model, start.fitted(own), start.source)
-    agent = agent_in(variant, "torch")(model, obs_spec, action_spec, normalizer, seeds.generator("exploration"))
+    agent = agent_in(variant, "torch")(model, specs, normalizer, seeds.generator("exploration"))
     compiled = compile_update(model) if callable(compile_update) else compile_update
-    return agent, learner(model, EnvSpecs(obs_spec, action_spec), config, seeds.generator("learner"), compiled)
+    return agent, learner(model, specs, config, seeds.generator("learner"), compiled)

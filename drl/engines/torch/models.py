@@ -6,20 +6,23 @@ q-value `obs → q`. Any `nn.Module` with the same forward will do in their plac
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QModelConfig
+from drl.core.configs import ActorCriticConfig, AnyModelConfig, ConfigT, ModelConfig, QModelConfig, changed_config
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
-from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec
+from drl.core.seeding import seeds_of
+from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, Specs
 from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
 from drl.engines.torch.backbones import make_backbone
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
+from drl.engines.torch.threads import set_threads
 
 # ── heads: features → distribution parameters, or values ──────────────────────────────────────────────────────────
 
@@ -147,6 +150,15 @@ def make_policy_head(
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def prepared(
+    kind: type[ConfigT], config: ConfigT | None, settings: dict[str, Any], specs: Specs, seed: int | None
+) -> tuple[ConfigT, torch.Generator]:
+    """What `build` needs: the config with the settings, and the generator of the first weights."""
+    set_threads(specs.obs_spec)
+    generator = torch.Generator().manual_seed(seeds_of(specs, seed).integer("init"))
+    return changed_config(kind, config, settings), generator
+
+
 class Model(nn.Module):
     """Backbone + head.
 
@@ -169,6 +181,36 @@ class Model(nn.Module):
         return answer
 
 
+class PolicyModel(Model):
+    """A policy alone."""
+
+    @staticmethod
+    def build(
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "PolicyModel":
+        """A new model for environments or their specs. `settings` are fields of the config; `seed` draws the weights,
+        by default the environments' own."""
+        chosen, generator = prepared(ModelConfig, config, settings, specs, seed)
+        return make_policy_model(specs.obs_spec, specs.action_spec, chosen, generator)
+
+
+class QModel(Model):
+    """A value for every action of a Discrete action space."""
+
+    @staticmethod
+    def build(
+        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "QModel":
+        """A new model for environments or their specs; see `PolicyModel.build`."""
+        chosen, generator = prepared(QModelConfig, config, settings, specs, seed)
+        return make_q_value_model(specs.obs_spec, specs.action_spec, chosen, generator)
+
+
+def is_plain(model: object) -> TypeGuard[Model]:
+    """Whether a model is backbone and head and nothing more; a user's subclass may do more."""
+    return type(model) in (Model, PolicyModel, QModel)
+
+
 class PolicyValueModel(nn.Module):
     """An actor and a critic. Give both the same backbone object to share it, and with it its memory."""
 
@@ -179,10 +221,18 @@ class PolicyValueModel(nn.Module):
         arrange(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        if not type(self.actor) is type(self.critic) is Model:  # a subclass may do more than the lines below
+        if not (is_plain(self.actor) and is_plain(self.critic)):
             return self.actor(obs), self.critic(obs)
         features = self.actor.backbone(obs)
         return self.actor.head(features), self.critic.head(features if self.shared else self.critic.backbone(obs))
+
+    @staticmethod
+    def build(
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+    ) -> "PolicyValueModel":
+        """A new model for environments or their specs; see `PolicyModel.build`."""
+        chosen, generator = prepared(ModelConfig, config, settings, specs, seed)
+        return make_policy_value_model(specs.obs_spec, specs.action_spec, chosen, generator)
 
 
 def make_policy_value_model(
@@ -198,23 +248,23 @@ def make_policy_value_model(
 
 def make_policy_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: ModelConfig, generator: torch.Generator | None = None
-) -> Model:
+) -> PolicyModel:
     """A policy alone."""
     backbone = make_backbone(config, obs_spec, generator)
     distribution = Distribution.on(action_spec, config.distribution)
     head = make_policy_head(distribution, backbone.features, config, generator)  # type: ignore[arg-type]
-    return Model(backbone, head, config)
+    return PolicyModel(backbone, head, config)
 
 
 def make_q_value_model(
     obs_spec: ObsSpec, action_spec: ActionSpec, config: QModelConfig, generator: torch.Generator | None = None
-) -> Model:
+) -> QModel:
     """A value for every Discrete action."""
     if action_spec.kind != "discrete":
         raise BadInput(f"a q-value model needs a Discrete action space, got a {action_spec.kind} one; use ppo or a2c")
     backbone, actions = make_backbone(config, obs_spec, generator), action_spec.sizes[0]
     make: Callable[..., nn.Module] = QHead if config.head == "auto" else part_maker(HEADS, config.head, "torch")
-    return Model(backbone, make(backbone.features, actions, config, generator), config)
+    return QModel(backbone, make(backbone.features, actions, config, generator), config)
 
 
 def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> PlainDict | None:

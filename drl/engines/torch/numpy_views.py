@@ -23,14 +23,21 @@ from drl.engines.torch.activations import make_activation
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.backbones import MLP, ResidualBlock, Simba
 from drl.engines.torch.layers import NoisyLinear
-from drl.engines.torch.models import GaussianHead, LogitsHead, Model, PolicyValueModel, QHead, SquashedGaussianHead
+from drl.engines.torch.models import (
+    GaussianHead,
+    LogitsHead,
+    PolicyValueModel,
+    QHead,
+    SquashedGaussianHead,
+    is_plain,
+)
 from drl.engines.torch.recurrent import CELLS, Recurrent, recurrent_parts
 
 
 def policy_views(model: nn.Module) -> PolicyNet | None:
     """An MLP policy."""
     actor = model.actor if type(model) in (PolicyValueModel, ActorCritic) else model
-    if type(actor) is not Model:
+    if not is_plain(actor):
         return None
     layers = backbone_views(actor.backbone)
     return None if layers is None else _policy_net(layers, actor.head)
@@ -48,7 +55,7 @@ def _policy_net(layers: list[AnyLayer], head: nn.Module) -> PolicyNet | None:
 
 def q_views(model: nn.Module) -> QNet | None:
     """An MLP with a head of action values."""
-    if type(model) is not Model or type(model.head) is not QHead:
+    if not is_plain(model) or type(model.head) is not QHead:
         return None
     layers = backbone_views(model.backbone)
     if layers is None:
@@ -82,7 +89,7 @@ class RecurrentViews(NamedTuple):
 def recurrent_views(model: nn.Module) -> RecurrentViews | None:
     """A recurrent policy with MLPs in front of its memory."""
     members = [model.actor, model.critic] if type(model) is PolicyValueModel else [model]
-    if any(type(member) is not Model or type(member.backbone) is not Recurrent for member in members):
+    if any(not is_plain(member) or type(member.backbone) is not Recurrent for member in members):
         return None
     parts = [part for part in map(_recurrent_part, recurrent_parts(model)) if part is not None]
     policy = _policy_net([], members[0].head)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from torch import nn
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent, QAgent, policy_views
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.models import (
@@ -282,11 +282,16 @@ def test_an_observation_of_the_wrong_shape_is_named():
         make_agent(VECTOR, ACTIONS[0]).act(np.zeros(4, np.float32))
 
 
+def explaining_agent(obs_spec, action_spec):
+    model = make_policy_value_model(obs_spec, action_spec, ModelConfig(), torch.Generator().manual_seed(0))
+    return PolicyAgent(model, EnvSpecs(obs_spec, action_spec))
+
+
 @pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
 @pytest.mark.parametrize("obs_spec", [VECTOR, TREE, IMAGE], ids=["vector", "dict", "image"])
 def test_explain_takes_what_act_takes(obs_spec, action_spec):
     """One raw observation or many; what it gives belongs to the greedy action."""
-    agent = make_agent(obs_spec, action_spec)
+    agent = explaining_agent(obs_spec, action_spec)
     many = observations(obs_spec, 5)
     one = {name: values[2] for name, values in many.items()} if obs_spec.kind == "dict" else many[2]
     all_of_them, single = agent.explain(many), agent.explain(one)
@@ -304,12 +309,12 @@ def test_explain_takes_masks():
     """As an argument, or in the observation."""
     config = QModelConfig(hidden_sizes=(8,))
     action_spec = ACTIONS[0]
-    agent = make_agent(TREE, action_spec)
+    agent = explaining_agent(TREE, action_spec)
     many, mask = observations(TREE, 2), np.array([[1, 0, 1, 0], [0, 0, 0, 1]], np.int8)
     for explained in (agent.explain(many, mask), agent.explain(many | {"action_mask": mask})):
         assert (explained["policy"] > 0).tolist() == (mask > 0).tolist()
     model = make_q_value_model(VECTOR, action_spec, config, torch.Generator().manual_seed(0))
-    agent = QAgent(model, VECTOR, action_spec)
+    agent = QAgent(model, EnvSpecs(VECTOR, action_spec))
     obs = observations(VECTOR, 2)
     assert np.isneginf(agent.explain(obs, mask)["q"]).tolist() == (mask == 0).tolist()
     assert agent.explain(obs[0])["q"].shape == (4,)

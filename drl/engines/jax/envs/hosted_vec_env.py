@@ -30,7 +30,7 @@ class HostedVecEnv(VecEnv):
     unreachable = "it is a compiled program; use --vectorization sync, if Gymnasium has it"
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int, env_id: str, stream: str = "world"):
-        self.env_id, self.num_envs = env_id, num_envs
+        self.env_id, self.num_envs, self.seed = env_id, num_envs, seed
         self.obs_spec, self.action_spec = env.obs_spec, env.action_spec
         self.stats = EpisodeStats(env_id, num_envs, seed, stream)
         self._always_valid = np.ones(num_envs, bool)

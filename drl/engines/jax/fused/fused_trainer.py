@@ -9,6 +9,7 @@ are in sync.
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -81,8 +82,12 @@ class FusedTrainer(TrainerLoop):
     def __init__(self, seed_batch: SeedBatch, number: int, agent: Agent, config: TrainerConfig):
         self.seed_batch, self.number, self.agent, self.config = seed_batch, number, agent, config
         self.stats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
+        self.opened = ExitStack()
         self.pending: deque[Taken] = deque()
         self._left: StateDict | None = None  # its last state, if it was left before the end
+
+    def set_budget(self, total_timesteps: int) -> None:
+        raise BadInput("the budget is compiled into this program; give total_timesteps to make_trainer, or drl.train")
 
     @property
     def envs(self) -> ReachableEnvs:
