@@ -124,7 +124,7 @@ class RayCollectors:
         self.version += 1
 
     def get(self, name: str) -> list[EnvValue]:
-        answers: list[list[Any]] = self._reach("get", name)
+        answers: list[list[EnvValue]] = self._reach("get", name)
         return [value for values in answers for value in values]
 
     def set(self, name: str, value: EnvValue) -> None:
@@ -163,7 +163,7 @@ class RayCollectors:
     def _reach(self, method: str, *content: EnvValue) -> list[EnvValue]:
         try:
             calls = [getattr(process.actor, method).remote(*content) for process in self.processes]
-            answers: list[Any] = self.ray.get(calls, timeout=START + self.timeout)
+            answers: list[EnvValue] = self.ray.get(calls, timeout=START + self.timeout)
             return answers
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, DrlError):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import numpy as np
 
 from drl.core.errors import BadInput, shown
-from drl.core.specs import Array
+from drl.core.specs import Array, PlainValue
 
 # Bits that encode how an episode ended in one number. SUCCESS counts only together with REPORTED.
 TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
     after: int  # actions of the episode before it; -1: before its reset
     name: str
-    value: Any  # plain data; see `drl.envs.env_attributes.stored_or_lost`
+    value: PlainValue  # plain data; see `drl.envs.env_attributes.stored_or_lost`
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +70,17 @@ class Episode(NamedTuple):
         played = Played(self.played.seed, np.array(actions), self.played.changes)
         return self._replace(length=len(actions), played=played)
 
-    def plain(self) -> list[Any]:
+    def plain(self) -> list[PlainValue]:
         """For a state dict."""
-        played: list[Any] = [None, None, []]
+        played: list[PlainValue] = [None, None, []]
         if self.played is not None:
             played = [self.played.seed, self.played.actions, [list(change) for change in self.played.changes]]
         return [*self[:5], *played, dict(self.info)]
 
     @classmethod
-    def from_plain(cls, state: Sequence[Any]) -> "Episode":
+    def from_plain(cls, state: Sequence[PlainValue]) -> "Episode":
         """From a state dict. Those of earlier versions have neither changes nor an info."""
-        none: list[Any] = [None, None, [], {}]
+        none: list[PlainValue] = [None, None, [], {}]
         result, (seed, actions, changes, info) = state[:5], [*state[5:], *none[len(state) - 5 :]]
         played = None if seed is None else Played(seed, actions, tuple(Change(*change) for change in changes))
         return cls(*result)._replace(played=played, info=info)

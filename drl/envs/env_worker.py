@@ -7,14 +7,14 @@ import signal
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.log import Change
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.envs.action_masks import flat_mask, mask_reader
 from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on
 from drl.envs.episode_stats import numbers_in, success_in
@@ -144,7 +144,7 @@ class _Worker:
     def reach(self, request: bytes) -> bytes:
         """Get or set an attribute, or call a method. In bytes, so that what cannot be sent does not break the pipe."""
         what, name, content, where = cloudpickle.loads(request)
-        answer: Any = None
+        answer: EnvValue = None
         if what == "get":
             answer = get_from(self.env, name, where)
         elif what == "check_set":

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +16,7 @@ from drl.core.contracts import EnvChange
 from drl.core.errors import BadInput, EnvFailed, NonFinite
 from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
-from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import check_legal, of_successors, stack_masks
 from drl.envs.env_attributes import Changes
@@ -173,7 +172,7 @@ class EpisodeStats:
         """Take note of an attribute that was set."""
         self.changes.add(EnvChange(name, value), self.tick)
 
-    def called(self, name: str, answers: Sequence[object], *arguments: Any) -> None:
+    def called(self, name: str, answers: Sequence[object], *arguments: EnvValue) -> None:
         """Take note of a call of a method: one that returns nothing is called to change something."""
         if all(answer is None for answer in answers):
             self.changes.add(EnvChange(name, None, arguments), self.tick)  # type: ignore[arg-type]

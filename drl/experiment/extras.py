@@ -13,6 +13,7 @@ from drl.core.log import Log
 from drl.core.named_objects import name_of
 from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
+from drl.core.transition import Batch
 from drl.envs.env_attributes import restored, stored
 from drl.experiment.config import Experiment
 from drl.experiment.evaluation import Evaluation
@@ -50,12 +51,12 @@ class Context:
         return self.trainer.agent
 
     @property
-    def algorithm(self) -> Algorithm[Any]:
+    def algorithm(self) -> Algorithm[Batch]:
         """The algorithm with its optimizer. Its `learning_rate_factor` multiplies the learning rate."""
         return self.trainer.algorithm
 
     @property
-    def buffer(self) -> Buffer[Any]:
+    def buffer(self) -> Buffer[Batch]:
         """The buffer that the algorithm learns from."""
         return self.trainer.buffer
 
