@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
+from roster_game import Roster
 from vec_envs_under_test import FakePool
 
 from drl.core.contracts import repeat_changes
@@ -18,6 +19,7 @@ from drl.envs.env_attributes import restored, stored, stored_or_lost
 from drl.envs.envpool_vec_env import EnvPoolVecEnv
 from drl.envs.episode_stats import MOST_NUMBERS, numbers_in, numbers_in_infos
 from drl.envs.frame_stack import StackedVecEnv
+from drl.envs.make_vec_env import make_vec_env
 from drl.envs.native_vec_env import NativeVecEnv
 from drl.envs.sync_vec_env import SyncVecEnv
 
@@ -239,11 +241,63 @@ def test_a_time_limit_that_is_set_counts():
         assert lengths == [3, 3, 3, 3]
 
 
+class Paid(Roster):
+    """What a round pays is an attribute; the last infos have it."""
+
+    pay = 0.0
+
+    def raise_pay(self):
+        self.pay += 1.0
+
+    def step(self, actions):
+        seen, rewards, *flags, infos = super().step(actions)
+        return (
+            seen,
+            {name: reward + self.pay for name, reward in rewards.items()},
+            *flags,
+            {name: info | {"pay": self.pay} for name, info in infos.items()},
+        )
+
+
+def test_games_of_several_agents_are_reached_and_continue(tmp_path):
+    with make_vec_env(Paid, num_envs=2, seed=3) as envs, make_vec_env(Paid, num_envs=2, seed=3) as again:
+        assert envs.get("pay") == [0.0, 0.0]  # one for each copy
+        envs.set("pay", 5.0)
+        envs.reset()
+        action = np.zeros(6, np.int64)
+        for count in range(7):
+            if count == 6:
+                envs.set("pay", 7.0)  # in the second round of the second game
+            step = envs.step(action)
+        assert step.reward[:2].tolist() == [27.0, 27.0]
+        assert {episode.info["pay"] for episode in step.episodes} == {7.0}
+        write_state(tmp_path / "state", envs.state_dict())
+        assert again.load_state_dict(read_state(tmp_path / "state")) is None
+        assert again.get("pay") == [7.0, 7.0]
+        for _ in range(6):
+            one, two = envs.step(action), again.step(action)
+            np.testing.assert_array_equal(one.obs, two.obs)
+            np.testing.assert_array_equal(one.reward, two.reward)
+        envs.call("raise_pay")
+        assert envs.get("pay") == [8.0, 8.0]
+        assert [change.name for change in envs.changes][-1] == "raise_pay"
+        with pytest.raises(BadInput, match="copy 0 of .* has no attribute 'pai'"):
+            envs.get("pai")
+
+
 def test_compiled_environments_refuse_by_name():
     pool = EnvPoolVecEnv(lambda seed: FakePool(2), seed=0, env_id="Pong-v5")
     for attempt in (lambda: pool.get("level"), lambda: pool.set("level", 1), lambda: pool.call("level")):
         with pytest.raises(BadInput, match=r"EnvPool.*env_kwargs"):
             attempt()
+    pytest.importorskip("jax")
+    from drl.engines.jax.envs import HostedVecEnv, make_jax_env
+
+    with (
+        HostedVecEnv(make_jax_env("CartPole-v1", {}), 2, 0, "CartPole-v1") as envs,
+        pytest.raises(BadInput, match=r"cannot set 'gravity' of 'CartPole-v1': it is a compiled program"),
+    ):
+        envs.set("gravity", 3.0)
 
 
 @anywhere

@@ -84,8 +84,6 @@ VECTORIZED = {
     "sync": {"vectorization": "sync"},
     "async": {"vectorization": "async"},
     "stacked": {"vectorization": "sync", "frame_stack": 2},
-    "collectors": {"num_collectors": 2, "cluster": "local"},
-    "asynchronous collectors": {"num_collectors": 2, "cluster": "local", "async_collectors": True} | DQN,
     "jax": {"engine": "jax"},
     "dqn": DQN,
 }
@@ -208,7 +206,7 @@ def test_what_is_no_function_is_refused(tmp_path):
         trained(tmp_path, on_log=3)
 
 
-@pytest.mark.parametrize("where", ["sync", "async", "collectors", "jax"])
+@pytest.mark.parametrize("where", ["sync", "async", "jax"])
 @pytest.mark.parametrize("kind", ["on_log", "stages"])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(kind, where, tmp_path):
     """Its environments, the stage's own numbers and the learning rate continue."""
