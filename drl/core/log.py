@@ -186,18 +186,3 @@ def wrong_name(name: object) -> str | None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return "expected a text that can be printed"
     return None if len(name) <= MOST_LETTERS else f"expected at most {MOST_LETTERS} letters"
-
-
-def info_means(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The mean of each number over the episodes whose last info has it.
-
-    >>> episodes = [Episode(0.0, 1, True, None, 0, info=info) for info in ({"x": 1.0}, {"x": 2.0, "y": 5.0}, {})]
-    >>> info_means(episodes)
-    {'x': 1.5, 'y': 5.0}
-    """
-    values: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.info.items():
-            values.setdefault(name, []).append(value)
-    means = {name: math.fsum(found) / len(found) for name, found in values.items()}
-    return {name: mean for name, mean in means.items() if math.isfinite(mean)}

@@ -109,7 +109,7 @@ class Session:
         self.pending, self.log = None, log or self.log
         if self.trainer.inexact != inexact:  # a collector could not continue its episodes
             self.save(lambda: self.run.note(inexact=self.trainer.inexact))
-        algorithm = getattr(self.trainer, "algorithm", None)
+        algorithm = self.trainer.algorithm if isinstance(self.trainer, Trainer) else None
         if (failure := getattr(algorithm, "failure", None)) is not None:
             self.save_checkpoint()  # the step was finished without the learner that failed
             raise failure

@@ -13,7 +13,7 @@ import numpy as np
 
 from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite
-from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log, info_means
+from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
@@ -447,6 +447,21 @@ def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
         "mean_ep_len": fmean([e.length for e in episodes]),
         "mean_ep_return": fmean([e.episode_return for e in episodes]),
     }
+
+
+def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The mean of each number over the episodes whose last info has it.
+
+    >>> episodes = [Episode(0.0, 1, True, None, 0, info=info) for info in ({"x": 1.0}, {"x": 2.0, "y": 5.0}, {})]
+    >>> info_means(episodes)
+    {'x': 1.5, 'y': 5.0}
+    """
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.info.items():
+            values.setdefault(name, []).append(value)
+    means = {name: math.fsum(found) / len(found) for name, found in values.items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def _recent_means(episodes: deque[Episode]) -> dict[str, float]:

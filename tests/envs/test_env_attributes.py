@@ -281,7 +281,7 @@ def test_games_of_several_agents_are_reached_and_continue(tmp_path):
         envs.call("raise_pay")
         assert envs.get("pay") == [8.0, 8.0]
         assert [change.name for change in envs.changes][-1] == "raise_pay"
-        with pytest.raises(BadInput, match="copy 0 of .* has no attribute 'pai'"):
+        with pytest.raises(BadInput, match=r"copy 0 of .* has no attribute 'pai'"):
             envs.get("pai")
 
 

@@ -125,6 +125,11 @@ def test_calls_that_return_nothing_reach_the_evaluation(tmp_path):
 
 
 def test_compiled_programs_refuse_by_name(tmp_path):
+    seen = []
+    run = trained(
+        tmp_path, env="CartPole-v1", engine="jax", on_log=lambda log, context: seen.append(context.evaluate(1))
+    )
+    assert (run.status, len(seen)) == ("finished", 10)
     for reach in (lambda c: c.envs, lambda c: c.algorithm, lambda c: c.buffer):
         with pytest.raises(BadInput, match=r"compiled program; use --vectorization sync"):
             trained(tmp_path, env="CartPole-v1", engine="jax", on_log=lambda log, context, reach=reach: reach(context))
