@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow real-worlds faults mutants check format bench zoo docs release clean
+.PHONY: setup demo test slow real-worlds faults mutants check settings format bench zoo docs release clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -39,6 +39,10 @@ check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/check_types.py
+
+settings: $(VENV)/.dev  ## drl/core/settings.py, which editors and type checkers read, from the configs
+	$(BIN)/python -m drl.cli.settings_text
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,6 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
     """(return, length) of every training episode."""
     import torch
 
-    from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.algorithms.ppo_record import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
@@ -47,10 +46,8 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
         value_clip=SETTINGS["clip"],
     )
     with make_vec_env("CartPole-v1", num_envs, seed=seed, vectorization=engine) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(seed))
-        buffer = RolloutBuffer(config.rollout_length, num_envs, *specs)
-        trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps))
+        agent, learner = build_learner("ppo", envs, (ModelConfig(), config), Seeds(seed))
+        trainer = Trainer(envs, agent, learner, config=TrainerConfig(total_timesteps=steps))
         logs = stop_at(trainer(), env_steps=steps)
         return [(episode.episode_return, episode.length) for log in logs for episode in log.finished]
 

@@ -22,6 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -86,20 +87,20 @@ def untrained(folder: Path) -> Path:
     import torch
 
     from drl.core.configs import ModelConfig
-    from drl.core.specs import ActionSpec, ObsSpec
+    from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
     from drl.engines.torch.agents import PolicyAgent
     from drl.engines.torch.models import make_policy_value_model
 
     obs, action = ObsSpec("box", box_shape=(8,)), ActionSpec("discrete", sizes=(4,))
     model = make_policy_value_model(obs, action, ModelConfig(), torch.Generator().manual_seed(0))
-    PolicyAgent(model, obs, action).save(folder)
+    PolicyAgent(model, EnvSpecs(obs, action)).save(folder)
     return folder
 
 
 def main(settings: Settings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = settings.agent or str(untrained(Path(folder) / "agent"))
-        agent = load_agent(path)
+        agent: Any = load_agent(path)
         inputs = sample_inputs(PolicyGraph.of(agent), OBSERVATIONS, np.random.default_rng(0))
         obs = raw_observations(agent.obs_spec, inputs)
         texts = [json.dumps({"obs": row.tolist()}) for row in obs]

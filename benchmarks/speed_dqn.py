@@ -65,28 +65,25 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
 def ours(env_id: str, compiled: bool) -> Callable[[], None]:
     from drl.buffers.replay_buffer import ReplayBuffer
     from drl.core.algorithms.dqn_record import DQNConfig
-    from drl.core.configs import QModelConfig, ReplayConfig
-    from drl.core.schedules import Constant
+    from drl.core.configs import EpsilonGreedyConfig, QModelConfig, ReplayConfig
     from drl.core.seeding import Seeds
     from drl.engines.numpy.exploration import EpsilonGreedy
     from drl.engines.torch.build import build_learner
     from drl.envs.make_vec_env import make_vec_env
-    from drl.trainer.trainer import Trainer, TrainerConfig
+    from drl.trainer.trainer import Trainer
 
     work = SETTINGS[env_id]
     stack = 4 if env_id == PONG else 1
     envs = make_vec_env(env_id, 1, seed=0, frame_stack=stack, env_kwargs={"clip_reward": False} if stack > 1 else None)
-    specs = (envs.obs_spec, envs.action_spec)
     sizes: dict[str, Any] = {name: work[name] for name in ("batch_size", "train_every", "capacity", "target_every")}
     config = DQNConfig(
         tau=1.0, target_every=sizes.pop("target_every"), optimizer="adam", amsgrad=False, weight_decay=0.0
     )
-    replay = ReplayConfig(warmup=WARMUP, **sizes)
-    agent, learner = build_learner("dqn", specs, (QModelConfig(), config), Seeds(0), compile_update=compiled)
-    agent.exploration = EpsilonGreedy(Constant(0.05), envs.action_spec)
-    rounds = TrainerConfig(updates_per_log=work["steps"] // work["train_every"])
-    buffer = ReplayBuffer(replay, config.gamma, 1, *specs, frame_stack=stack)
-    trainer = Trainer(envs, agent, learner, buffer, rounds)
+    replay = ReplayConfig(warmup=WARMUP, updates_per_log=work["steps"] // work["train_every"], **sizes)
+    agent, learner = build_learner("dqn", envs, (QModelConfig(), config), Seeds(0), compile_update=compiled)
+    rarely = EpsilonGreedyConfig(epsilon_start=0.05, epsilon_schedule="constant")
+    agent.exploration = EpsilonGreedy(rarely, envs.action_spec)
+    trainer = Trainer(envs, agent, learner, ReplayBuffer(envs, replay))
 
     def train() -> None:
         trainer.step()

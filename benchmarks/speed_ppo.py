@@ -38,7 +38,6 @@ def stable_baselines() -> Callable[[], None]:
 
 
 def ours(vectorization: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
-    from drl.buffers.rollout_buffer import RolloutBuffer
     from drl.core.algorithms.ppo_record import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
@@ -47,10 +46,9 @@ def ours(vectorization: str, compiled: bool, engine: str = "torch") -> Callable[
 
     build_learner = importlib.import_module(f"drl.engines.{engine}.build").build_learner
     envs = make_vec_env("CartPole-v1", ENVS, seed=0, vectorization=vectorization)
-    specs = (envs.obs_spec, envs.action_spec)
     config = PPOConfig(rollout_length=STEPS, epochs=4, minibatches=4, learning_rate=2.5e-4, entropy_coef=0.01)
-    agent, learner = build_learner("ppo", specs, (ModelConfig(), config), Seeds(0), compile_update=compiled)
-    trainer = Trainer(envs, agent, learner, RolloutBuffer(STEPS, ENVS, *specs))
+    agent, learner = build_learner("ppo", envs, (ModelConfig(), config), Seeds(0), compile_update=compiled)
+    trainer = Trainer(envs, agent, learner)
 
     def train() -> None:
         for _ in range(ROLLOUTS):

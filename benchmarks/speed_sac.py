@@ -45,23 +45,20 @@ def peer(library: str, algorithm: str) -> Callable[[], None]:
 def ours(algorithm: str, engine: str, compiled: bool = False) -> Callable[[], None]:
     from drl.buffers.replay_buffer import ReplayBuffer
     from drl.core.algorithms import find_algorithm
-    from drl.core.configs import ReplayConfig
     from drl.core.network_parts import resolve
     from drl.core.seeding import Seeds
     from drl.engines.numpy.exploration import make_exploration
     from drl.envs.make_vec_env import make_vec_env
-    from drl.trainer.trainer import Trainer, TrainerConfig
+    from drl.trainer.trainer import Trainer
 
     record = find_algorithm(algorithm)
     envs = make_vec_env(ENV, 1, seed=0)
-    specs = (envs.obs_spec, envs.action_spec)
     configs = (record.model_config(hidden_sizes=(256, 256)), record.config(learning_rate=RATES[algorithm]))
     build_learner = resolve(f"drl.engines.{engine}.build:build_learner")
-    agent, learner = build_learner(algorithm, specs, configs, Seeds(0), compile_update=compiled)
-    agent.exploration = make_exploration(record.exploration(), envs.action_spec, False, WARMUP)
-    replay = ReplayConfig(warmup=WARMUP, batch_size=BATCH)
-    buffer = ReplayBuffer(replay, configs[1].gamma, 1, *specs)
-    trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=STEPS))
+    agent, learner = build_learner(algorithm, envs, configs, Seeds(0), compile_update=compiled)
+    agent.exploration = make_exploration(record.exploration(), envs.action_spec)
+    buffer = ReplayBuffer(envs, warmup=WARMUP, batch_size=BATCH, updates_per_log=STEPS)
+    trainer = Trainer(envs, agent, learner, buffer)
 
     def train() -> None:
         trainer.step()

@@ -9,6 +9,7 @@ module when it is first used. `drl.torch` and `drl.jax` export models, agents an
 """
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,16 @@ from drl.games.registry import register_envs
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
     from drl import jax as jax
     from drl import torch as torch
+    from drl.analysis.comparison import Comparison as Comparison
+    from drl.analysis.comparison import compare as compare
+    from drl.analysis.reproduction_queue import Reproduction as Reproduction
+    from drl.analysis.reproduction_queue import reproduce as reproduce
     from drl.buffers.episode_buffer import EpisodeBuffer as EpisodeBuffer
     from drl.buffers.hindsight_buffer import HindsightBuffer as HindsightBuffer
     from drl.buffers.replay_buffer import ReplayBuffer as ReplayBuffer
     from drl.buffers.rollout_buffer import RolloutBuffer as RolloutBuffer
+    from drl.cli.completion import CompletionScript as CompletionScript
+    from drl.cli.completion import completion as completion
     from drl.cli.entry import run_script as run_script
     from drl.core.algorithms import register_algorithm as register_algorithm
     from drl.core.algorithms.a2c_record import A2CConfig as A2CConfig
@@ -51,6 +58,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.contracts import VecStep as VecStep
     from drl.core.errors import BadInput as BadInput
     from drl.core.errors import DrlError as DrlError
+    from drl.core.hosts import RunningServer as RunningServer
     from drl.core.log import Episode as Episode
     from drl.core.log import Log as Log
     from drl.core.network_parts import register_activation as register_activation
@@ -63,6 +71,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.schedules import register_schedule as register_schedule
     from drl.core.search_dimensions import Choice as Choice
     from drl.core.search_dimensions import Real as Real
+    from drl.core.settings import Settings as Settings
     from drl.core.specs import ActionSpec as ActionSpec
     from drl.core.specs import Distribution as Distribution
     from drl.core.specs import EnvSpecs as EnvSpecs
@@ -71,19 +80,38 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.transition import RolloutBatch as RolloutBatch
     from drl.core.variants import ModelVariant as ModelVariant
     from drl.core.variants import register_variant as register_variant
+    from drl.deploy.export_agent import Converted as Converted
+    from drl.deploy.export_agent import Exported as Exported
+    from drl.deploy.export_agent import convert as convert
+    from drl.deploy.export_agent import export as export
+    from drl.deploy.serve_call import serve as serve
+    from drl.doctor.examine_run import doctor as doctor
+    from drl.doctor.findings import Diagnosis as Diagnosis
+    from drl.doctor.findings import Finding as Finding
     from drl.envs.env_config import EnvConfig as EnvConfig
     from drl.envs.goals import goal_functions as goal_functions
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
+    from drl.experiment.ablation import Ablation as Ablation
+    from drl.experiment.ablation import ablate as ablate
+    from drl.experiment.evaluation import Evaluation as Evaluation
     from drl.experiment.evaluation import evaluate as evaluate
     from drl.experiment.extras import Context as Context
     from drl.experiment.finished import Finished as Finished
     from drl.experiment.finished import finish_run as finish_run
+    from drl.experiment.hub import Pulled as Pulled
+    from drl.experiment.hub import Pushed as Pushed
+    from drl.experiment.hub import pull as pull
+    from drl.experiment.hub import push as push
     from drl.experiment.launch import fork as fork
     from drl.experiment.launch import resume as resume
     from drl.experiment.load_agent import load_agent as load_agent
+    from drl.experiment.offers import Offers as Offers
+    from drl.experiment.offers import list as list
     from drl.experiment.one_call import make_trainer as make_trainer
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
+    from drl.experiment.play_again import Replay as Replay
+    from drl.experiment.play_again import replay as replay
     from drl.experiment.run_folder import Run as Run
     from drl.experiment.stages import checkpoint_every as checkpoint_every
     from drl.experiment.stages import evaluate_every as evaluate_every
@@ -92,6 +120,12 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.stages import track as track
     from drl.experiment.watch import film as film
     from drl.games import ipd as ipd
+    from drl.report.board_server import board as board
+    from drl.report.one_file import ReportPage as ReportPage
+    from drl.report.one_file import report as report
+    from drl.report.plot_call import Plots as Plots
+    from drl.report.plot_call import plot as plot
+    from drl.search.run_search import SearchResult as SearchResult
     from drl.search.search_call import search as search
     from drl.testing.environment_check import check_environment as check_environment
     from drl.tracking.files import CsvTracker as CsvTracker
@@ -104,10 +138,13 @@ __version__ = "0.1.0"
 
 # Module → the public names that it defines.
 _PUBLIC = {
+    "drl.analysis.comparison": "Comparison compare",
+    "drl.analysis.reproduction_queue": "Reproduction reproduce",
     "drl.buffers.episode_buffer": "EpisodeBuffer",
     "drl.buffers.hindsight_buffer": "HindsightBuffer",
     "drl.buffers.replay_buffer": "ReplayBuffer",
     "drl.buffers.rollout_buffer": "RolloutBuffer",
+    "drl.cli.completion": "CompletionScript completion",
     "drl.cli.entry": "run_script",
     "drl.core.algorithms": "register_algorithm",
     "drl.core.algorithms.a2c_record": "A2CConfig",
@@ -121,26 +158,40 @@ _PUBLIC = {
     "RandomStartConfig ReplayConfig",
     "drl.core.contracts": "Agent Algorithm Buffer Learned Tracker VecEnv VecStep",
     "drl.core.errors": "BadInput DrlError",
+    "drl.core.hosts": "RunningServer",
     "drl.core.log": "Episode Log",
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
     "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",
     "drl.core.schedules": "register_schedule",
     "drl.core.search_dimensions": "Choice Real",
+    "drl.core.settings": "Settings",
     "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
     "drl.core.transition": "ReplayBatch RolloutBatch",
     "drl.core.variants": "ModelVariant register_variant",
+    "drl.deploy.export_agent": "Converted Exported convert export",
+    "drl.deploy.serve_call": "serve",
+    "drl.doctor.examine_run": "doctor",
+    "drl.doctor.findings": "Diagnosis Finding",
     "drl.envs.env_config": "EnvConfig",
     "drl.envs.goals": "goal_functions",
     "drl.envs.make_vec_env": "make_vec_env",
-    "drl.experiment.evaluation": "evaluate",
+    "drl.experiment.ablation": "Ablation ablate",
+    "drl.experiment.evaluation": "Evaluation evaluate",
     "drl.experiment.extras": "Context",
     "drl.experiment.finished": "Finished finish_run",
+    "drl.experiment.hub": "Pulled Pushed pull push",
     "drl.experiment.launch": "fork resume",
     "drl.experiment.load_agent": "load_agent",
+    "drl.experiment.offers": "Offers list",
     "drl.experiment.one_call": "make_trainer train train_seeds",
+    "drl.experiment.play_again": "Replay replay",
     "drl.experiment.run_folder": "Run",
     "drl.experiment.stages": "checkpoint_every evaluate_every progress stop_at track",
     "drl.experiment.watch": "film",
+    "drl.report.board_server": "board",
+    "drl.report.one_file": "ReportPage report",
+    "drl.report.plot_call": "Plots plot",
+    "drl.search.run_search": "SearchResult",
     "drl.search.search_call": "search",
     "drl.testing.environment_check": "check_environment",
     "drl.tracking.files": "CsvTracker JsonlTracker",
@@ -153,7 +204,8 @@ _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in name
 register_envs()
 
 if not TYPE_CHECKING:  # a type checker would take any name from a `__getattr__`
-    __all__ = [*_MODULE_OF, "__version__", "engine"]
+    # `from drl import *` must not hide Python's own `list`.
+    __all__ = [*(name for name in _MODULE_OF if name != "list"), "__version__", "engine"]
 
     def __getattr__(name):
         if name in _MODULES:
@@ -163,7 +215,7 @@ if not TYPE_CHECKING:  # a type checker would take any name from a `__getattr__`
         raise AttributeError(f"module 'drl' has no attribute {name!r}; it offers {', '.join(sorted(_MODULE_OF))}")
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Sequence[str]:
     return sorted([*_MODULE_OF, *_MODULES, "__version__", "engine"])
 
 

@@ -21,12 +21,12 @@ class Settings:
 def main(settings: Settings) -> None:
     engine = drl.engine(settings.engine)
     with drl.make_vec_env(ENV, num_envs=4, seed=settings.seed) as envs:
-        model = engine.QModel.build(envs, hidden_sizes=(128, 128), dueling=True)
-        exploration = drl.EpsilonGreedyConfig(epsilon_end=0.04, epsilon_decay=10_000, epsilon_schedule="linear")
+        model = engine.QModel.build(envs, hidden_sizes=(256, 256), dueling=True)
+        exploration = drl.EpsilonGreedyConfig(epsilon_end=0.04, epsilon_decay=8_000, epsilon_schedule="linear")
         agent = engine.QAgent(model, envs, exploration=exploration)
         config = drl.DQNConfig(double=True, learning_rate=1e-3, learning_rate_end=0.0, tau=1.0, target_every=128)
         dqn = engine.DQN(model, envs, config)
-        buffer = drl.ReplayBuffer(envs, capacity=20_000, warmup=1_000, batch_size=64, train_every=4)
+        buffer = drl.ReplayBuffer(envs, capacity=10_000, warmup=1_024, train_every=256, gradient_steps=128, n_step=3)
         trainer = drl.Trainer(envs, agent, dqn, buffer)
 
         run = drl.Run.create("cartpole_dqn_by_hand", asdict(settings), settings.results_dir, settings.seed)

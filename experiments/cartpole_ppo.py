@@ -21,8 +21,8 @@ def main(settings: Settings) -> None:
     engine = drl.engine(settings.engine)
     with drl.make_vec_env("CartPole-v1", num_envs=8, seed=settings.seed) as envs:
         model = engine.PolicyValueModel.build(envs, hidden_sizes=(64, 64))
-        agent = engine.PolicyAgent(model, envs)
-        ppo = engine.PPO(model, envs, drl.PPOConfig(rollout_length=128, learning_rate=1e-3, learning_rate_end=0.0))
+        config = drl.PPOConfig(epochs=10, minibatches=8, learning_rate=1e-3, learning_rate_end=0.0)
+        agent, ppo = engine.PolicyAgent(model, envs), engine.PPO(model, envs, config)
         trainer = drl.Trainer(envs, agent, ppo, config=drl.TrainerConfig(total_timesteps=settings.steps))
         if settings.resume:
             run = drl.Run.reopen(settings.resume)

@@ -28,3 +28,19 @@ def pytest_configure():
             f"the tests need the development tools (missing: {', '.join(missing)}); install them with: "
             "pip install -c constraints.txt -e '.[dev]'"
         )
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A small Hugging Face Hub on this machine, which `drl push` and `drl pull` use."""
+    import huggingface_hub
+
+    from tests.experiment.hub_stand_in import TOKEN, StandIn
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    with StandIn() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+    huggingface_hub.close_session()

@@ -98,12 +98,13 @@ def run(code: str, folder: Path) -> str:
 
 
 TOGETHER = [
-    "index concepts own_network own_tracker",
+    "index concepts four_classes own_network own_tracker",
     "inside_a_run",
     "tour",
     "tuning",
     "faq",
-]  # each text is one process
+    "python",
+]  # each is a process
 
 
 @pytest.mark.parametrize("names", TOGETHER)

@@ -28,6 +28,8 @@ ALLOWED = SIBLINGS | {
     "analysis": {*SIBLINGS, "trainer", "experiment"},
     "doctor": {*SIBLINGS, "trainer", "experiment"},
     "testing": {"core", "envs", "games", "buffers", "trainer"},
+    "torch": {"core", "engines.torch"},
+    "jax": {"core", "engines.jax"},
     "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "analysis", "deploy", "doctor", "report"},
 }
 

@@ -26,6 +26,25 @@ def test_a_public_name_is_defined_in_its_module(name: str):
     assert getattr(drl, name).__module__ == drl._MODULE_OF[name]
 
 
+def _exported(module) -> set[str]:
+    """What a user's script can import: names, but not modules that happen to be loaded."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname for node in imports for alias in node.names if alias.asname}
+
+
+def test_both_engines_export_the_same_names():
+    """Except what JAX needs for parameters outside of the model."""
+    import drl.jax
+    import drl.torch
+
+    assert _exported(drl.jax) - _exported(drl.torch) == {"FlaxModel", "ModelState"}
+    assert _exported(drl.torch) <= _exported(drl.jax)
+    for name in _exported(drl.torch):
+        ours, theirs = getattr(drl.torch, name), getattr(drl.jax, name)
+        assert ours.__module__.replace(".torch.", ".jax.") == theirs.__module__ if name != "ops" else ours is not theirs
+
+
 def test_import_drl_loads_neither_framework():
     code = "import drl, sys; print(sorted({'torch', 'jax', 'optuna', 'ray'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

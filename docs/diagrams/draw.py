@@ -36,13 +36,18 @@ class Drawing:
         self.parts.append(f'<text {place} font-size="{size}"{weight} fill="{color}">{escape(text)}</text>')
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float, text: str = "", dashed: bool = False) -> None:
-        dash = ' stroke-dasharray="5 4"' if dashed else ""
-        line = f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"'
-        self.parts.append(f'{line} stroke="{INK}"{dash} marker-end="url(#head)"/>')
+        self.path((x1, y1), (x2, y2), dashed=dashed)
         if text:
             above = 6 if y1 == y2 else -4
-            self.words((x1 + x2) / 2 + (0 if y1 == y2 else 8), (y1 + y2) / 2 - above, text, size=11, color=FAINT,
+            right = 0 if y1 == y2 else 8 if x1 == x2 else 16
+            self.words((x1 + x2) / 2 + right, (y1 + y2) / 2 - above, text, size=11, color=FAINT,
                        anchor="middle" if y1 == y2 else "start")  # fmt: skip
+
+    def path(self, *points: tuple[float, float], dashed: bool = False) -> None:
+        """An arrow along these points."""
+        dash = ' stroke-dasharray="3 3"' if dashed else ""
+        ends = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self.parts.append(f'<polyline points="{ends}" fill="none" stroke="{INK}"{dash} marker-end="url(#head)"/>')
 
     def cell(self, x: int, y: int, text: str, fill: str, w: int = 44, h: int = 28) -> None:
         self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" fill="{fill}" stroke="{INK}"/>')
@@ -76,7 +81,7 @@ def architecture() -> Drawing:
     d.arrow(360, 160, 295, 210, "asks")
     d.arrow(410, 160, 475, 210, "calls learn")
     d.arrow(450, 160, 655, 210)
-    d.words(625, 188, "fills, takes from", size=11, color=FAINT)
+    d.words(632, 182, "fills, takes from", size=11, color=FAINT)
     d.box(305, 305, 160, 50, "Model", BLUE, "backbone + head")
     d.arrow(290, 260, 360, 305, "acts with")
     d.arrow(480, 260, 410, 305, "improves")
@@ -147,7 +152,7 @@ def rollout_structure() -> Drawing:
 
 def pipeline_with_buffer() -> Drawing:
     """One learning step."""
-    d = Drawing(760, 330, "One learning step: collect into the buffer, take it, advantages, minibatch epochs, one log")
+    d = Drawing(600, 330, "One learning step: collect into the buffer, take it, advantages, minibatch epochs, one log")
     d.box(20, 40, 130, 52, "Environment", GREEN, "N envs")
     d.box(220, 40, 130, 52, "Agent", BLUE, "act(obs)")
     d.arrow(150, 56, 220, 56, "obs")
@@ -167,13 +172,73 @@ def pipeline_with_buffer() -> Drawing:
     d.box(20, 150, 140, 52, "Model", BLUE, "new parameters")
     d.arrow(90, 250, 90, 202)
     d.arrow(110, 150, 240, 92, dashed=True)
-    d.words(215, 128, "acts with them", size=11, color=FAINT)
+    d.words(200, 128, "acts with them", size=11, color=FAINT, anchor="start")
     d.box(220, 150, 150, 52, "Log", PINK, "one per learning step")
     d.arrow(160, 176, 220, 176, "then")
     return d
 
 
-DIAGRAMS = (architecture, buffer_dimensions, rollout_structure, pipeline_with_buffer)
+def four_classes() -> Drawing:
+    """Two ways to put model, algorithm, agent and trainer together."""
+    d = Drawing(910, 590, "Model, algorithm, agent and trainer: one inside the other, and side by side as in drl")
+    column = [20 + 190 * i for i in range(5)]
+    wide, middle = 112, [x + 56 for x in column]
+
+    def between(left: int, y: int, text: str, dashed: bool, back: bool = False) -> None:
+        start, end = column[left] + wide, column[left + 1]
+        d.arrow(*((end, y, start, y) if back else (start, y, end, y)), text, dashed)
+
+    def down(x: float, y: int, text: str) -> None:
+        d.arrow(x, y, x, y + 60, text)
+
+    def both(x: float, y: int, call: str, answer: str) -> None:
+        d.arrow(x - 16, y, x - 16, y + 60)
+        d.words(x - 22, y + 34, call, size=11, color=FAINT, anchor="end")
+        d.arrow(x + 16, y + 60, x + 16, y, answer, dashed=True)
+
+    d.words(20, 30, "One inside the other: Trainer has Agent has Algorithm has Model", bold=True, anchor="start")
+    d.box(column[0], 50, column[2] + wide - column[0], 44, "Trainer", ORANGE)
+    parts = [("Buffer", GREY), ("Environment", GREEN), ("Agent", BLUE), ("Algorithm", ORANGE), ("Model", BLUE)]
+    for x, (name, fill) in zip(column, parts, strict=True):
+        d.box(x, 154, wide, 64, name, fill)
+    down(middle[0], 94, "add, sample")
+    down(middle[1], 94, "step")
+    both(middle[2], 94, "sample, learn", "log_data")
+    between(0, 186, "transitions", True, back=True)
+    between(1, 170, "obs", True)
+    between(1, 204, "act", True, back=True)
+    between(2, 170, "predict, learn", False)
+    between(2, 204, "act, log_data", True, back=True)
+    between(3, 170, "value, action", False)
+    between(3, 204, "outputs", True, back=True)
+    d.path((middle[0], 218), (middle[0], 246), (middle[2], 246), (middle[2], 218), dashed=True)
+    d.words(middle[1], 262, "samples", size=11, color=FAINT)
+
+    d.words(20, 312, "drl: the trainer has all parts; agent and algorithm share the model", bold=True, anchor="start")
+    d.box(column[0], 332, column[3] + wide - column[0], 44, "Trainer", ORANGE)
+    d.box(column[4], 332, wide, 44, "Log", PINK)
+    between(3, 354, "yields", True)
+    for x, name, fill in zip(column, *zip(parts[2], parts[1], parts[0], parts[3], strict=True), strict=False):
+        d.box(x, 436, wide, 44, name, fill)
+    down(middle[0], 376, "decide")
+    down(middle[1], 376, "step")
+    down(middle[2], 376, "add, take")
+    both(middle[3], 376, "learn", "metrics, priorities")
+    between(0, 448, "obs", True, back=True)
+    between(0, 470, "action", True)
+    between(1, 458, "transitions", True)
+    between(2, 458, "batch", True)
+    d.box(column[0], 540, column[3] + wide - column[0], 36, "Model", BLUE)
+    both(middle[0], 480, "forward", "outputs")
+    both(middle[3], 480, "forward, update", "outputs")
+    d.arrow(column[4] - 20, 470, column[4] + 30, 470)
+    d.words(column[4] + 36, 474, "control flow", size=12, anchor="start")
+    d.arrow(column[4] - 20, 496, column[4] + 30, 496, dashed=True)
+    d.words(column[4] + 36, 500, "data flow", size=12, anchor="start")
+    return d
+
+
+DIAGRAMS = (architecture, buffer_dimensions, rollout_structure, pipeline_with_buffer, four_classes)
 
 
 def main(folder: Path) -> None:

@@ -1,8 +1,9 @@
-"""`compare`: algorithms over environments and seeds, with intervals, and who is better than whom."""
+"""`drl.compare`: algorithms over environments and seeds, with intervals, and who is better than whom."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,15 @@ import numpy as np
 from drl.analysis.aggregates import AGGREGATES, optimality_gap, performance_profile
 from drl.analysis.reference_scores import Normalization, choose_normalization
 from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate, in_chunks, interval
-from drl.analysis.run_scores import ScoreTable
+from drl.analysis.run_scores import ScoreTable, read_scores
 from drl.analysis.versus import Contestant, Versus, all_against_all
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, printable
+from drl.core.notebook import html_picture, html_table, html_text
+from drl.core.safe_files import check_out, unwritable
 from drl.core.specs import Array
-from drl.core.state_files import PlainDict
+from drl.core.state_files import PlainDict, write_json
+from drl.experiment.finished import Finished, RunLike, folders_of
+from drl.tracking.figures import picture_format
 
 PROFILE_POINTS, PROFILE_DRAWS = 101, 2000
 GAP = "optimality gap"
@@ -28,9 +33,9 @@ class Profile(NamedTuple):
     high: Array | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
-    """The result of `compare`."""
+    """The result of `compare`. Printed, it is what the command prints; a notebook shows tables and the answers."""
 
     envs: list[str]
     normalization: Normalization
@@ -43,6 +48,24 @@ class Comparison:
     pairs: list[Versus]
     left_out: list[str]
     notes: list[str]
+    written: tuple[Path, ...] = ()  # pictures and numbers, as `out` asked
+
+    @property
+    def winners(self) -> list[str]:
+        """Algorithms that are better than another one: a label for each pair with a winner."""
+        return [pair.winner for pair in self.pairs if pair.winner]
+
+    def __str__(self) -> str:
+        return "\n".join([*comparison_lines(self), *map(str, self.written)])
+
+    def __repr__(self) -> str:
+        return f"Comparison(algorithms={list(self.contestants)}, envs={self.envs}, winners={self.winners})"
+
+    def _repr_html_(self) -> str:
+        header, *rows = _aggregate_table(self)
+        answers = "\n".join(map(printable, [*(pair.sentence() for pair in self.pairs), *self.notes]))
+        pictures = [html_picture(path, "comparison", width=900) for path in self.written if path.suffix != ".json"]
+        return html_table(header, rows, ", ".join(self.envs)) + html_text(answers) + "".join(pictures)
 
     def to_json(self) -> PlainDict:
         """Everything, as plain data."""
@@ -77,7 +100,79 @@ class Comparison:
         }
 
 
-def compare(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Comparison:
+def compare(
+    runs: Iterable[RunLike | Iterable[RunLike]] | Mapping[str, RunLike | Iterable[RunLike]],
+    *,
+    labels: Sequence[str] = (),
+    normalize: str = "auto",
+    score: str = "auto",
+    mixed_budgets: bool = False,
+    out: str | Path | Sequence[str | Path] = (),
+    overwrite: bool = False,
+    console: bool = False,
+) -> Comparison:
+    """Compare algorithms by their runs, and say which is better or how many seeds would tell.
+
+    `runs` has an entry for each algorithm: a folder of runs, a run, or a list of them, such as `train_seeds` returns;
+    `{"mine": …, "theirs": …}` names them as `labels` does. Entries of the same name are one algorithm. `normalize` is
+    auto (none for one environment, else reference), reference (0: a random policy, 1: the target), minmax (over the
+    runs), none, or a YAML file with lines ENV: [LOW, HIGH]. `score` is evaluation (of the final agent), training (of
+    the last episodes) or auto. `mixed_budgets` also compares runs with different budgets, or that ended early. `out`
+    are files to write: .png, .pdf or .svg for a picture, .json for all numbers.
+    """
+    outs = [Path(out)] if isinstance(out, str | Path) else [Path(each) for each in out]
+    folders, names = _folders(runs, labels)
+    if not folders:
+        raise BadInput("give a folder of runs for each algorithm: drl compare results/A results/B")
+    for path in outs:
+        if path.suffix != ".json":
+            picture_format(path)
+        check_out(path, overwrite)
+    result = compare_scores(read_scores(folders, names, score, mixed_budgets), normalize)
+    if console:
+        print(result)
+    for path in outs:
+        _write(result, path)
+        if console:
+            print(path)
+    return replace(result, written=tuple(outs))
+
+
+def _folders(
+    runs: Iterable[RunLike | Iterable[RunLike]] | Mapping[str, RunLike | Iterable[RunLike]], labels: Sequence[str]
+) -> tuple[list[Path], list[str]]:
+    """Folders, each once, and a label for each; or no labels."""
+    if isinstance(runs, Mapping):
+        if labels:
+            raise BadInput("labels is given, and runs has names already; leave out labels")
+        labels, runs = list(runs), list(runs.values())
+    entries = [runs] if isinstance(runs, str | Path | Finished) else list(runs)
+    groups = [folders_of(entry) for entry in entries]
+    if all(len(group) == 1 for group in groups):
+        return list({folder.resolve(): folder for (folder,) in groups}.values()), list(labels)
+    if not labels:
+        labels = [group[0].resolve().parent.name if len(group) > 1 else str(group[0]) for group in groups if group]
+        if len(set(labels)) < len(groups):
+            raise BadInput('lists of runs need names that differ: drl.compare({"mine": runs, "theirs": others})')
+    if len(labels) != len(groups):
+        raise BadInput(f"labels has {len(labels)} names for {len(groups)} entries of runs; expected one for each")
+    named = {folder.resolve(): (folder, label) for label, group in zip(labels, groups, strict=True) for folder in group}
+    return [folder for folder, _ in named.values()], [label for _, label in named.values()]
+
+
+def _write(result: Comparison, path: Path) -> None:
+    from drl.analysis.comparison_picture import draw_comparison
+
+    try:
+        if path.suffix == ".json":
+            write_json(path, result.to_json())
+        else:
+            draw_comparison(result, path)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def compare_scores(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Comparison:
     """Compare the algorithms of a table over the environments that all of them have. The answer depends on nothing but
     the scores: the draws come from `seed`."""
     labels, notes = list(table.scores), list(table.notes)
@@ -148,3 +243,64 @@ def _profile(scores: Array, drawn: Array, thresholds: Array) -> Profile:
         return Profile(share, None, None)
     low, high = interval(in_chunks(partial(performance_profile, thresholds=thresholds), (scores, drawn)))
     return Profile(share, low, high)
+
+
+# ── as lines for a terminal ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def comparison_lines(result: Comparison) -> list[str]:
+    """Tables, answers, and what was left out."""
+    lines = [
+        f"environments: {', '.join(result.envs)}",
+        f"score: {result.score_is}",
+        f"normalization: {result.normalization.words}",
+        f"intervals: 95 %, percentiles of {DRAWS:,} bootstrap draws, stratified by environment",
+        "",
+    ]
+    lines += _columns(_aggregate_table(result))
+    if len(result.envs) > 1:
+        rows = [[env, *(f"{of_env[env]:.4g}" for of_env in result.returns.values())] for env in result.envs]
+        lines += ["", *_columns([["mean return", *result.returns], *rows])]
+    if result.pairs:
+        lines += ["", *(line for pair in result.pairs for line in (pair.sentence(), f"  {_how(pair)}"))]
+    if len(result.pairs) > 1:
+        lines.append(f"p values are adjusted for {len(result.pairs)} pairs (Holm)")
+    lines += [f"note: {note}" for note in result.notes] + [f"left out: {each}" for each in result.left_out]
+    return [printable(line) for line in lines]  # settings and names may come from anyone
+
+
+def _aggregate_table(result: Comparison) -> list[list[str]]:
+    runs = {label: len(each.scores) for label, each in result.contestants.items()}
+    names = list(next(iter(result.aggregates.values())))
+    rows = [
+        [label, f"{runs[label]} × {len(result.envs)}", *(_shown(each[name]) for name in names)]
+        for label, each in result.aggregates.items()
+    ]
+    return [["algorithm", "runs", *names], *rows]
+
+
+def _how(pair: Versus) -> str:
+    """What the answer rests on."""
+    how = "paired by seed" if pair.pairs else "not paired: the seeds differ"
+    if pair.pairs and not pair.paired_test:
+        how = "intervals paired by seed; too few pairs for a paired test, so the test is the unpaired one"
+    if 0 < pair.pairs < max(pair.runs):
+        how += f", on the {pair.pairs} seeds that both have"
+    counts = f"{pair.runs[0]} and {pair.runs[1]}" if pair.runs[0] != pair.runs[1] else f"{pair.runs[0]}"
+    said = f"{counts} seed{'' if pair.runs == (1, 1) else 's'}, {how}; "
+    said += f"difference of the IQM {_shown(pair.iqm_difference)}"
+    if pair.winner:
+        return said
+    needed = "more than anyone trains" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
+    return f"{said}; a power of 80 % takes {needed}"
+
+
+def _shown(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4g}"
+    return f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
+
+
+def _columns(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]

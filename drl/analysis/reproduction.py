@@ -112,7 +112,7 @@ def answers_file(results_dir: Path) -> Path:
     return results_dir / "reproductions.yaml"
 
 
-def reproduce(
+def reproduce_preset(
     preset: Preset,
     seeds: int,
     results_dir: Path,

@@ -1,15 +1,122 @@
-"""`drl reproduce --all`: as many presets as the time allows, the least recently reproduced first, then the cheapest."""
+"""`drl.reproduce`: one preset, or as many as the time allows: the least recently reproduced first, then the cheap."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_preset, reproduce
+from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_preset, reproduce_preset
 from drl.core.errors import BadInput, DrlError
-from drl.experiment.preset_records import UNDECIDED, all_records
+from drl.core.notebook import html_table
+from drl.core.size_limits import check_size, check_whole
+from drl.experiment.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
 from drl.experiment.presets import list_presets, load_preset
 
 STEPS_PER_MINUTE = 30_000  # where nothing was timed
+
+
+@dataclass(frozen=True, repr=False)
+class Reproduction:
+    """The result of `reproduce`: answers in their order. A preset that was undecided may have several."""
+
+    answers: tuple[Answer, ...]
+    asked: str | None  # the preset; None: all of them
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """PASS, FAIL or UNDECIDED by preset: its last answer."""
+        return {answer.preset.name: answer.verdict for answer in self.answers}
+
+    @property
+    def verdict(self) -> str:
+        """The worst of them: FAIL, else UNDECIDED, else PASS; UNDECIDED without an answer."""
+        return max(self.verdicts.values(), key=[PASS, UNDECIDED, FAIL].index, default=UNDECIDED)
+
+    def __str__(self) -> str:
+        sentences = [answer.sentence() for answer in self.answers]
+        if self.asked is None:
+            counts = Counter(self.verdicts.values())
+            sentences.append(f"presets: {', '.join(f'{counts[each]} {each}' for each in (PASS, FAIL, UNDECIDED))}")
+        elif not sentences:
+            sentences.append(f"{UNDECIDED}: {self.asked}: the time is over; the same command goes on here")
+        return "\n".join(sentences)
+
+    def __repr__(self) -> str:
+        return f"Reproduction({self.asked or 'all'!r}, verdict={self.verdict!r}, answers={len(self.answers)})"
+
+    def _repr_html_(self) -> str:
+        rows = [_row(answer) for answer in self.answers]
+        return html_table(("preset", "answer", "reached", "seeds", "stored"), rows, "" if rows else str(self))
+
+
+def _row(answer: Answer) -> tuple[object, ...]:
+    new, stored = answer.record, answer.preset.stored
+    reached = (str(answer.error), "") if new is None else (f"{new.mean:g}", new.seeds)
+    return answer.preset.name, answer.verdict, *reached, "" if stored is None else f"{stored.mean:g}"
+
+
+def reproduce(
+    preset: str | None = None,
+    *,
+    seeds: int = 5,
+    all: bool = False,
+    minutes: float | None = None,
+    engine: str | None = None,
+    results_dir: str | Path = "results",
+    record: bool = False,
+    console: bool = False,
+) -> Reproduction:
+    """Train a preset as its stored result was measured, with fresh seeds, and answer PASS, FAIL or UNDECIDED.
+
+    `preset` is ALGORITHM/ENVIRONMENT; or `all` presets, as far as `minutes` of wall time reach. A run that the time
+    stops goes on in the next call, and `seeds` of an undecided answer before count as well. `engine` is by default that
+    of the stored result. Runs go to reproduce/ in `results_dir`, answers to reproductions.yaml. `record` also keeps the
+    result with the presets, in a clone of the repository. `console=True` prints answers as they come.
+    """
+    _check(preset, seeds, all, minutes, engine, record)
+    from drl.experiment.session import say as print_now
+
+    say: Say = print_now if console else lambda text: None
+    folder, answers = Path(results_dir), list[Answer]()
+    for answer in _answers(preset, seeds, minutes, engine, folder, say):
+        say(answer.sentence())
+        answers.append(answer)
+        if record and answer.record is not None:
+            keep_record(answer.record)
+    result = Reproduction(tuple(answers), preset)
+    if all or not answers:
+        say(str(result).splitlines()[-1])
+    return result
+
+
+def _answers(
+    preset: str | None, seeds: int, minutes: float | None, engine: str | None, folder: Path, say: Say
+) -> Iterator[Answer]:
+    if preset is None:
+        assert minutes is not None
+        yield from reproduce_all(seeds, minutes, folder, engine=engine, say=say)
+        return
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    one = reproduce_preset(find_preset(preset), seeds, folder, engine=engine, deadline=deadline, say=say)
+    if one is not None:
+        yield one
+
+
+def _check(preset: str | None, seeds: int, all: bool, minutes: float | None, engine: str | None, record: bool) -> None:
+    """Refuse what cannot be done before anything is trained."""
+    if all == (preset is not None):
+        raise BadInput("give one preset, such as ppo/CartPole-v1 (see `drl list presets`), or --all --minutes M")
+    if all and minutes is None:
+        raise BadInput("--all needs the time that it may take: --all --minutes 60")
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise BadInput(f"--minutes is {minutes:g}; expected a number above 0")
+    check_whole("--seeds", seeds)
+    check_size("num_seeds", seeds)
+    if engine not in (None, "torch", "jax"):
+        raise BadInput(f"--engine is {engine!r:.80}; expected torch or jax")
+    if record and not (RECORDS.parents[3] / ".git").exists():
+        raise BadInput(f"--record writes {RECORDS}, which is for a clone of the repository; this is none: leave it out")
 
 
 def queue(results_dir: Path) -> list[Preset]:
@@ -42,7 +149,7 @@ def reproduce_all(
             if time.monotonic() >= deadline:
                 return
             try:
-                answer = reproduce(preset, seeds, results_dir, engine=engine, deadline=deadline, say=say)
+                answer = reproduce_preset(preset, seeds, results_dir, engine=engine, deadline=deadline, say=say)
             except BadInput as error:
                 say(f"{preset.name}: left out: {error}")
                 continue

@@ -18,8 +18,8 @@ class CompiledSumTree:
 
     def __init__(self, size: int):
         self.size = size
-        self.leaves = 1 << max(size - 1, 1).bit_length()
-        self.nodes = np.zeros(2 * self.leaves)  # the root is node 1, the children of node i are 2i and 2i + 1
+        self.leaves: int = 1 << max(size - 1, 1).bit_length()
+        self.nodes: Array = np.zeros(2 * self.leaves)  # the root is node 1, the children of node i are 2i and 2i + 1
 
     @property
     def total(self) -> float:

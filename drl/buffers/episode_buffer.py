@@ -7,7 +7,7 @@ import numpy as np
 from drl.core.configs import NoSettings
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
-from drl.core.specs import Array, ManySpecs
+from drl.core.specs import Array, DType, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
 
@@ -21,12 +21,16 @@ class EpisodeBuffer:
     so some of their rows come from the policy before the last update.
     """
 
-    stops_anywhere, takes_sequences = False, False
-    updates_per_log, first_update = 1, 1  # an episode has at least one step
+    stops_anywhere: bool = False
+    takes_sequences: bool = False
+    updates_per_log: int = 1  # an episode has at least one step
+    first_update: int = 1
 
     def __init__(self, envs: ManySpecs, num_episodes: int = 1):
-        self.num_episodes, self.num_envs = num_episodes, envs.num_envs
-        self.obs_shape, self.obs_dtype = envs.obs_spec.shape, envs.obs_spec.dtype
+        self.num_episodes: int = num_episodes
+        self.num_envs: int = envs.num_envs
+        self.obs_shape: tuple[int, ...] = envs.obs_spec.shape
+        self.obs_dtype: DType = envs.obs_spec.dtype
         self.running: list[dict[str, list[Array]]] = [_empty() for _ in range(envs.num_envs)]
         self.complete: list[dict[str, Array]] = []  # stacked rows of each episode, and its final observation
 

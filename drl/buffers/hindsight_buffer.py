@@ -1,6 +1,6 @@
 """Hindsight experience replay: sampled transitions whose goal is one that their episode achieved."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
 from drl.core.row_log import StoredRows
+from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
@@ -48,7 +49,7 @@ class HindsightBuffer(ReplayBuffer):
         *,
         gamma: float | None = None,
         rng: np.random.Generator | None = None,
-        **settings: Any,  # fields of ReplayConfig
+        **settings: Unpack[ReplaySettings],
     ):
         if config is None:
             settings.setdefault("her", "future")
@@ -59,7 +60,7 @@ class HindsightBuffer(ReplayBuffer):
                 f"her is {config.her!r}, but the observation is a {obs_spec.kind} without the keys {ACHIEVED} and "
                 f"{DESIRED}; use --her none, or an environment with goals and --frame-stack 1"
             )
-        self.length = config.capacity // num_envs
+        self.length: int = config.capacity // num_envs
         if self.length < config.n_step or self.length * num_envs < config.batch_size:
             least = num_envs * max(config.n_step, -(-config.batch_size // num_envs))
             raise BadInput(
@@ -68,13 +69,15 @@ class HindsightBuffer(ReplayBuffer):
             )
         self.goals = goals
         fields = obs_spec.is_structured
-        self.part = {key: key if fields else np.s_[:, obs_spec.columns(key)] for key in (ACHIEVED, DESIRED)}
-        self.n_step = NStep(1, self.n_step.gamma, num_envs)
-        self.first = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode begins
-        self.last = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode ended; −1: not yet
-        self.rows_written = np.zeros(num_envs, np.int64)  # per environment since the start
-        self.lost = np.zeros(num_envs, np.int64)  # places before this one were not in the checkpoint
-        self.running = np.zeros(num_envs, np.int64)  # the place where the running episode begins
+        self.part: dict[str, Any] = {
+            key: key if fields else np.s_[:, obs_spec.columns(key)] for key in (ACHIEVED, DESIRED)
+        }
+        self.n_step: NStep = NStep(1, self.n_step.gamma, num_envs)
+        self.first: Array = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode begins
+        self.last: Array = np.zeros(config.capacity, np.int64)  # by slot: the place where its episode ended, or −1
+        self.rows_written: Array = np.zeros(num_envs, np.int64)  # per environment since the start
+        self.lost: Array = np.zeros(num_envs, np.int64)  # places before this one were not in the checkpoint
+        self.running: Array = np.zeros(num_envs, np.int64)  # the place where the running episode begins
 
     @property
     def _oldest(self) -> Array:
@@ -100,7 +103,7 @@ class HindsightBuffer(ReplayBuffer):
                 self._finish(env)
             self._prioritize(slots, before)
         self.env_steps += len(envs)
-        self.size = int((self._complete - self._oldest).sum())
+        self.size: int = int((self._complete - self._oldest).sum())
         self._miss()
 
     def _finish(self, env: int) -> None:

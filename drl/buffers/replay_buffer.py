@@ -1,21 +1,23 @@
 """The replay buffer: the last `capacity` transitions, sampled uniformly or in proportion to their last error."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 
-from drl.buffers.sum_tree import make_sum_tree
+from drl.buffers.sum_tree import SumTree, make_sum_tree
 from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
 from drl.core.configs import ReplayConfig, changed_config
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
 from drl.core.row_log import RowLog, StoredRows
 from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 
 if TYPE_CHECKING:
+    from drl.buffers.compiled_sum_tree import CompiledSumTree
     from drl.buffers.hindsight_buffer import Goals
 
 
@@ -43,7 +45,8 @@ class ReplayBuffer:
     500
     """
 
-    stops_anywhere, takes_sequences = True, False
+    stops_anywhere: bool = True
+    takes_sequences: bool = False
     hindsight = False  # whether it replaces goals
 
     def __init__(
@@ -54,17 +57,18 @@ class ReplayBuffer:
         gamma: float | None = None,  # discount per step; None: that of the algorithm
         rng: np.random.Generator | None = None,
         frame_stack: int | None = None,  # frames per observation; None: as the environments say
-        **settings: Any,  # fields of ReplayConfig
+        **settings: Unpack[ReplaySettings],
     ):
         obs_spec, action_spec, num_envs = envs.obs_spec, envs.action_spec, envs.num_envs
         config = changed_config(ReplayConfig, config, settings)
         frames: int = getattr(envs, "frame_stack", 1) if frame_stack is None else frame_stack
         if (config.her != "none") != self.hindsight:
             raise BadInput(f"her is {config.her!r}; a HindsightBuffer replaces goals, a ReplayBuffer takes her 'none'")
-        self.config, self.num_envs = config, num_envs
-        self.rng = rng or stream_of(envs, "replay")
+        self.config: ReplayConfig = config
+        self.num_envs: int = num_envs
+        self.rng: np.random.Generator = rng or stream_of(envs, "replay")
         self.gamma = gamma
-        self.n_step = NStep(config.n_step, 0.99 if gamma is None else gamma, num_envs)
+        self.n_step: NStep = NStep(config.n_step, 0.99 if gamma is None else gamma, num_envs)
         self.store: Store
         if obs_spec.is_structured:
             self.store = FieldStore(config.capacity, obs_spec, action_spec)
@@ -73,15 +77,15 @@ class ReplayBuffer:
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
         self.masks: dict[str, Array] = {}  # [capacity, choices] by name in a batch; {} before the first mask
-        self.tree = make_sum_tree(config.capacity) if config.prioritized else None
-        self.top_priority = 1.0  # maximum of |δ| + ε so far
-        self.beta = config.priority_beta
-        self.written = 0  # transitions so far; number n is at slot n % capacity
-        self.size = 0
-        self.env_steps = 0
-        self.updates = 0
-        self.missed = 0  # rounds of updates that lacked a whole batch
-        self.begins = np.ones(num_envs, bool)  # environments whose next row begins an episode
+        self.tree: SumTree | CompiledSumTree | None = make_sum_tree(config.capacity) if config.prioritized else None
+        self.top_priority: float = 1.0  # maximum of |δ| + ε so far
+        self.beta: float = config.priority_beta
+        self.written: int = 0  # transitions so far; number n is at slot n % capacity
+        self.size: int = 0
+        self.env_steps: int = 0
+        self.updates: int = 0
+        self.missed: int = 0  # rounds of updates that lacked a whole batch
+        self.begins: Array = np.ones(num_envs, bool)  # environments whose next row begins an episode
         self._ones = np.ones(config.batch_size, np.float32)
 
     @property

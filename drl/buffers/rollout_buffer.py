@@ -21,25 +21,27 @@ class RolloutBuffer:
     (16, 2, 4)
     """
 
-    stops_anywhere, takes_sequences = False, True
+    stops_anywhere: bool = False
+    takes_sequences: bool = True
     updates_per_log = 1
 
     def __init__(self, envs: ManySpecs, length: int = 128):
         obs_spec, action_spec, num_envs = envs.obs_spec, envs.action_spec, envs.num_envs
-        self.length, self.num_envs = length, num_envs
-        self.first_update = length * num_envs
-        self.obs = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)
-        self.action = np.zeros((length, num_envs, *action_spec.policy_shape), action_spec.policy_dtype)
-        self.reward = np.zeros((length, num_envs), np.float32)
-        self.terminated = np.zeros((length, num_envs), bool)
-        self.truncated = np.zeros((length, num_envs), bool)
-        self.valid = np.zeros((length, num_envs), bool)
-        self.last_obs = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.length: int = length
+        self.num_envs: int = num_envs
+        self.first_update: int = length * num_envs
+        self.obs: Array = np.zeros((length, num_envs, *obs_spec.shape), obs_spec.dtype)
+        self.action: Array = np.zeros((length, num_envs, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.reward: Array = np.zeros((length, num_envs), np.float32)
+        self.terminated: Array = np.zeros((length, num_envs), bool)
+        self.truncated: Array = np.zeros((length, num_envs), bool)
+        self.valid: Array = np.zeros((length, num_envs), bool)
+        self.last_obs: Array = np.zeros((num_envs, *obs_spec.shape), obs_spec.dtype)
         self.final_index: list[int] = []
         self.final_obs: list[Array] = []
         self.action_mask: Array | None = None  # [T, N, choices]; None before the first mask
         self.rnn_state: Array | None = None  # of a recurrent agent at the start of the window
-        self.cursor = 0
+        self.cursor: int = 0
 
     def attach(self, config: object) -> None:
         wanted = getattr(config, "rollout_length", self.length)

@@ -43,7 +43,7 @@ class SumTree:
         while size >> depth > TOP:
             depth += 1
         width = -(-size >> depth) << depth  # leaves, rounded up to whole top nodes
-        self.levels = [np.zeros(width >> level) for level in range(depth + 1)]  # leaves first
+        self.levels: list[Array] = [np.zeros(width >> level) for level in range(depth + 1)]  # leaves first
 
     @property
     def total(self) -> float:

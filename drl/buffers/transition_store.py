@@ -14,7 +14,7 @@ import numpy as np
 
 from drl.core.contracts import VecStep
 from drl.core.row_log import RowLog
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, DType, ObsSpec
 from drl.core.state_files import StateDict
 
 Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far, legal actions in obs
@@ -38,7 +38,8 @@ class NStep:
     """Turns single steps of N environments into n-step transitions, in order per environment."""
 
     def __init__(self, n: int, gamma: float, num_envs: int):
-        self.n, self.gamma = n, gamma
+        self.n: int = n
+        self.gamma: float = gamma
         self.pending: list[list[Waiting]] = [[] for _ in range(num_envs)]
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> NStepRows | None:
@@ -120,12 +121,13 @@ class PackedStore:
 
     def __init__(self, capacity: int, batch_size: int, obs_spec: ObsSpec, action_spec: ActionSpec):
         self.capacity = capacity
-        self.obs_shape, self.action_shape = obs_spec.shape, action_spec.policy_shape
-        self.action_dtype = action_spec.policy_dtype
+        self.obs_shape: tuple[int, ...] = obs_spec.shape
+        self.action_shape: tuple[int, ...] = action_spec.policy_shape
+        self.action_dtype: DType = action_spec.policy_dtype
         wide, acts = int(np.prod(self.obs_shape)), max(action_spec.entries, 1)
         ends = np.cumsum([wide, wide, acts, 1, 1, 1])
-        self.columns = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        self.rows = np.zeros((capacity, ends[-1]), np.float32)
+        self.columns: list[slice] = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        self.rows: Array = np.zeros((capacity, ends[-1]), np.float32)
         self._batch = np.zeros((batch_size, ends[-1]), np.float32)
 
     def write(self, slots: Array, rows: NStepRows) -> None:
@@ -165,16 +167,19 @@ class FrameStore:
     ROWS: tuple[str, ...] = ("action", "numbers", "env", "place", "next_place")
 
     def __init__(self, capacity: int, num_envs: int, stack: int, obs_spec: ObsSpec, action_spec: ActionSpec):
-        self.capacity, self.stack, self.num_envs = capacity, stack, num_envs
-        self.frame_shape = (obs_spec.shape[0] // stack, *obs_spec.shape[1:])  # channels of one frame first
-        self.ring = int(1.1 * capacity / num_envs) + 4 * stack
-        self.frames = np.zeros((num_envs, self.ring, *self.frame_shape), obs_spec.dtype)
-        self.written = np.zeros(num_envs, np.int64)  # frames per environment since the start
-        self.action = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
-        self.numbers = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
-        self.env = np.zeros(capacity, np.int64)
-        self.place = np.zeros(capacity, np.int64)  # number of the newest frame of obs in its environment
-        self.next_place = np.zeros(capacity, np.int64)
+        self.capacity: int = capacity
+        self.stack: int = stack
+        self.num_envs: int = num_envs
+        # Channels of one frame first.
+        self.frame_shape: tuple[int, ...] = (obs_spec.shape[0] // stack, *obs_spec.shape[1:])
+        self.ring: int = int(1.1 * capacity / num_envs) + 4 * stack
+        self.frames: Array = np.zeros((num_envs, self.ring, *self.frame_shape), obs_spec.dtype)
+        self.written: Array = np.zeros(num_envs, np.int64)  # frames per environment since the start
+        self.action: Array = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.numbers: Array = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
+        self.env: Array = np.zeros(capacity, np.int64)
+        self.place: Array = np.zeros(capacity, np.int64)  # number of the newest frame of obs in its environment
+        self.next_place: Array = np.zeros(capacity, np.int64)
         self._lag: list[list[int]] = [[] for _ in range(num_envs)]  # positions of steps whose rows are not yet written
 
     def observe(self, obs: Array, next_obs: Array, valid: Array, begins: Array) -> None:
@@ -240,9 +245,10 @@ class FieldStore:
     ROWS: tuple[str, ...] = ("obs", "next_obs", "action", "numbers")
 
     def __init__(self, capacity: int, obs_spec: ObsSpec, action_spec: ActionSpec):
-        self.obs, self.next_obs = np.zeros(capacity, obs_spec.dtype), np.zeros(capacity, obs_spec.dtype)
-        self.action = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
-        self.numbers = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
+        self.obs: Array = np.zeros(capacity, obs_spec.dtype)
+        self.next_obs: Array = np.zeros(capacity, obs_spec.dtype)
+        self.action: Array = np.zeros((capacity, *action_spec.policy_shape), action_spec.policy_dtype)
+        self.numbers: Array = np.zeros((capacity, 3), np.float32)  # reward, terminated, discount
 
     def write(self, slots: Array, rows: NStepRows) -> None:
         self.obs[slots], self.next_obs[slots], self.action[slots] = rows.obs, rows.next_obs, rows.action

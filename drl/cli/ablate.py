@@ -1,9 +1,10 @@
 """`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds: a table and a plot."""
 
+from typing import Any
+
 from drl.cli.train import read_experiment, take_flag
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
-from drl.core.size_limits import check_size
 
 USAGE = "usage: drl ablate ALGORITHM --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train]"
 
@@ -15,32 +16,20 @@ def main(arguments: list[str]) -> int:
         print(f"algorithms: {', '.join(name for name, record in ALGORITHMS.items() if record.switches)}")
         return 0 if arguments else 2
     algorithm, flags = arguments[0], list(arguments[1:])
-    numbers = {name: _whole(flags, f"--{name}", default) for name, default in (("seeds", 5), ("episodes", 50))}
-    workers = _whole(flags, "--workers", 0)
+    numbers: dict[str, Any] = {
+        name: number for name in ("seeds", "workers", "episodes") if (number := _whole(flags, f"--{name}")) is not None
+    }
     experiment, _ = read_experiment(algorithm, flags)
-    if experiment.scaling.cluster is None:
-        workers = workers or 2
 
     from drl.experiment.ablation import ablate
 
-    folder, table = ablate(experiment, numbers["seeds"], workers or None, numbers["episodes"])
-    print(f"\n{'variant':28} {'mean return':>12}   95 % interval")
-    for row in table:
-        interval = "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"
-        print(f"{row['variant']:28} {row['mean_return']:12.2f}   {interval}".rstrip())
-    print(f"\n{folder / 'ablation.png'}\n{folder / 'ablation.json'}")
+    ablate(experiment, **numbers, console=True)
     return 0
 
 
-def _whole(flags: list[str], name: str, default: int) -> int:
+def _whole(flags: list[str], name: str) -> int | None:
     value = take_flag(flags, name)
-    if value is None:
-        return default
     try:
-        number = int(value)
+        return None if value is None else int(value)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise BadInput(f"{name} is {value[:80]!r}; expected a whole number of at least 1")
-    check_size({"--seeds": "num_seeds"}.get(name, name.removeprefix("--")), number)
-    return number
+        raise BadInput(f"{name} is {value!r:.80}; expected a whole number of at least 1") from None

@@ -1,14 +1,11 @@
 """`drl compare A/ B/ …`: which algorithm is better, with intervals, or how many seeds would tell."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.errors import BadInput
-from drl.core.safe_files import check_out, unwritable
 
 
 @dataclass(frozen=True)
@@ -30,35 +27,15 @@ def main(arguments: list[str]) -> int:
     """Run `drl compare`."""
     flags = parse_flags(Flags, arguments, prog="drl compare", description="Compare algorithms by their runs.")
     from drl.analysis.comparison import compare
-    from drl.analysis.comparison_picture import draw_comparison
-    from drl.analysis.comparison_text import comparison_lines
-    from drl.analysis.run_scores import read_scores
-    from drl.core.state_files import write_json
 
-    folders = list({Path(given).resolve(): Path(given) for given in flags.folders}.values())
-    if not folders:
-        raise BadInput("give a folder of runs for each algorithm: drl compare results/A results/B")
-    outs = _checked([Path(out) for out in flags.out], flags.overwrite)
-    table = read_scores(folders, flags.labels, flags.score, flags.mixed_budgets)
-    result = compare(table, flags.normalize)
-    print("\n".join(comparison_lines(result)))
-    for out in outs:
-        try:
-            if out.suffix == ".json":
-                write_json(out, result.to_json())
-            else:
-                draw_comparison(result, out)
-        except OSError as error:
-            raise unwritable(out, error) from None
-        print(out)
+    compare(
+        flags.folders,
+        labels=flags.labels,
+        normalize=flags.normalize,
+        score=flags.score,
+        mixed_budgets=flags.mixed_budgets,
+        out=flags.out,
+        overwrite=flags.overwrite,
+        console=True,
+    )
     return 0
-
-
-def _checked(outs: list[Path], overwrite: bool) -> list[Path]:
-    from drl.tracking.figures import picture_format
-
-    for out in outs:
-        if out.suffix != ".json":
-            picture_format(out)
-        check_out(out, overwrite)
-    return outs

@@ -11,6 +11,7 @@ from drl.cli.entry import COMMANDS
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES
+from drl.core.notebook import html_text
 from drl.experiment.config import RunConfig
 from drl.experiment.presets import list_presets
 from drl.experiment.scaling_config import ScalingConfig
@@ -34,18 +35,36 @@ BEYOND_CONFIGS = (
     "--trust",
     "--help",
 )  # flags of `drl train` that are no settings
-SETTINGS = {
+Words = dict[str, tuple[str, ...]]
+
+SETTINGS: Words = {
     "--engine": ("torch", "jax"),
     "--vectorization": ("auto", "sync", "async", "native", "envpool", "jax"),
     "--compile": ("auto", "on", "off"),
     "--device": ("auto", "cpu", "cuda", "mps"),
     "--backbone": ("auto", *BACKBONES),
 }
-VALUES = SETTINGS | {
+VALUES: Words = SETTINGS | {
     "--which": ("final", "best", "best-evaluated"),
     "--to": ("onnx", "torch-export", "jax-export", "c"),
 }
-Words = dict[str, tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CompletionScript:
+    """The result of `completion`. Printed, it is the script; a notebook shows where to put it."""
+
+    shell: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"CompletionScript({self.shell!r}, {len(self.text.splitlines())} lines)"
+
+    def _repr_html_(self) -> str:
+        return html_text(f"{self!r}\n\n{USAGE}")
 
 
 def main(arguments: list[str]) -> int:
@@ -55,10 +74,18 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     if len(arguments) > 1:
         raise BadInput(f"completion takes one shell, got {' '.join(arguments)!r:.80}; type: drl completion bash")
-    if arguments[0] not in SHELLS:
-        raise BadInput(f"unknown shell {arguments[0]!r:.80}; {did_you_mean(arguments[0], SHELLS)}")
-    print(SHELLS[arguments[0]](_flags(), _positions(), VALUES | {"--env": _envs()}))
+    completion(arguments[0], console=True)
     return 0
+
+
+def completion(shell: str, *, console: bool = False) -> CompletionScript:
+    """A script with which a shell (bash, zsh or fish) completes the command `drl`."""
+    if shell not in SHELLS:
+        raise BadInput(f"unknown shell {shell!r:.80}; {did_you_mean(shell, SHELLS)}")
+    script = CompletionScript(shell, SHELLS[shell](_flags(), _positions(), VALUES | {"--env": _envs()}))
+    if console:
+        print(script)
+    return script
 
 
 def _flags() -> Words:
@@ -100,7 +127,7 @@ def _help(command: str, *words: str) -> str:
 
 def _positions() -> Words:
     """What may follow a command: algorithms, sections, shells; the others take folders."""
-    from drl.cli.list_offers import SECTIONS
+    from drl.experiment.offers import SECTIONS
 
     switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
     named = {"train": tuple(ALGORITHMS), "search": tuple(ALGORITHMS), "ablate": switched}

@@ -6,17 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from drl.cli.flags import list_wrappers, parse_flags
-from drl.core.configs import require
-from drl.core.errors import BadInput
-
-if TYPE_CHECKING:
-    from drl.doctor.findings import Diagnosis
+from drl.core.configs import plain_pairs
 
 ABOUT = (
     "Say what is likely wrong with an environment or a run, and what to change. "
@@ -43,11 +38,21 @@ class Flags:
 def main(arguments: list[str]) -> int:
     """Run `drl doctor`."""
     flags = parse_flags(Flags, list_wrappers(arguments), prog="drl doctor", description=ABOUT)
-    require(flags, "a whole number of at least 10", "steps", lambda x: x >= 10)
-    require(flags, "a whole number of at least 0", "seed", lambda x: x >= 0)
+    env_kwargs = plain_pairs("env_kwargs", flags.env_kwargs) if flags.env_kwargs else None
+    wrappers = None if flags.wrappers == Flags.wrappers else flags.wrappers
+    from drl.doctor.examine_run import doctor
+
     with _stdout_to_stderr() if flags.json else contextlib.nullcontext():
-        found = _examine(flags)
-    print(json.dumps(found.plain()) if flags.json else found.text())
+        found = doctor(
+            flags.subject,
+            env_kwargs=env_kwargs,
+            wrappers=wrappers,
+            steps=flags.steps,
+            seed=flags.seed,
+            picture=flags.picture,
+            trust=flags.trust,
+        )
+    print(json.dumps(found.plain()) if flags.json else found)
     return 1 if found.problems else 0
 
 
@@ -63,24 +68,3 @@ def _stdout_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _examine(flags: Flags) -> "Diagnosis":
-    if Path(flags.subject).is_dir():
-        if flags.env_kwargs or flags.wrappers != Flags.wrappers:
-            raise BadInput(f"{flags.subject} is a folder; --env-kwargs and --wrapper are for an environment")
-        from drl.doctor.examine_run import examine_run
-
-        return examine_run(flags.subject, flags.steps, flags.seed, trust=flags.trust, picture=flags.picture)
-    if flags.trust or not flags.picture:
-        raise BadInput(f"--trust and --no-picture are for a run, and there is no folder {flags.subject}")
-    from drl.doctor.examine_env import examine_env
-    from drl.experiment.config import RunConfig
-
-    run = RunConfig(env=flags.subject, env_kwargs=flags.env_kwargs, wrappers=flags.wrappers, frame_stack=1)
-    try:
-        return examine_env(run.env_config, flags.steps, flags.seed)
-    except BadInput as error:
-        if "/" in flags.subject and ":" not in flags.subject:  # meant to be a path
-            raise BadInput(f"there is no folder {flags.subject}, and {error}") from error
-        raise

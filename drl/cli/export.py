@@ -1,17 +1,11 @@
 """`drl export RUN|AGENT --to onnx|torch-export|jax-export|c`: write an agent as a file for another runtime."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.errors import BadInput
-from drl.core.network_parts import import_plugins
-from drl.experiment.run_folder import find_agent_folder
-
-MASKS = {"auto": None, "on": True, "off": False}
 
 
 @dataclass(frozen=True)
@@ -31,17 +25,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, arguments, prog="drl export", description="Write an agent as a file for another runtime."
     )
-    if flags.action_mask not in MASKS:
-        raise BadInput(f"--action-mask is {flags.action_mask!r}; expected auto, on or off")
-    import_plugins(flags.plugins)
-    folder = find_agent_folder(flags.agent)
+    from drl.deploy.export_agent import export
 
-    from drl.deploy.export_agent import export_agent
-
-    out = Path(flags.out) if flags.out else None
-    exported = export_agent(folder, flags.to, out, MASKS[flags.action_mask])
-    print(exported.path)
-    for line in exported.interface:
-        print(f"  {line}")
-    print(f"  check  {exported.parity or 'not compared with the agent: there is no C compiler (cc) here'}")
+    print(export(flags.agent, flags.to, out=flags.out, action_mask=flags.action_mask, plugins=flags.plugins))
     return 0

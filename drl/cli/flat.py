@@ -5,21 +5,29 @@ It turns its flags into the same experiment as `drl train dqn`.
 
 import argparse
 import importlib.util
-import os
+import shlex
 import sys
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES, report_errors
 from drl.cli.flags import Parser
-from drl.core.contracts import Tracker
 from drl.core.errors import BadInput
-from drl.core.log import Log
 from drl.core.size_limits import check_size
 from drl.core.state_files import PlainDict
 from drl.experiment.config import Experiment
 from drl.experiment.run_folder import Run
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
+SETTINGS = {  # flag → setting with the same value
+    "env_name": "env", "num_episodes": "num_episodes", "seed": "seed", "quiet": "quiet", "results_dir": "results_dir",
+    "reward_window": "window", "best_after": "best_after", "lr": "learning_rate", "gamma": "gamma",
+    "batch_size": "batch_size", "tau": "tau", "n_steps": "n_step", "capacity": "capacity",
+    "grad_clip": "max_grad_value", "cnn_features": "cnn_features", "eps_end": "epsilon_end", "use_double": "double",
+    "use_dueling": "dueling", "use_per": "prioritized", "use_noisy": "noisy", "num_atoms": "num_atoms",
+    "v_min": "v_min", "v_max": "v_max", "per_alpha": "priority_alpha", "per_beta": "priority_beta",
+    "per_beta_increment": "priority_beta_step", "per_eps": "priority_eps",
+}  # fmt: skip
+ONLY_SEARCHES = {"search", "n_trials", "num_episodes_per_trial", "search_mode"}
 
 
 def make_parser() -> Parser:
@@ -49,7 +57,7 @@ def make_parser() -> Parser:
     add("--hidden", type=int, default=128, help="width of the two MLP layers")
     add("--cnn_features", type=int, default=512, help="width of the CNN's last layer")
     add("--reward_window", type=int, default=100, help="episodes in the running mean")
-    add("--best_after", type=int, default=100, help="episodes before a best model is saved")
+    add("--best_after", type=int, default=100, help="a best model is saved after more episodes than this")
 
     group = parser.add_argument_group("exploration: ε = end + (start − end)·exp(−step / decay)")
     add = group.add_argument
@@ -83,6 +91,14 @@ def make_parser() -> Parser:
     add("--noop_max", type=int, default=30, help="most no-op steps at the start of an episode")
     add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
     add("--stack_size", type=int, default=4, help="frames the agent sees at once")
+    add(
+        "--clip_rewards",
+        action="store_true",
+        default=None,
+        help="train with the sign of each reward: the default for Atari, refused elsewhere; printed returns are raw",
+    )
+    keep = "train with the rewards of the game"
+    add("--no_clip_rewards", dest="clip_rewards", action="store_false", default=argparse.SUPPRESS, help=keep)
 
     group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
     add = group.add_argument
@@ -121,101 +137,85 @@ def _run(arguments: list[str]) -> int:
     if flags.evaluate:
         return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
     if flags.search:
-        return _search(flags)
+        return _search(flags, arguments)
     return _train(flags)
 
 
 def experiment_of(flags: argparse.Namespace) -> Experiment:
     """The experiment that these flags describe."""
     atari = flags.env_name.startswith("ALE/")
+    if flags.clip_rewards is not None and not atari:
+        given = "--clip_rewards" if flags.clip_rewards else "--no_clip_rewards"
+        raise BadInput(f"{given} is for Atari (ALE/…) and --env_name is {flags.env_name}; leave it out")
     start, decay = flags.eps_start, flags.eps_decay
     if decay is None:
         decay = ATARI_EPS_DECAY if atari else 1000.0
     elif decay == 0:  # constant
         start, decay = flags.eps_end, 1.0
-    names = ("screen_size", "noop_max", "frame_skip")
-    settings: PlainDict = {
+    settings: PlainDict = {setting: getattr(flags, flag) for flag, setting in SETTINGS.items()}
+    settings |= {
         "algorithm": "dqn",
-        "env": flags.env_name,
         "num_envs": 1,
-        "num_episodes": flags.num_episodes,
-        "seed": flags.seed,
-        "quiet": flags.quiet,
-        "results_dir": flags.results_dir,
-        "window": flags.reward_window,
-        "best_after": flags.best_after,
-        "learning_rate": flags.lr,
-        "gamma": flags.gamma,
-        "batch_size": flags.batch_size,
-        "tau": flags.tau,
-        "n_step": flags.n_steps,
-        "capacity": flags.capacity,
         "warmup": 0,
         "max_grad_norm": None,
-        "max_grad_value": flags.grad_clip,
         "hidden_sizes": [flags.hidden, flags.hidden],
-        "cnn_features": flags.cnn_features,
         "epsilon_start": start,
-        "epsilon_end": flags.eps_end,
         "epsilon_decay": decay,
-        "double": flags.use_double,
-        "dueling": flags.use_dueling,
-        "prioritized": flags.use_per,
-        "noisy": flags.use_noisy,
         "distributional": "c51" if flags.use_distributional else "none",
-        "num_atoms": flags.num_atoms,
-        "v_min": flags.v_min,
-        "v_max": flags.v_max,
-        "priority_alpha": flags.per_alpha,
-        "priority_beta": flags.per_beta,
-        "priority_beta_step": flags.per_beta_increment,
-        "priority_eps": flags.per_eps,
     }
     if atari:
         settings |= {"frame_stack": flags.stack_size}
-        settings |= {"env_kwargs": [f"{name}={getattr(flags, name)}" for name in names]}
+        pairs = [f"{name}={getattr(flags, name)}" for name in ("screen_size", "noop_max", "frame_skip")]
+        settings |= {"env_kwargs": pairs if flags.clip_rewards is not False else [*pairs, "clip_reward=false"]}
     if not flags.wandb_disable and not flags.evaluate and not flags.search:
         settings["wandb_project"] = flags.wandb_project
     return Experiment.from_flat(settings, "main.py")
 
 
+def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
+    """The command that trains with these flags and the settings that a search found.
+
+    >>> flags = make_parser().parse_args(["--search", "--n_trials", "5", "--use_per", "--seed", "7"])
+    >>> train_command(flags, {"learning_rate": 0.001, "double": True, "prioritized": False})
+    'python main.py --seed 7 --lr 0.001 --use_double'
+    """
+    chosen = vars(flags) | {flag: found[setting] for flag, setting in SETTINGS.items() if setting in found}
+    if "hidden_sizes" in found:
+        chosen["hidden"] = found["hidden_sizes"][0]
+    if "distributional" in found:
+        chosen["use_distributional"] = found["distributional"] != "none"
+    words = ["python", "main.py"]
+    for action in make_parser()._actions:  # in the order of `--help`
+        if action.dest not in chosen.keys() - ONLY_SEARCHES or chosen[action.dest] == action.default:
+            continue
+        if action.nargs != 0:
+            words += [action.option_strings[0], str(chosen[action.dest])]
+        elif chosen[action.dest] == action.const:
+            words.append(action.option_strings[0])
+    return shlex.join(words)
+
+
 def _train(flags: argparse.Namespace) -> int:
     from drl.experiment.extras import Extras
     from drl.experiment.launch import train
+    from drl.experiment.run_writer import BestModelCopy
     from drl.experiment.session import say
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True
         say("W&B is not installed (pip install 'drl-workshop[wandb]'); continuing without it")
-    folder, links = Path(flags.results_dir) / "models", []
+    copies: list[BestModelCopy] = []
 
-    def link_best(run: Run) -> list[Tracker]:
-        links.append(BestModelLink(run.folder, folder))
-        return list(links)
+    def copy_best(run: Run) -> list[BestModelCopy]:
+        copies.append(BestModelCopy(run))
+        return copies
 
-    finished = train(experiment_of(flags), Extras(trackers=link_best))
-    best = links[0].path
-    text = f"best model: {best}" if best else f"no best model: none is saved before --best_after {flags.best_after}"
+    finished = train(experiment_of(flags), Extras(trackers=copy_best))
+    text = f"best model: {copies[0].path}"
+    if not copies[0].path.exists():
+        text = f"no best model: one is saved after more than {flags.best_after} episodes (--best_after)"
     say(text if flags.quiet else f"\n{finished.report()}\n{text}")
     return EXIT_CODES[finished.status]
-
-
-class BestModelLink:
-    """Creates `results/models/best_model_<run_id>.pth`, a link into the run's folder, once there is a best model."""
-
-    def __init__(self, run: Path, folder: Path):
-        self.source = run / "models" / "best_return_pi_ckpt.pth"
-        self.link = folder / f"best_model_{run.parent.name}_{run.name}.pth"
-        self.path: Path | None = None  # of the link, once it exists
-
-    def write(self, log: Log) -> None:
-        if self.path is None and self.source.exists():
-            self.link.parent.mkdir(parents=True, exist_ok=True)
-            self.link.symlink_to(os.path.relpath(self.source, self.link.parent))
-            self.path = self.link
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
@@ -239,9 +239,10 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     return 0
 
 
-def _search(flags: argparse.Namespace) -> int:
+def _search(flags: argparse.Namespace, arguments: list[str]) -> int:
     from drl.search.run_search import search
     from drl.search.search_plan import SearchConfig
+    from drl.search.search_report import Commands
 
     name = flags.env_name.replace("/", "_").replace(":", "_") + "_flat_search"
     options = {"distributional": ("none", "c51")}  # all that these flags can express
@@ -256,7 +257,9 @@ def _search(flags: argparse.Namespace) -> int:
         name=name + ("_all" if flags.search_mode == "all" else ""),
     )
     settings = experiment_of(flags).to_flat()
-    result = search("dqn", config, settings, use_preset=False, options=options, own_study=True)
+    typed = shlex.join(["python", "main.py", *arguments])
+    commands = Commands(typed, lambda found: train_command(flags, found))
+    result = search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
     return EXIT_CODES[result.status]
 
 

@@ -1,14 +1,11 @@
 """`drl pull owner/name`: download an agent from the Hugging Face Hub into a new folder. Nothing in it is run."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.safe_files import check_out
 
 
 @dataclass(frozen=True)
@@ -25,10 +22,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, arguments, prog="drl pull", description="Download an agent from the Hugging Face Hub; nothing is run."
     )
-    from drl.experiment.hub import pull_agent
+    from drl.experiment.hub import pull
 
-    out = Path(flags.out or flags.repository.rpartition("/")[2])
-    if flags.out:
-        check_out(out)
-    print(pull_agent(flags.repository, out, flags.revision, os.environ.get("HF_ENDPOINT")))
+    print(pull(flags.repository, out=flags.out, revision=flags.revision))
     return 0

@@ -1,14 +1,11 @@
 """`drl push RUN|AGENT owner/name`: upload an agent to the Hugging Face Hub."""
 
-import os
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.core.errors import BadInput
-from drl.experiment.run_folder import KEPT, find_agent_folder
 
 
 @dataclass(frozen=True)
@@ -26,11 +23,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, arguments, prog="drl push", description="Upload an agent to the Hugging Face Hub, with HF_TOKEN."
     )
-    if flags.which is not None and flags.which not in KEPT:
-        raise BadInput(f"--which is {flags.which!r}; expected {', '.join(KEPT)}")
-    folder = find_agent_folder(flags.agent, flags.which)
+    from drl.experiment.hub import push
 
-    from drl.experiment.hub import push_agent
-
-    print(push_agent(folder, flags.repository, flags.private, os.environ.get("HF_ENDPOINT")))
+    print(push(flags.agent, flags.repository, which=flags.which, private=flags.private))
     return 0

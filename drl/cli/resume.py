@@ -5,8 +5,8 @@ from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser
-from drl.core.errors import BadInput, UnusableFile
-from drl.experiment.run_folder import runs_in
+from drl.core.errors import UnusableFile
+from drl.experiment.run_folder import find_run, runs_in
 
 USAGE = """Continue runs from their newest checkpoint, exactly: metrics and weights are those of a run that was never
 stopped. An experiment folder stands for every unfinished run in it."""
@@ -48,8 +48,4 @@ def main(arguments: list[str]) -> int:
 
 
 def _runs(given: Path) -> list[Path]:
-    if os.path.lexists(given / "run.json"):
-        return [given]
-    if found := runs_in(given):
-        return found
-    raise BadInput(f"{given} is not a run folder and holds none: expected {given}/run.json; see `ls results/`")
+    return [given] if os.path.lexists(given / "run.json") else runs_in(given) or [find_run(given)]

@@ -1,5 +1,6 @@
 """`drl search ALGORITHM --env ID --n-trials N …`: search for better settings. The same command continues a search."""
 
+import shlex
 from dataclasses import dataclass, field, replace
 
 from drl.cli.entry import EXIT_CODES
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     find_algorithm(algorithm)
     from drl.search.run_search import search
     from drl.search.search_plan import SearchConfig
+    from drl.search.search_report import Commands
 
     @dataclass(frozen=True, kw_only=True)
     class Flags:
@@ -58,5 +60,6 @@ def main(arguments: list[str]) -> int:
     if not trust:
         check_trusted("", settings.get("wrappers") or (), str(file))
     settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
-    result = search(algorithm, config, settings, use_preset=flags.preset)
+    commands = Commands(shlex.join(["drl", "search", *arguments]))
+    result = search(algorithm, config, settings, use_preset=flags.preset, commands=commands)
     return EXIT_CODES[result.status]

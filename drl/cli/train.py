@@ -18,7 +18,7 @@ USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset N
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
 The preset of the pair of algorithm and environment is used if there is one; --preset takes another one, such as rainbow
-of dqn. --config overrides it, and flags override both."""
+of dqn or clip of ppo. --config overrides it, and flags override both."""
 
 # What a flag means without a value.
 SWITCH_WORDS = {
@@ -76,6 +76,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         named = () if peek_list(flags, "--wrappers") else from_file.get("wrappers") or ()
         in_file = "" if peek(flags, "--env") else env
         check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
+    if peek(flags, "--log-every") not in (None, "0") and "--quiet" in flags:
+        raise BadInput("--log-every prints blocks on the way and --quiet one line at the end; give one of them")
     if preset_name is not None and not use_preset:
         raise BadInput("both --preset and --no-preset are given; give one of them")
     preset = (load_preset(algorithm, env, preset_name) if use_preset else None) or {}

@@ -3,7 +3,7 @@
 import os
 import platform
 
-from drl.cluster.env_blocks import BlockState, Chunk, MakeBlocks, Order, Specs, Weights, collect, go_to
+from drl.cluster.env_blocks import Blocks, BlockState, Chunk, MakeBlocks, Order, Specs, Weights, collect, go_to
 from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
@@ -13,7 +13,9 @@ class CollectorActor:
     """A Ray actor. It takes orders one after the other; `steps_taken` answers meanwhile."""
 
     def __init__(self, make_blocks: MakeBlocks, states: dict[int, BlockState]):
-        self.factory, self.version, self.taken = make_blocks(), -1, 0
+        self.factory: Blocks = make_blocks()
+        self.version: int = -1
+        self.taken: int = 0
         self.blocks: dict[int, Collector] = {}
         self.inexact: str | None = None
         self.rebuild(states)

@@ -62,7 +62,8 @@ class Outgoing:
     run. Names that begin with a dot are drafts and locks, and stay."""
 
     def __init__(self, folder: Path):
-        self.folder, self.links = folder, folder.with_name(f".{folder.name}.links")
+        self.folder: Path = folder
+        self.links: Path = folder.with_name(f".{folder.name}.links")
         self.sent: dict[str, Sent] = {}  # by path
         self._links = 0  # so far
 

@@ -39,6 +39,9 @@ class Recipe(NamedTuple):
 class LearnerProcess:
     """One of the further learners: an actor."""
 
+    agent: Any
+    algorithm: Any
+
     def build(self, recipe: Recipe, compiled: bool) -> tuple[str, int]:
         """Returns its host and its process."""
         import_plugins(recipe.plugins)
@@ -52,7 +55,7 @@ class LearnerProcess:
 
     def join(self, meeting: Any, rank: int, size: int) -> None:
         """Meet the other learners."""
-        self.group = resolve(f"{GROUP}:LearnerGroup")(meeting, rank, size)
+        self.group: Any = resolve(f"{GROUP}:LearnerGroup")(meeting, rank, size)
         self.algorithm.share(self.group)
 
     def load(self, algorithm: StateDict, model: dict[str, Array], rate_factor: float) -> None:
@@ -81,9 +84,13 @@ class ManyLearners:
     them, and `failure` says why the run should end; updates until then are computed alone."""
 
     def __init__(self, ray: "ModuleType", algorithm: Any, agent: Agent, group: Any, members: Sequence[Member]):
-        self.ray, self.algorithm, self.agent, self.group, self.members = ray, algorithm, agent, group, members
-        self.needs = algorithm.needs
-        self.in_step = False  # whether the others have our weights and random streams
+        self.ray: ModuleType = ray
+        self.algorithm: Any = algorithm
+        self.agent: Agent = agent
+        self.group: Any = group
+        self.members: Sequence[Member] = members
+        self.needs: str = algorithm.needs
+        self.in_step: bool = False  # whether the others have our weights and random streams
         self.failure: LearnerFailed | None = None
         algorithm.share(group)
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import drl
 from drl.cluster.folder_copy import PIECE, Complete, Incoming, Outgoing, Piece, Waiting
@@ -60,20 +60,23 @@ class Over(NamedTuple):
 class Host:
     """The actor beside a process on a node."""
 
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+
     def __init__(self, target: tuple[str, str], variables: dict[str, str], place: str, probe: Probe | None):
         for name in THREADS:
             os.environ.pop(name, None)
         os.environ.update(variables)
         with contextlib.suppress(OSError):
             os.chdir(place)  # relative paths mean the same as in the driver, where they exist
-        self.shared = probe is not None and _reads(probe)
-        self.temporary = _temporary_folder()
-        self.messages = (self.temporary / "messages.txt").open("w+b")
+        self.shared: bool = probe is not None and _reads(probe)
+        self.temporary: Path = _temporary_folder()
+        self.messages: BinaryIO = (self.temporary / "messages.txt").open("w+b")
         self.process, self.pipe = start_program(run_target, self.messages, {})
         self.pipe.send(target)
         self.incoming: Incoming | None = None  # a run that goes on here
         self.outgoing: Outgoing | None = None
-        self.over = False
+        self.over: bool = False
         ready = Ready(socket.gethostname(), drl.__version__, self.shared, str(self.temporary / "results"))
         self.outbox: collections.deque[object] = collections.deque([ready])
 

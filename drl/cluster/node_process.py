@@ -40,7 +40,7 @@ class NodeProcess:
         self.ray = ray
         self.ready: Ready | None = None  # None: it waits for a node
         self.over: Over | None = None  # not None: the process has ended
-        self.lost = ""  # not "": its node has, or its host
+        self.lost: str = ""  # not "": its node has, or its host
         self.inbox: collections.deque[object] = collections.deque()
         self._host = actor.remote(target, variables, os.getcwd(), probe)
         self._poll: Any = None  # under way

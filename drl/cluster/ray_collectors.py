@@ -24,7 +24,7 @@ from drl.cluster.env_blocks import (
 from drl.core.contracts import Agent, EnvChange, Taken
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import Array, EnvValue
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import is_lost, restored, stored_or_lost
 
@@ -38,11 +38,13 @@ class Process:
     """One collector: its actor, where it runs, and the orders it has."""
 
     def __init__(self, number: int, blocks: tuple[int, ...]):
-        self.number, self.blocks = number, blocks
+        self.number: int = number
+        self.blocks: tuple[int, ...] = blocks
         self.actor: Any = None
         self.specs: Specs | None = None
         self.orders: deque[tuple[Order, Any, Any]] = deque()  # order, weights, answer: the last two in Ray's store
-        self.seen, self.looked = -1, 0.0  # how many steps it had taken, and when that last changed
+        self.seen: int = -1  # how many steps it had taken, and when that last changed
+        self.looked: float = 0.0
 
     def __str__(self) -> str:
         where = "" if self.specs is None else f" (host {self.specs.host}, process {self.specs.process})"
@@ -72,21 +74,25 @@ class RayCollectors:
         timeout: float = 60.0,  # seconds for one start, reset or step of an environment
         num_cpus: float = 1.0,  # of a collector
     ):
-        self.ray, self.make_blocks = ray, make_blocks
-        self.steps, self.asynchronous, self.restarts, self.timeout = steps, asynchronous, restarts, timeout
+        self.ray: ModuleType = ray
+        self.make_blocks: MakeBlocks = make_blocks
+        self.steps: int = steps
+        self.asynchronous: bool = asynchronous
+        self.restarts: int = restarts
+        self.timeout: float = timeout
         self.num_cpus = num_cpus
         ends = np.cumsum(sizes)
-        self.places = [slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True)]
-        self.num_envs = int(ends[-1])
-        self.states = [BlockState() for _ in sizes]
+        self.places: list[slice] = [slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True)]
+        self.num_envs: int = int(ends[-1])
+        self.states: list[BlockState] = [BlockState() for _ in sizes]
         shares = np.array_split(np.arange(len(sizes)), num_collectors)
-        self.processes = [Process(i, tuple(share.tolist())) for i, share in enumerate(shares)]
+        self.processes: list[Process] = [Process(i, tuple(share.tolist())) for i, share in enumerate(shares)]
         self.obs: Array | None = None
-        self.in_env_step = False
+        self.in_env_step: bool = False
         self.lost: str | None = None  # why running episodes were given up since the trainer last looked
         self.agent: Agent | None = None
         self.rows: deque[Taken] = deque()  # collected, but not yet given to the trainer
-        self.version = 0  # of the weights: updates so far
+        self.version: int = 0  # of the weights: updates so far
         self.sent: tuple[int, Any] = (-1, None)  # the version that the collectors have, and its weights in the store
         self.staleness: list[int] = []  # of the chunks since the last log
         self.changes: list[EnvChange] = []  # of the environments, in order
@@ -103,7 +109,8 @@ class RayCollectors:
             self.close()
             raise
         specs = [process.specs for process in self.processes if process.specs is not None]
-        self.obs_spec, self.action_spec = specs[0].obs_spec, specs[0].action_spec
+        self.obs_spec: ObsSpec = specs[0].obs_spec
+        self.action_spec: ActionSpec = specs[0].action_spec
         if any(each[:2] != specs[0][:2] for each in specs):
             self.close()
             raise BadInput("the collectors' environments differ in their spaces; install the same versions everywhere")

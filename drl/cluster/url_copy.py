@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from drl.core.errors import BadInput, one_line
 
@@ -21,11 +22,13 @@ class UrlCopy:
     b'{}'
     """
 
+    files: Any
+
     def __init__(self, url: str, folder: Path):
         self.folder = folder
         self.files, root = _open(url)
-        self.root = f"{root.rstrip('/')}/{folder.parent.name}/{folder.name}"
-        self.error = ""  # of the last attempt
+        self.root: str = f"{root.rstrip('/')}/{folder.parent.name}/{folder.name}"
+        self.error: str = ""  # of the last attempt
         self._missing: list[str] = []
 
     def update(self, paths: Iterable[str]) -> list[str]:

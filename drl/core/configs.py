@@ -5,34 +5,62 @@ All engines share these classes, so a config means the same in PyTorch and in JA
 
 import dataclasses
 import math
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_in
 from drl.core.schedules import EPSILON_SHAPES, settle_rates
 from drl.core.size_limits import check_size
-from drl.core.specs import ObsSpec, PlainDict
+from drl.core.specs import ObsSpec, PlainDict, PlainValue
 from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
 ConfigT = TypeVar("ConfigT")
+# Settings as users give them; configs hold their `plain_setting`.
+Whole = int | np.integer[Any]
+Number = float | Whole | np.floating[Any]
+Switch = bool | np.bool_
+AnyPath = str | os.PathLike[str]
+Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
     """Raise unless `test` holds for each of the fields in `names`; a field that is None passes. No field may hold a
-    number that is not finite or a size that cannot fit."""
-    for name, value in vars(config).items():
+    number that is not finite or a size that cannot fit; first each is replaced by its `plain_setting`."""
+    for name, given in list(vars(config).items()):
+        if (value := plain_setting(given)) is not given:
+            object.__setattr__(config, name, value)
         check_size(name, value)
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{name} is {value}; expected a finite number")
     for name in names.split():
         if (value := getattr(config, name)) is not None and not test(value):
             raise BadInput(f"{name} is {value!r}; expected {rule}")
+
+
+def plain_setting(value: PlainValue) -> PlainValue:
+    """A setting as files hold it: NumPy's numbers as Python's, paths and devices of torch as text, lists as tuples.
+
+    >>> plain_setting([np.int64(64), np.float32(0.5)]), plain_setting(range(3))
+    ((64, 0.5), (0, 1, 2))
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple | range):
+        return tuple(plain_setting(each) for each in value)
+    torch = sys.modules.get("torch")  # whoever has a device has loaded it
+    return str(value) if torch is not None and isinstance(value, torch.device) else value
 
 
 def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
@@ -170,7 +198,7 @@ class ActorCriticConfig:
         return replace(self, hidden_sizes=self.critic_hidden_sizes or self.hidden_sizes)
 
     dueling = False  # what a head of action values also reads
-    sigma = 0.0
+    sigma: ClassVar[float] = 0.0
 
 
 AnyModelConfig = ModelConfig | QModelConfig | ActorCriticConfig

@@ -50,7 +50,9 @@ class InputSampler:
     """A few of the many observations of an evaluation, evenly spread over its steps."""
 
     def __init__(self, most: int):
-        self.most, self.every, self.steps = most, 1, 0
+        self.most: int = most
+        self.every: int = 1
+        self.steps: int = 0
         self.kept: list[tuple[Array, Array | None]] = []  # of every `every`-th step
 
     def see(self, obs: Array, action_mask: Array | None) -> None:

@@ -1,7 +1,53 @@
-"""Names and addresses of this machine, for servers that nobody else may reach."""
+"""Names and addresses of this machine, for servers that nobody else may reach; servers that run in a thread."""
 
+import html
 import ipaddress
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server in a thread of this process, until `close`, the end of a `with` block or the end of the process."""
+
+    subject: str  # what it shows or serves
+    url: str
+    about: str  # what the command prints
+    thread: Thread
+    stop: Callable[[], object]
+
+    def close(self) -> None:
+        """End it; requests that are being answered are answered first."""
+        if self.thread.is_alive():
+            self.stop()
+            self.thread.join()
+
+    def __enter__(self) -> "RunningServer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return self.about
+
+    def __repr__(self) -> str:
+        return f"RunningServer({self.url!r}, {self.subject!r}, {'runs' if self.thread.is_alive() else 'closed'})"
+
+    def _repr_html_(self) -> str:
+        url = html.escape(self.url)
+        state = f'<a href="{url}" target="_blank">{url}</a>' if self.thread.is_alive() else f"{url}, closed"
+        return f"{html.escape(self.subject)}: {state}"
+
+
+def url_of(host: str, port: int) -> str:
+    """
+    >>> url_of("127.0.0.1", 80), url_of("::1", 80)
+    ('http://127.0.0.1:80', 'http://[::1]:80')
+    """
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

@@ -49,8 +49,6 @@ class Played:
             return False
         return np.array_equal(self.actions, other.actions)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class Episode(NamedTuple):
     """One finished episode, from raw rewards."""

@@ -23,9 +23,9 @@ class RunningStats:
     """
 
     def __init__(self, shape: tuple[int, ...]):
-        self.mean = np.zeros(shape, np.float64)
-        self.squares = np.zeros(shape, np.float64)  # sum of squared deviations from the mean
-        self.count = 0
+        self.mean: Array = np.zeros(shape, np.float64)
+        self.squares: Array = np.zeros(shape, np.float64)  # sum of squared deviations from the mean
+        self.count: int = 0
 
     @property
     def variance(self) -> Array:
@@ -63,12 +63,13 @@ class ObsNormalizer:
         shapes = {"": shape}
         if fields is not None:
             shapes = {name: kind.shape for name, (kind, *_) in fields.items() if kind.base.kind == "f"}
-        self.running_stats = {name: RunningStats(shape) for name, shape in shapes.items()}  # by field; "": the whole
-        self.clip = clip
+        # By field; "": the whole.
+        self.running_stats: dict[str, RunningStats] = {name: RunningStats(shape) for name, shape in shapes.items()}
+        self.clip: float = clip
         self._refresh()
 
     def _refresh(self) -> None:
-        self.scales = {  # what it subtracts and multiplies with, by field
+        self.scales: dict[str, tuple[Array, Array]] = {  # what it subtracts and multiplies with, by field
             name: (stats.mean.astype(np.float32), (1.0 / np.sqrt(stats.variance + 1e-8)).astype(np.float32))
             for name, stats in self.running_stats.items()
         }
@@ -126,10 +127,12 @@ class RewardScaler:
     """
 
     def __init__(self, columns: int, gamma: float, clip: float | None = 10.0, bound: float | None = None):
-        self.running_stats = RunningStats(())
-        self.returns = np.zeros(columns)  # discounted return so far, per column of the rollout
-        self.largest = 0.0  # absolute value of these so far
-        self.gamma, self.clip, self.bound = gamma, clip, bound
+        self.running_stats: RunningStats = RunningStats(())
+        self.returns: Array = np.zeros(columns)  # discounted return so far, per column of the rollout
+        self.largest: float = 0.0  # absolute value of these so far
+        self.gamma: float = gamma
+        self.clip: float | None = clip
+        self.bound: float | None = bound
 
     def update(self, reward: Array, ended: Array, valid: Array) -> None:
         """Add a rollout `[T, N]`; rows that are not `valid` are ignored."""

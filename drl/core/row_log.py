@@ -73,7 +73,8 @@ class RowFiles:
     """The chunks of one run. `known` are those of its last checkpoint, by the name of their ring."""
 
     def __init__(self, folder: Path, known: dict[str, list[Chunk]] | None = None):
-        self.folder, self.known = folder, dict(known or {})
+        self.folder: Path = folder
+        self.known: dict[str, list[Chunk]] = dict(known or {})
 
     def write(self, name: str, log: RowLog) -> list[Chunk]:
         """Write the rows that no chunk has yet; returns all chunks of this ring."""

@@ -1,6 +1,7 @@
 """The largest sizes that settings may have. A size that cannot fit is refused before anything is allocated."""
 
 import os
+from numbers import Integral
 from typing import TypeGuard
 
 from drl.core.errors import BadInput
@@ -69,6 +70,20 @@ def check_size(name: str, value: object) -> None:
         if isinstance(each, int) and abs(each) > (most := MOST.get(name, MOST_WHOLE)):
             given = f"{each:,}" if abs(each) < 10**20 else f"a number of more than {each.bit_length() // 4} digits"
             raise BadInput(f"{name} is {given}; expected at most {most:,}")
+
+
+def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise unless it is a whole number from `least` on, up to `most` or to what it may be.
+
+    >>> check_whole("port", 70000, 0, 65535)
+    Traceback (most recent call last):
+    drl.core.errors.BadInput: port is 70000; expected a whole number from 0 to 65535
+    """
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else least - 1
+    if number < least or (most is not None and number > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise BadInput(f"{name} is {shown(value)}; expected a whole number {span}")
+    check_size(name, number)
 
 
 def shown(value: object) -> str:

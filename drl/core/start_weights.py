@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from drl.core.agent_files import open_agent
+from drl.core.agent_files import StoredAgent, open_agent
 from drl.core.errors import BadInput
 from drl.core.specs import Array, ObsSpec
 from drl.core.variants import find_variant
@@ -13,7 +13,8 @@ class Start:
     """The weights of an agent, as far as they fit another model."""
 
     def __init__(self, path: str | Path):
-        self.source, self.stored = str(path), open_agent(path)
+        self.source: str = str(path)
+        self.stored: StoredAgent = open_agent(path)
         self.left_out: list[str] = []  # parameters that stay as they are, with the reason
 
     def fitted(self, own: Mapping[str, Array]) -> dict[str, Array]:

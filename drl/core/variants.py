@@ -119,10 +119,16 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
     if found is None or needed in (found, VARIANTS[found].answers_like):
         return
     wanted, is_one = VARIANTS[needed], VARIANTS[found].title
+    # An agent acts with every variant that names it; an algorithm learns with one.
+    taken = [
+        each for each in VARIANTS.values() if any(str(agent).endswith(f":{who}") for agent in each.agents.values())
+    ]
+    *others, last = (each.title for each in taken or [wanted])
+    takes = f"{', '.join(others)} or {last}" if others else last
     maker = next(iter(wanted.makers.values()), "")
     name = maker.partition(":")[2] if isinstance(maker, str) else maker.__name__
     raise BadInput(
-        f"{who} needs a {wanted.title} model; this is a {is_one} model; build it with "
+        f"{who} needs a {takes} model; this is a {is_one} model; build it with "
         f"{name}(obs_spec, action_spec, config), or use a custom module with the same outputs"
     )
 

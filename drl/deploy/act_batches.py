@@ -32,8 +32,14 @@ class ActBatches:
     What arrives while a batch is computed waits for the next one.
     """
 
+    batches: int
+    rows: int
+
     def __init__(self, agent: Actor, most_rows: int = 256, window: float = 0.001, explore: bool = False):
-        self.agent, self.most_rows, self.window, self.explore = agent, most_rows, window, explore
+        self.agent: Actor = agent
+        self.most_rows: int = most_rows
+        self.window: float = window
+        self.explore: bool = explore
         self.batches = self.rows = 0  # so far
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()

@@ -47,7 +47,9 @@ class CNetwork:
         self.constants: list[str] = []
         self.functions: dict[str, str] = {}
         self.lines: list[str] = []
-        self.x, self.width, self.widest = "a", width, width
+        self.x: str = "a"
+        self.width: int = width
+        self.widest: int = width
 
     def constant(self, name: str, values: Array) -> str:
         """A `static const float` array with these values, once."""

@@ -1,28 +1,40 @@
-"""Write an agent as a file for another runtime, after comparing both on random observations."""
+"""Write an agent for another runtime or engine, after comparing both on random observations: `export`, `convert`."""
 
 import importlib.util
 import json
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from drl import __version__
 from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.golden_pairs import sample_obs
+from drl.core.network_parts import import_plugins
+from drl.core.notebook import html_table
 from drl.core.safe_files import check_out, unwritable, write_new
-from drl.core.specs import PlainDict
+from drl.core.specs import Array, PlainDict
 from drl.deploy.known_masks import masks_in_training
 from drl.deploy.parity import Parity, Run, check_parity
 from drl.deploy.policy_graph import PolicyGraph, Port
 from drl.deploy.sampled_inputs import golden_inputs
 from drl.engines.numpy.networks import CARRIED
 from drl.experiment.agent_env import env_for
+from drl.experiment.finished import AgentLike, Finished, agent_folder
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
 
+MASKS = {"auto": None, "on": True, "off": False}
+ENGINES = ("torch", "jax")
+CHECKED = 1000  # random observations on which both engines must act alike
+MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they are large
 MASKS_UNKNOWN = (
     "it is unknown whether the agent's environment masks actions: the golden pairs do not tell, and the environment is "
     "not made here (it is missing, it fails, or it is code of your own, which an export does not run)"
@@ -38,12 +50,38 @@ class Made(NamedTuple):
     interface: list[str]  # what it takes and gives, for people
 
 
-class Exported(NamedTuple):
-    """A file that was written."""
+@dataclass(frozen=True)
+class Exported:
+    """A file that `export` wrote."""
 
     path: Path
     interface: list[str]  # what it takes and gives, for people
     parity: Parity | None  # how it was checked; None: it was not, since there is no C compiler
+
+    def __str__(self) -> str:
+        check = self.parity or "not compared with the agent: there is no C compiler (cc) here"
+        return "\n".join([str(self.path), *(f"  {line}" for line in (*self.interface, f"check  {check}"))])
+
+    def _repr_html_(self) -> str:
+        rows = [[line] for line in self.interface]
+        return html_table([self.path], [*rows, [self.parity or "not compared with the agent: there is no C compiler"]])
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An agent folder that `convert` wrote."""
+
+    path: Path
+    engine: str
+    written_by: str  # the engine of the agent that was converted
+    rows: int  # random observations on which both act alike
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        row = [self.path, f"{self.written_by} → {self.engine}", f"acts alike on {self.rows:,} observations"]
+        return html_table(["agent", "engine", "check"], [row])
 
 
 class Target(NamedTuple):
@@ -53,6 +91,76 @@ class Target(NamedTuple):
     modules: tuple[str, ...]  # what must be installed
     extra: str
     make: Callable[[Path, StoredAgent, bool, dict[str, str]], Made]  # of the agent's folder, its content, masked, about
+
+
+def export(
+    agent: AgentLike,
+    to: str,
+    *,
+    out: str | Path | None = None,
+    action_mask: str = "auto",
+    plugins: Iterable[str] = (),
+    console: bool = False,
+) -> Exported:
+    """Write an agent as a new file for another runtime: `to` is onnx, torch-export, jax-export or c.
+
+    `agent` is a run, an experiment (its newest run), an agent folder or an agent. `out` is by default beside the agent,
+    with the suffix of its kind. `action_mask`: with an input for the legal actions; auto (if the environment of the
+    training gives masks), on or off. `plugins` are your own modules to import first. Nothing is written if the file
+    would act differently.
+    """
+    if action_mask not in MASKS:
+        raise BadInput(f"--action-mask is {action_mask!r}; expected auto, on or off")
+    import_plugins(plugins)
+    with agent_folder(agent) as folder:
+        exported = export_agent(folder, to, _given_out(agent, out), MASKS[action_mask])
+    if console:
+        print(exported)
+    return exported
+
+
+def convert(
+    agent: AgentLike,
+    engine: str,
+    *,
+    out: str | Path | None = None,
+    plugins: Iterable[str] = (),
+    strict: bool = False,
+    console: bool = False,
+) -> Converted:
+    """Write an agent for the other engine, torch or jax, after checking that both act alike.
+
+    `agent` is what `export` takes. `out` is a new folder; by default beside the agent, with the engine's name appended.
+    `strict`: an agent that acts differently from its golden pairs is an error, not a warning.
+    """
+    if engine not in ENGINES:
+        raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, ENGINES)}")
+    import_plugins(plugins)
+    with agent_folder(agent) as folder:
+        path = _given_out(agent, out) or folder.with_name(f"{folder.name}-{engine}")
+        check_out(path)
+        card, _ = read_agent(folder)
+        before, after = (load_agent(folder, engine=each, strict=strict) for each in (card["engine"], engine))
+        rows = max(1, min(CHECKED, MOST_NUMBERS // max(math.prod(before.obs_spec.shape), 1)))
+        if not _same_actions(before, after, sample_obs(before.obs_spec, rows)):
+            raise BadInput(f"{folder} acts differently in {engine}; nothing was written")
+        after.save(path)
+    converted = Converted(path, engine, card["engine"], rows)
+    if console:
+        print(converted)
+    return converted
+
+
+def _given_out(agent: AgentLike, out: str | Path | None) -> Path | None:
+    """Where to write; None: beside the agent's folder, if it has one."""
+    if out is None and not isinstance(agent, str | Path | Finished):
+        raise BadInput("an agent that is in no folder needs a place to write to: out=…")
+    return None if out is None or out == "" else Path(out)
+
+
+def _same_actions(before: Agent, after: Agent, obs: Array) -> bool:
+    one, two = before.decide(obs), after.decide(obs)
+    return bool(np.allclose(one, two, rtol=1e-4, atol=1e-4) if one.dtype.kind == "f" else np.array_equal(one, two))
 
 
 def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | None = False) -> Exported:
@@ -115,11 +223,16 @@ def gives_masks(agent: Agent) -> bool | None:
         return None
 
 
+def _load(folder: Path, engine: str | None = None) -> Any:
+    """The agent of a folder: one of an engine's own, which has more than every `Agent` has."""
+    return load_agent(folder, engine=engine)
+
+
 def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
     from drl.deploy.onnx_content import onnx_content, run_onnx
     from drl.deploy.torch_policy import TorchPolicy
 
-    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    policy = TorchPolicy(_load(folder, "torch"), masked)
     content = onnx_content(policy, about)
     return Made(policy.graph, content, run_onnx(content), _shown(policy.graph.inputs, policy.graph.outputs))
 
@@ -127,7 +240,7 @@ def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]
 def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
     from drl.deploy.torch_policy import TorchPolicy, pt2_content, run_pt2
 
-    policy = TorchPolicy(load_agent(folder, engine="torch"), masked)
+    policy = TorchPolicy(_load(folder, "torch"), masked)
     content = pt2_content(policy, about)
     return Made(policy.graph, content, run_pt2(content), _shown(policy.graph.inputs, policy.graph.outputs))
 
@@ -138,10 +251,10 @@ def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str])
     config = stored.config
     if isinstance(config, ModelConfig) and config.recurrent != "none":  # the JAX engine has no such agents
         carried = CARRIED[config.recurrent] * config.recurrent_size
-        graph = PolicyGraph.of(load_agent(folder), masked, carried)
+        graph = PolicyGraph.of(_load(folder), masked, carried)
         content = jax_export_content(graph, recurrent_answer(stored))
     else:
-        agent = load_agent(folder, engine="jax")
+        agent = _load(folder, "jax")
         graph = PolicyGraph.of(agent, masked)
         content = jax_export_content(graph, answer_of(agent))
     ports = [[port._replace(dtype=narrow(port.dtype)) for port in side] for side in (graph.inputs, graph.outputs)]
@@ -153,7 +266,7 @@ def _c(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -
     from drl.deploy.c_library import find_compiler, run_c
 
     check_mlp(stored, folder)
-    graph = PolicyGraph.of(load_agent(folder, engine="numpy"), masked)
+    graph = PolicyGraph.of(_load(folder, "numpy"), masked)
     source, compiler = c_content(stored, graph, about), find_compiler()
     run = None if compiler is None else run_c(source, graph, compiler)
     return Made(graph, source.encode(), run, [signature(graph)])

@@ -44,11 +44,16 @@ class ServeLimits:
 
 
 def make_app(
-    agent: Actor, limits: ServeLimits, window: float = 0.001, explore: bool = False, host: str = "127.0.0.1"
+    agent: Actor,
+    limits: ServeLimits,
+    window: float = 0.001,
+    explore: bool = False,
+    host: str = "127.0.0.1",
+    console: bool = True,
 ) -> ASGIApp:
     """The application. On a loopback `host` only requests to that machine's own names are answered: a web page whose
     name was pointed to 127.0.0.1 (DNS rebinding) is not."""
-    server = _Server(agent, limits, window, explore)
+    server = _Server(agent, limits, window, explore, console)
     routes = [
         Route("/act", server.act, methods=["POST"]),
         Route("/health", server.health),
@@ -60,8 +65,8 @@ def make_app(
 
 
 class _Server:
-    def __init__(self, agent: Actor, limits: ServeLimits, window: float, explore: bool):
-        self.agent, self.limits, self.explore = agent, limits, explore
+    def __init__(self, agent: Actor, limits: ServeLimits, window: float, explore: bool, console: bool):
+        self.agent, self.limits, self.explore, self.console = agent, limits, explore, console
         self.masked = masks_in_training(agent)
         self.metrics = ServeMetrics()
         self.batches = ActBatches(agent, limits.most_rows, window, explore)
@@ -76,7 +81,8 @@ class _Server:
             await running
         self.reading.shutdown()
         total = self.metrics.total
-        print(f"stopped after {total:,} request{'' if total == 1 else 's'} to act", flush=True)
+        if self.console:
+            print(f"stopped after {total:,} request{'' if total == 1 else 's'} to act", flush=True)
 
     async def act(self, http: Request) -> Response:
         started, self.metrics.in_flight = time.perf_counter(), self.metrics.in_flight + 1

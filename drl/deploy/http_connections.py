@@ -6,7 +6,7 @@ uvicorn alone closes only those that are idle after an answer. Others would coun
 import asyncio
 
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # for the whole head of a request, from the connection or the last answer on
@@ -16,6 +16,9 @@ READ_SECONDS = 10.0  # for a client to read an answer
 class HttpConnection(H11Protocol):
     """One connection. Beyond `limit_concurrency` of them a request is refused in the form of all other refusals."""
 
+    app: ASGIApp
+    most: int | None  # connections
+    limit_concurrency: int | None
     _head: asyncio.TimerHandle | None = None
     _read: asyncio.TimerHandle | None = None
 

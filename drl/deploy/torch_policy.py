@@ -35,10 +35,10 @@ class TorchPolicy(nn.Module):
         model = agent.model
         actor = model.actor if type(model) in (PolicyValueModel, ActorCritic) else model
         assert isinstance(actor, nn.Module)
-        self.actor = copy.deepcopy(actor).cpu().eval()
+        self.actor: nn.Module = copy.deepcopy(actor).cpu().eval()
         for layer in noisy_layers(self.actor):
             layer.quiet = True
-        self.graph = PolicyGraph.of(agent, masked, _rnn_state_size(self.actor))
+        self.graph: PolicyGraph = PolicyGraph.of(agent, masked, _rnn_state_size(self.actor))
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.graph.act(TORCH, inputs, self._answer)

@@ -37,7 +37,9 @@ class CheckedEnv:
     """Resets and steps. Faults go to `complaints`; where the environment cannot go on, `Broken` is raised."""
 
     def __init__(self, env: GymEnv, complaints: Complaints, about: str = ""):
-        self.env, self.complaints, self.about = env, complaints, about  # `about`: how it is played
+        self.env: GymEnv = env  # `about`: how it is played
+        self.complaints: Complaints = complaints
+        self.about: str = about
         self.obs: RawObs = None
         self.mask: RawObs = None
         self.masked: bool | None = None  # whether it gives masks; None: it was never reset

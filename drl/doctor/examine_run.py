@@ -1,13 +1,15 @@
-"""`examine_run`: read what a run has written, let its agent play a little, and name what is likely wrong."""
+"""`drl.doctor`, and `examine_run`: read what a run has written, let its agent play a little, and name what is likely
+wrong."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from drl.core.errors import DrlError, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
+from drl.core.size_limits import check_size, check_whole
 from drl.doctor.agent_checks import AGENT, AgentPlay, play_agent
 from drl.doctor.cause_checks import CAUSES
 from drl.doctor.evidence_picture import draw_evidence
@@ -15,8 +17,68 @@ from drl.doctor.findings import Diagnosis, Finding
 from drl.doctor.return_checks import RETURNS, no_progress
 from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
 from drl.doctor.update_checks import LOSSES, UPDATES
+from drl.envs.env_config import EnvLike
 from drl.envs.faults import reason
+from drl.envs.spaces import EnvKwargs
+from drl.envs.wrapper_names import WrapperLike
+from drl.experiment.finished import Finished
 from drl.experiment.run_folder import find_run
+
+
+def doctor(
+    subject: str | Path | Finished | EnvLike,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    steps: int = 2000,
+    seed: int = 0,
+    picture: bool = True,
+    trust: bool = False,
+    console: bool = False,
+) -> Diagnosis:
+    """Say what is likely wrong with an environment or a run, and what to change.
+
+    `subject` is a run, or its experiment, or an environment of one agent: anything that `train` takes. `env_kwargs` and
+    `wrappers` are for an environment; `wrappers` is by default what it usually needs. `steps` are played: random ones
+    in an environment, the agent's in a run. Of a run, `picture` draws the evidence into its folder `doctor/`, and
+    `trust` imports the modules that it names, which runs their code. `console=True` prints the result.
+    """
+    check_size("subject", subject)
+    check_whole("steps", steps, 10)
+    check_whole("seed", seed, 0)
+    run = subject.folder if isinstance(subject, Finished) else subject
+    if isinstance(run, str | Path) and Path(run).is_dir():
+        if env_kwargs is not None or wrappers is not None:
+            raise BadInput(f"{run} is a folder; --env-kwargs and --wrapper are for an environment")
+        found = examine_run(run, steps, seed, trust=trust, picture=picture)
+    elif isinstance(run, Path):
+        raise BadInput(f"there is no folder {run}; expected a run, or an environment by its name")
+    else:
+        if trust or not picture:
+            raise BadInput(f"--trust and --no-picture are for a run, and there is no folder {run}")
+        found = _examine_env(run, env_kwargs, wrappers, steps, seed)
+    if console:
+        print(found)
+    return found
+
+
+def _examine_env(
+    env: EnvLike, env_kwargs: EnvKwargs | None, wrappers: Iterable[WrapperLike] | None, steps: int, seed: int
+) -> Diagnosis:
+    from drl.doctor.examine_env import examine_env
+    from drl.experiment.config import AUTO, RunConfig
+    from drl.experiment.one_call import as_settings
+
+    settings = as_settings(env, env_kwargs, wrappers)
+    named = tuple(settings.get("wrappers", AUTO))
+    pairs = tuple(settings.get("env_kwargs", ()))
+    run = RunConfig(env=settings["env"], env_kwargs=pairs, wrappers=named, frame_stack=settings.get("frame_stack", 1))
+    try:
+        return examine_env(run.env_config, steps, seed)
+    except BadInput as error:
+        if isinstance(env, str) and "/" in env and ":" not in env:  # meant to be a path
+            raise BadInput(f"there is no folder {env}, and {error}") from error
+        raise
 
 
 def examine_run(

@@ -3,11 +3,13 @@
 import re
 import textwrap
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from drl.core.errors import printable
+from drl.core.notebook import html_picture, html_table, html_text
 from drl.core.specs import Array, PlainDict
 
 PROBLEM, ADVICE = "problem", "advice"
@@ -34,10 +36,10 @@ class Finding:
     severity: str  # problem · advice
     seen: str  # with numbers
     change: str  # with the flag, if there is one
-    series: Series | None = None
+    series: Series | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """Everything that was found, and what the examination rests on."""
 
@@ -51,6 +53,20 @@ class Diagnosis:
     def problems(self) -> int:
         """How many findings are problems."""
         return sum(finding.severity == PROBLEM for finding in self.findings)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"Diagnosis(subject={self.subject!r}, findings={self.names()})"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.severity, each.name, each.seen, each.change) for each in self.findings]
+        numbers = html_text(" · ".join(f"{name} {_short(value)}" for name, value in self.numbers.items()))
+        table = html_table(("", "name", "seen", "change"), rows, self.subject) if rows else ""
+        notes = "".join(html_text(f"note: {note}") for note in self.notes)
+        pictures = "".join(html_picture(Path(path), "evidence") for path in self.pictures)
+        return (table or html_text(f"{self.subject}: nothing to complain about")) + numbers + notes + pictures
 
     def names(self) -> list[str]:
         """The names of all findings, in their order."""

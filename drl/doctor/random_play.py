@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -47,9 +48,9 @@ class RandomPlay:
     """Random steps over several episodes, each begun with its own seed. Ends early where the environment breaks."""
 
     def __init__(self, env: GymEnv, complaints: Complaints):
-        self.checked = CheckedEnv(env, complaints)
-        self.trace = Trace(self.checked.step_seconds, self.checked.reset_seconds)
-        self.space = copy.deepcopy(env.action_space)  # instances may share theirs
+        self.checked: CheckedEnv = CheckedEnv(env, complaints)
+        self.trace: Trace = Trace(self.checked.step_seconds, self.checked.reset_seconds)
+        self.space: spaces.Space[Any] = copy.deepcopy(env.action_space)  # instances may share theirs
         self._return = 0.0  # of the running episode
 
     def play(self, steps: int, seed: int) -> Trace:

@@ -30,13 +30,15 @@ class RunRecords:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.record = read_record(folder)
-        self.settings = read_settings(folder)
+        self.record: PlainDict = read_record(folder)
+        self.settings: PlainDict = read_settings(folder)
         metrics = folder / "metrics.jsonl"
         self.rows: list[Row] = read_metrics(metrics) if os.path.lexists(metrics) else []
         finished = [episode for row in self.rows for episode in row.get("finished", ())]
         table = np.array(finished, float).reshape(len(finished), 4)  # null becomes NaN
-        self.returns, self.lengths, self.terminated = table[:, 0], table[:, 1], table[:, 2] > 0
+        self.returns: Array = table[:, 0]
+        self.lengths: Array = table[:, 1]
+        self.terminated: Array = table[:, 2] > 0
 
     def setting(self, name: str, default: float) -> float:
         """A setting that is a number."""

@@ -19,7 +19,7 @@ from drl.core.child_processes import start_child
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import Array, EnvValue
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_worker import Closed, Failure, Moved, Ready, Refused, Rows, run_worker
 from drl.envs.episode_stats import EpisodeStats
@@ -41,12 +41,14 @@ class AsyncVecEnv(VecEnv):
     def __init__(
         self, env_fns: Sequence[EnvFn], seed: int, env_id: str = "", stream: str = "world", timeout: float = PATIENCE
     ):
-        self.num_envs, self.timeout = len(env_fns), timeout
-        self.env_id = env_id or "an unregistered environment"
-        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        self.num_envs: int = len(env_fns)
+        self.timeout: float = timeout
+        self.env_id: str = env_id or "an unregistered environment"
+        self.stats: EpisodeStats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
         try:
             probe = env_fns[0]()  # a wrong name or argument is found here, not in a worker
-            self.obs_spec, self.action_spec = obs_spec(probe.observation_space), action_spec(probe.action_space)
+            self.obs_spec: ObsSpec = obs_spec(probe.observation_space)
+            self.action_spec: ActionSpec = action_spec(probe.action_space)
         except DrlError:
             raise
         except BaseException as error:

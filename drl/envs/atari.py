@@ -18,7 +18,7 @@ from drl.core.configs import require
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Episode
-from drl.core.specs import Array, EnvValue
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
@@ -169,7 +169,9 @@ class AtariFrames(GymWrapper):
             raise MissingExtra("Atari", "atari", error) from error
         self._resize, self._interpolation = cv2.resize, cv2.INTER_AREA
         game: Any = env.unwrapped
-        self.options, self.skip, self.ale = options, skip, game.ale
+        self.options: AtariOptions = options
+        self.skip: int = skip
+        self.ale: Any = game.ale
         self._actions = [getattr(ale_py.Action, name) for name in game.get_action_meanings()]
         self._noop, self._fire = ale_py.Action.NOOP, ale_py.Action.FIRE
         self._read = self.ale.getScreenGrayscale if options.grayscale else self.ale.getScreenRGB
@@ -266,8 +268,11 @@ class SignRewards(VecEnv):
 
     def __init__(self, envs: VecEnv):
         self.envs = envs
-        self.vectorization, self.env_id, self.num_envs = envs.vectorization, envs.env_id, envs.num_envs
-        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
+        self.vectorization: str = envs.vectorization
+        self.env_id: str = envs.env_id
+        self.num_envs: int = envs.num_envs
+        self.obs_spec: ObsSpec = envs.obs_spec
+        self.action_spec: ActionSpec = envs.action_spec
 
     def reset(self) -> Array:
         return self.envs.reset()

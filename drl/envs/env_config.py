@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from drl.core.configs import Whole, plain_setting
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput
 from drl.core.named_objects import is_given, name_of
@@ -28,7 +29,8 @@ class EnvConfig:
     frame_stack: int = 1  # frames per observation; see frame_stack.py
 
     def __post_init__(self) -> None:
-        stack = self.frame_stack
+        stack = plain_setting(self.frame_stack)
+        object.__setattr__(self, "frame_stack", stack)
         if isinstance(stack, bool) or not isinstance(stack, int) or stack < 1:
             raise BadInput(f"frame_stack = {stack!r}; expected a whole number, 1 or more")
 
@@ -44,7 +46,7 @@ def as_config(
     env: AnyEnv,
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
-    frame_stack: int | None = None,
+    frame_stack: Whole | None = None,
 ) -> EnvConfig:
     """Any description of an environment as a config. Arguments that are not None replace those of the config.
 
@@ -56,7 +58,7 @@ def as_config(
         config = replace(config, env_kwargs=dict(env_kwargs))
     if wrappers is not None:
         config = replace(config, wrappers=wrapper_names(wrappers))
-    return config if frame_stack is None else replace(config, frame_stack=frame_stack)
+    return config if frame_stack is None else replace(config, frame_stack=plain_setting(frame_stack))
 
 
 def _named(env: object) -> str:
@@ -97,7 +99,8 @@ class Copies:
     """Makes copies of one environment."""
 
     def __init__(self, env: Any):
-        self.env, self.__qualname__ = env, type(env.unwrapped).__qualname__
+        self.env: Any = env
+        self.__qualname__ = type(env.unwrapped).__qualname__
         try:
             copy.deepcopy(env)
         except Exception as error:

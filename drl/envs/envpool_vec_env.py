@@ -8,7 +8,7 @@ import numpy as np
 
 from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
-from drl.core.specs import Array, RawObs
+from drl.core.specs import ActionSpec, Array, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, numbers_in_infos, success_in_infos
 from drl.envs.faults import checked_rows, close_anyway
@@ -43,6 +43,8 @@ class EnvPoolVecEnv(VecEnv):
     the first observations, affects no other environment and clears the pending reset. So there are no reset rows.
     """
 
+    pool: Pool
+
     vectorization = "envpool"
     unreachable = (
         "EnvPool's environments are compiled (C++) and take settings only when they are made; use env_kwargs, "
@@ -51,14 +53,15 @@ class EnvPoolVecEnv(VecEnv):
 
     def __init__(self, make: Callable[[int], Pool], seed: int, env_id: str, stream: str = "world"):
         """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""
-        self._make, self.env_id = make, env_id
+        self._make = make
+        self.env_id: str = env_id
         self.pool = pool = make(EpisodeSeeds(seed, stream, 0)(0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EnvPool builds float32 boxes from float64 bounds
-            self.obs_spec = obs_spec(pool.single_observation_space)
-            self.action_spec = action_spec(pool.single_action_space)
-        self.num_envs = int(pool.num_envs)
-        self.stats = EpisodeStats(env_id, self.num_envs, seed, stream)
+            self.obs_spec: ObsSpec = obs_spec(pool.single_observation_space)
+            self.action_spec: ActionSpec = action_spec(pool.single_action_space)
+        self.num_envs: int = int(pool.num_envs)
+        self.stats: EpisodeStats = EpisodeStats(env_id, self.num_envs, seed, stream)
         self._always_valid = np.ones(self.num_envs, bool)
         self._closed = False
 

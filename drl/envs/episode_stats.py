@@ -34,7 +34,9 @@ class EpisodeSeeds:
     BLOCK = 256  # seeds that are drawn at once
 
     def __init__(self, root: int, stream: str, index: int):
-        self.root, self.stream, self.index = root, stream, index
+        self.root: int = root
+        self.stream: str = stream
+        self.index: int = index
         self._block, self._seeds = -1, [0]
 
     def __call__(self, number: int) -> int:
@@ -59,23 +61,24 @@ class EpisodeStats:
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world", first_index: int = 0):
-        self.env_id, self.num_envs = env_id, num_envs
+        self.env_id: str = env_id
+        self.num_envs: int = num_envs
         self.first_index = first_index  # of these environments, where they are some of many
-        self.seeds = [EpisodeSeeds(seed, stream, first_index + index) for index in range(num_envs)]
-        self.numbers = [-1] * num_envs  # of each environment's running episode, from 0
+        self.seeds: list[EpisodeSeeds] = [EpisodeSeeds(seed, stream, first_index + index) for index in range(num_envs)]
+        self.numbers: list[int] = [-1] * num_envs  # of each environment's running episode, from 0
         self.actions: list[Array] = []  # [N, …] of the last ticks, at least those of the running episodes
-        self.reward_threshold = reward_threshold(env_id)
+        self.reward_threshold: float | None = reward_threshold(env_id)
         # Plain floats (float64): for a few environments they add up faster than an array.
-        self.returns = [0.0] * num_envs  # of raw rewards
+        self.returns: list[float] = [0.0] * num_envs  # of raw rewards
         # An episode's length is the number of ticks since it began: cheaper than N counters.
-        self.tick = 0
-        self.began = np.zeros(num_envs, np.int64)
-        self.env_steps = 0
-        self.episodes = 0
+        self.tick: int = 0
+        self.began: Array = np.zeros(num_envs, np.int64)
+        self.env_steps: int = 0
+        self.episodes: int = 0
         self.obs: Array | None = None  # what to act on next; None before the first reset
         self.action_mask: Array | None = None  # legal actions there; None: all
-        self.begun = False  # whether the environments can be stepped
-        self.changes = Changes(num_envs)  # of their attributes
+        self.begun: bool = False  # whether the environments can be stepped
+        self.changes: Changes = Changes(num_envs)  # of their attributes
         self._shares = np.ones(0, np.float32)  # weights of a mean over all numbers of an observation batch
 
     @property

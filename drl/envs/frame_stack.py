@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.log import Episode
-from drl.core.specs import Array, EnvValue, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.spaces import GymEnv, GymWrapper, Info, obs_spec
 
@@ -25,9 +25,9 @@ class FrameStacker:
 
     def __init__(self, spec: ObsSpec, frames: int):
         self.frames = frames
-        self.frame_shape = (1, *spec.shape) if len(spec.shape) == 2 else spec.shape
+        self.frame_shape: tuple[int, ...] = (1, *spec.shape) if len(spec.shape) == 2 else spec.shape
         shape = (self.frame_shape[0] * frames, *self.frame_shape[1:])
-        self.spec = ObsSpec("box", box_shape=shape, box_dtype=spec.dtype.name)
+        self.spec: ObsSpec = ObsSpec("box", box_shape=shape, box_dtype=spec.dtype.name)
 
     def first(self, obs: Array) -> Array:
         """[N, …] first observations → stacks of k equal frames."""
@@ -45,9 +45,13 @@ class StackedVecEnv(VecEnv):
     """A VecEnv whose observations are its last `frames` frames."""
 
     def __init__(self, envs: VecEnv, frames: int):
-        self.envs, self.stacker = envs, FrameStacker(envs.obs_spec, frames)
-        self.vectorization, self.env_id, self.num_envs = envs.vectorization, envs.env_id, envs.num_envs
-        self.obs_spec, self.action_spec = self.stacker.spec, envs.action_spec
+        self.envs: VecEnv = envs
+        self.stacker: FrameStacker = FrameStacker(envs.obs_spec, frames)
+        self.vectorization: str = envs.vectorization
+        self.env_id: str = envs.env_id
+        self.num_envs: int = envs.num_envs
+        self.obs_spec: ObsSpec = self.stacker.spec
+        self.action_spec: ActionSpec = envs.action_spec
         self.frame_stack = frames
         self._stack: Array = np.zeros(0)
 

@@ -64,7 +64,7 @@ class GoalFunctions:
 
     def __init__(self, env: GymEnv):
         self.env = env
-        self.goal = obs_spec(env.observation_space).leaves["desired_goal"]
+        self.goal: ObsSpec = obs_spec(env.observation_space).leaves["desired_goal"]
         self._takes_batches: dict[str, bool] = {}
 
     def reward(self, achieved: Array, desired: Array) -> Array:

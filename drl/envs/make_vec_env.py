@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from drl.core.configs import Whole, plain_setting
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.envs import atari
@@ -72,11 +73,11 @@ class Order:
 
 def make_vec_env(
     env: AnyEnv,
-    num_envs: int = 1,
-    seed: int = 0,
+    num_envs: Whole = 1,
+    seed: Whole = 0,
     *,
     vectorization: str = "auto",  # auto · sync · async · native · envpool
-    frame_stack: int | None = None,  # frames per observation; layout in frame_stack.py
+    frame_stack: Whole | None = None,  # frames per observation; layout in frame_stack.py
     env_kwargs: EnvKwargs | None = None,  # for the environment's constructor
     wrappers: Iterable[WrapperLike] | None = None,  # around each environment, the first one innermost
     render_mode: str | None = None,
@@ -98,6 +99,7 @@ def make_vec_env(
         raise BadInput(
             f"unknown vectorization {vectorization!r}: {did_you_mean(vectorization, [*VECTORIZATIONS, 'auto'])}"
         )
+    num_envs, seed = plain_setting(num_envs), plain_setting(seed)
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import MASK_KEY, Array, EnvValue, RawObs
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
 from drl.envs.env_attributes import call_on, check_name, check_set, get_from, own_copy, set_on
@@ -35,12 +35,12 @@ class NativeVecEnv(VecEnv):
 
     def __init__(self, vector_env: GymVectorEnv, seed: int, env_id: str = "", stream: str = "world"):
         self.vector_env = vector_env
-        self.num_envs = int(vector_env.num_envs)
-        self.env_id = env_id or (vector_env.spec.id if vector_env.spec else type(vector_env.unwrapped).__name__)
-        self.mode = _mode(vector_env, self.env_id)
-        self.obs_spec = obs_spec(vector_env.single_observation_space)
-        self.action_spec = action_spec(vector_env.single_action_space)
-        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
+        self.num_envs: int = int(vector_env.num_envs)
+        self.env_id: str = env_id or (vector_env.spec.id if vector_env.spec else type(vector_env.unwrapped).__name__)
+        self.mode: AutoresetMode = _mode(vector_env, self.env_id)
+        self.obs_spec: ObsSpec = obs_spec(vector_env.single_observation_space)
+        self.action_spec: ActionSpec = action_spec(vector_env.single_action_space)
+        self.stats: EpisodeStats = EpisodeStats(self.env_id, self.num_envs, seed, stream)
         self._resetting = np.zeros(self.num_envs, bool)  # environments whose next row is a reset row (NEXT_STEP)
         self._method = _mask_method(vector_env)
         self._closed = False

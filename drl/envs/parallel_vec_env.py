@@ -38,21 +38,24 @@ class ParallelVecEnv(VecEnv):
     yet, have `valid` False: their actions are not taken. An episode is the part of a game that one agent is in.
     """
 
+    action_spec: ActionSpec
+    obs_spec: ObsSpec
+
     vectorization = "parallel"
 
     def __init__(self, game_fns: Sequence[Callable[[], Game]], seed: int, env_id: str, stream: str = "world"):
-        self.games = make_all(game_fns, env_id)
+        self.games: list[Game] = make_all(game_fns, env_id)
         self.env_id = env_id
         try:
-            self.agents = _agents(self.games, env_id)
+            self.agents: list[str] = _agents(self.games, env_id)
             self.obs_spec, self.action_spec = _shared_specs(self.games[0], self.agents, env_id)
         except BaseException:
             self._close_games()
             raise
-        self.num_envs = len(self.games) * len(self.agents)
-        self.stats = EpisodeStats(env_id, self.num_envs, seed, stream)
+        self.num_envs: int = len(self.games) * len(self.agents)
+        self.stats: EpisodeStats = EpisodeStats(env_id, self.num_envs, seed, stream)
         self._changes = Changes(len(self.games))
-        self.ended = np.zeros(len(self.games), bool)  # copies whose game was over in the last step
+        self.ended: Array = np.zeros(len(self.games), bool)  # copies whose game was over in the last step
         self._numbers = [-1] * len(self.games)  # of the running game of each copy, from 0
         self._played: list[list[Array]] = [[] for _ in self.games]  # [A, …] actions of each round of these
         self._alive = np.zeros(self.num_envs, bool)  # rows whose agent acts next

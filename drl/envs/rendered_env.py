@@ -57,7 +57,8 @@ class RenderedEnv(gym.Env[object, Array]):
         timeout: float = PATIENCE,
     ):
         config = as_config(env)
-        self.env_id, self.timeout = config.env, min(timeout, MOST_SECONDS)
+        self.env_id: str = config.env
+        self.timeout: float = min(timeout, MOST_SECONDS)
         self._ends = contextlib.ExitStack()
         make = env_maker(config)
         refused = []
@@ -83,8 +84,10 @@ class RenderedEnv(gym.Env[object, Array]):
             raise self._failed(f"it cannot be started: {type(error).__name__}: {error}") from error
         self._ends.callback(_kill, self._process, self._pipe)
         ready: Ready = self._ask("make", maker)
-        self.obs_spec, self.action_spec = ready.obs_spec, ready.action_spec
-        self.render_mode, self.metadata = ready.render_mode, ready.metadata
+        self.obs_spec: ObsSpec = ready.obs_spec
+        self.action_spec: ActionSpec = ready.action_spec
+        self.render_mode: str | None = ready.render_mode
+        self.metadata: dict[str, Any] = ready.metadata
         self._needs_open_gl = ready.mujoco and ready.render_mode is not None
         if self._needs_open_gl:  # whether it works is known after the first picture
             self._ask("reset", 0)

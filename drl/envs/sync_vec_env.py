@@ -10,7 +10,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.log import Episode
-from drl.core.specs import NUMBERS, Array, EnvValue, RawObs
+from drl.core.specs import NUMBERS, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
 from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
@@ -41,12 +41,13 @@ class SyncVecEnv(VecEnv):
         stream: str = "world",
         first_index: int = 0,  # of these environments, where they are some of many
     ):
-        self.envs = make_all(env_fns, env_id)
-        self.num_envs = len(self.envs)
+        self.envs: list[GymEnv] = make_all(env_fns, env_id)
+        self.num_envs: int = len(self.envs)
         first = self.envs[0]
-        self.env_id = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
-        self.obs_spec, self.action_spec = obs_spec(first.observation_space), action_spec(first.action_space)
-        self.stats = EpisodeStats(self.env_id, self.num_envs, seed, stream, first_index)
+        self.env_id: str = env_id or (first.spec.id if first.spec else type(first.unwrapped).__name__)
+        self.obs_spec: ObsSpec = obs_spec(first.observation_space)
+        self.action_spec: ActionSpec = action_spec(first.action_space)
+        self.stats: EpisodeStats = EpisodeStats(self.env_id, self.num_envs, seed, stream, first_index)
         # The two outermost wrappers of gym.make cost a quarter of a CartPole step. They check that reset came first and
         # limit the length of episodes; we do both ourselves, so the loop calls the environment below them.
         peeled = [_peel(env) for env in self.envs]

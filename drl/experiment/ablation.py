@@ -1,4 +1,4 @@
-"""Ablation: add every switch of an algorithm alone to the plain one, and remove it alone from the full one."""
+"""`drl.ablate`: add every switch of an algorithm alone to the plain one, and remove it alone from the full one."""
 
 import contextlib
 import dataclasses
@@ -6,16 +6,20 @@ import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted
+from drl.core.notebook import html_picture, html_table
+from drl.core.size_limits import check_size, check_whole
 from drl.core.state_files import PlainDict, read_json, write_json
+from drl.envs.env_config import AnyEnv
 from drl.experiment.ablation_picture import draw_ablation
 from drl.experiment.config import Experiment, changed_settings
 from drl.experiment.many_runs import RunFailed, progress_of, train_many
+from drl.experiment.one_call import make_experiment
 from drl.experiment.packed_run import Answer
 from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import STATUS
@@ -37,6 +41,75 @@ class Row(TypedDict):
     returns: list[float]  # of each seed
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ablation:
+    """The result of `ablate`. A notebook shows the table and the picture."""
+
+    folder: Path  # of all runs
+    table: list[Row]  # best first
+
+    @property
+    def picture(self) -> Path:
+        """The plot of all variants."""
+        return self.folder / "ablation.png"
+
+    def __str__(self) -> str:
+        lines = [f"{'variant':28} {'mean return':>12}   95 % interval"]
+        lines += [f"{row['variant']:28} {row['mean_return']:12.2f}   {_interval(row)}".rstrip() for row in self.table]
+        return "\n".join([*lines, "", str(self.picture), str(self.folder / "ablation.json")])
+
+    def __repr__(self) -> str:
+        best = f", best={self.table[0]['variant']!r}" if self.table else ""
+        return f"Ablation(folder={str(self.folder)!r}{best})"
+
+    def _repr_html_(self) -> str:
+        rows = [(row["variant"], f"{row['mean_return']:.2f}", _interval(row)) for row in self.table]
+        shown = html_table(("variant", "mean return", "95 % interval"), rows, str(self.folder))
+        return shown + (html_picture(self.picture, "ablation") if self.picture.is_file() else "")
+
+
+def ablate(
+    algorithm: str | Experiment,
+    env: AnyEnv | None = None,
+    *,
+    seeds: int = 5,
+    workers: int | None = None,
+    episodes: int = 50,
+    console: bool = False,
+    **settings: Any,
+) -> Ablation:
+    """Measure what each part of an algorithm adds: every switch is added alone to the plain algorithm and removed alone
+    from the full one, over several seeds. The same call continues one that was stopped.
+
+    `algorithm` is a name, with `env` and `settings` as in `train`, or an experiment. `workers` runs are trained at a
+    time (2, or all on a cluster); `episodes` are played in each evaluation. `console=True` shows progress and result.
+    """
+    if isinstance(algorithm, Experiment):
+        if env is not None or settings:
+            given = ", ".join([*(["env"] if env is not None else []), *settings])
+            raise BadInput(f"{given} is given beside an experiment, which has its own; leave it out")
+        base = algorithm
+    else:
+        base = make_experiment(algorithm, env, **settings)
+    check_whole("seeds", seeds)
+    check_size("num_seeds", seeds)
+    check_whole("episodes", episodes)
+    if workers is not None:
+        check_whole("workers", workers)
+    if not console:
+        base = dataclasses.replace(base, run=dataclasses.replace(base.run, quiet=True))
+    if base.scaling.cluster is None:
+        workers = workers or 2
+    result = Ablation(*ablate_experiment(base, seeds, workers, episodes))
+    if console:
+        print(f"\n{result}")
+    return result
+
+
+def _interval(row: Row) -> str:
+    return "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"
+
+
 def variants(switches: Switches) -> dict[str, PlainDict]:
     """Name → settings: plain, plain + one, full, full − one."""
 
@@ -52,7 +125,9 @@ def variants(switches: Switches) -> dict[str, PlainDict]:
     return named | {f"full - {name}": settings(everything - {name}) for name in switches}
 
 
-def ablate(base: Experiment, seeds: int, workers: int | None = None, episodes: int = 50) -> tuple[Path, list[Row]]:
+def ablate_experiment(
+    base: Experiment, seeds: int, workers: int | None = None, episodes: int = 50
+) -> tuple[Path, list[Row]]:
     """Run every variant with every seed, `workers` at a time (1, or all on a cluster). Writes a table of evaluations,
     best first, and a plot.
 

@@ -32,7 +32,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.row_files = RowFiles(folder / "rows")
+        self.row_files: RowFiles = RowFiles(folder / "rows")
 
     def stored(self) -> list[Path]:
         """Whole checkpoints, oldest first."""

@@ -104,9 +104,13 @@ class ClusterRuns:
     """The runs in progress."""
 
     def __init__(self, ray: "ModuleType", needs: Needs, url: str | None, signals: StopSignals, table: JobTable):
-        self.ray, self.needs, self.url, self.signals, self.table = ray, needs, url, signals, table
+        self.ray: ModuleType = ray
+        self.needs: Needs = needs
+        self.url: str | None = url
+        self.signals: StopSignals = signals
+        self.table: JobTable = table
         self.running: list[_Run] = []
-        self.ended = 0
+        self.ended: int = 0
         self._probes: dict[Path, Probe] = {}  # by results folder
         self._files = contextlib.ExitStack()  # those of the probes
         self._passed_on = 0  # signals

@@ -88,8 +88,9 @@ class RunBlocks:
 
     def __init__(self, experiment: Experiment, model: object):
         run = replace(experiment.run, device="cpu", threads=1, from_agent=None)
-        self.experiment, self.model = replace(experiment, run=run), model
-        self.sizes = block_sizes(experiment)
+        self.experiment: Experiment = replace(experiment, run=run)
+        self.model: object = model
+        self.sizes: list[int] = block_sizes(experiment)
         self.agent: Agent | None = None
         start_engine(self.experiment)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 import typing
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import Config, plain_pairs, require, stated_type
+from drl.core.configs import Config, plain_pairs, plain_setting, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.size_limits import check_size, shown
@@ -24,6 +25,12 @@ from drl.experiment.scaling_config import ScalingConfig
 MOST_PROCESSES = 1024  # environments that have a process each
 AUTO = ("auto",)  # the usual wrappers of an environment
 AS_SET = "as the settings say"  # why an update is compiled or not, if they do
+# Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
+OF_A_RUN = """
+    stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
+    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
+    keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url cpus_per_run gpus_per_run
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,7 @@ class RunConfig:
     window: int = 100  # episodes in the statistics of recent episodes
     # Numbers in the last info of each episode whose means are logged; default: all numbers.
     info_keys: tuple[str, ...] = ()
-    best_after: int = 0  # episodes before a best model is saved
+    best_after: int = 0  # a best model is saved after more episodes than this
     wandb_project: str | None = None  # Weights & Biases project; None: off
     # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.
     mlflow_experiment: str | None = None
@@ -88,6 +95,8 @@ class RunConfig:
     plots: bool = True  # pictures at the end
     video: bool = True  # film one evaluation episode at the end if the environment can be rendered
     quiet: bool = False  # print one line at the end
+    # Into a file or pipe, print all blocks of the log every this many learning steps; 0: a line every five seconds.
+    log_every: int = 0
 
     def __post_init__(self) -> None:
         positive = "num_envs total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
@@ -96,7 +105,9 @@ class RunConfig:
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
         require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
         require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
-        not_negative = "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack"
+        not_negative = (
+            "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
+        )
         require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
         require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
         require(self, "a folder", "results_dir", lambda x: x != "")
@@ -236,8 +247,9 @@ class Experiment:
         return flat
 
 
-def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValue:
-    """Convert `value` to the type of its field; YAML reads 1e-3 as text and has no tuples."""
+def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValue:
+    """Convert a value to the type of its field; YAML reads 1e-3 as text and has no tuples."""
+    value = plain_setting(given)
     if name == "compile" and isinstance(value, bool):  # so YAML reads the words on and off
         return "on" if value else "off"
     try:
@@ -259,14 +271,14 @@ def _coerced(kind: type, name: str, value: PlainValue, source: str) -> PlainValu
                 return int(float(value))
         if wanted in (bool, str) and isinstance(value, wanted):
             return value
-        if typing.get_origin(wanted) is tuple and isinstance(value, list | tuple):
+        if typing.get_origin(wanted) is tuple and isinstance(value, tuple):
             item_type = typing.get_args(wanted)[0]
             if all(type(item) is item_type for item in value):
-                return tuple(value)
+                return value
     except (TypeError, ValueError, OverflowError):
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
-    raise BadInput(f"{source}: {name} is {shown(value)}; expected a value of type {expected}")
+    raise BadInput(f"{source}: {name} is {shown(given)}; expected a value of type {expected}")
 
 
 def _takes_functions(kind: type, name: str) -> bool:
@@ -285,12 +297,12 @@ def changed_settings(before: PlainDict, now: PlainDict) -> str:
     return "; ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in other)
 
 
-def read_yaml(path: str | Path) -> PlainDict:
+def read_yaml(path: str | os.PathLike[str]) -> PlainDict:
     """Read a flat YAML mapping."""
     if str(path) == "":
         raise BadInput("config is ''; expected a YAML file such as a run's config.yaml")
     try:
-        content = read_yaml_file(path)
+        content = read_yaml_file(Path(path))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}; give a YAML file such as a run's config.yaml") from None
     except UnusableFile as error:

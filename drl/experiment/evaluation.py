@@ -12,7 +12,9 @@ from drl.core.contracts import Agent, VecEnv
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
+from drl.core.notebook import html_table
 from drl.core.seeding import Seeds
+from drl.core.size_limits import check_whole
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.atari import whole_games
@@ -20,6 +22,7 @@ from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment.agent_env import env_for
+from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.trainer.trainer import rates
@@ -27,9 +30,9 @@ from drl.trainer.trainer import rates
 ENDLESS = 100_000  # vector steps without an episode end after which an evaluation raises
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Finished episodes and their summary."""
+    """Finished episodes and their summary, which a notebook shows as a table."""
 
     episodes: list[Episode]
     env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
@@ -48,6 +51,16 @@ class Evaluation:
             "mean_length": float(np.mean([episode.length for episode in self.episodes])),
         }
         return numbers | rates(self.episodes) | {"episodes": len(self.episodes)}
+
+    def __str__(self) -> str:
+        return self.sentence() if self.episodes else "no episodes"
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self})"
+
+    def _repr_html_(self) -> str:
+        summary = self.summary() if self.episodes else {"episodes": 0}
+        return html_table([name.replace("_", " ") for name in summary], [list(summary.values())])
 
     def sentence(self) -> str:
         """The summary in one line."""
@@ -117,7 +130,7 @@ def own_stream(agent: Agent, seed: int) -> Iterator[None]:
 
 
 def evaluate(
-    agent: Agent | str | Path,
+    agent: Agent | Finished | str | Path,
     env: EnvLike | None = None,
     episodes: int = 100,
     seed: int = 0,
@@ -135,14 +148,15 @@ def evaluate(
     """Play `episodes` episodes and return them. `explore=True` explores as in training. Rewards are never clipped, and
     an Atari game is played to its end even if a lost life ended an episode of training.
 
-    `agent` may be a run, or whatever `load_agent` takes. `env` is anything that `make_vec_env` takes; None: the
-    environment of the training. Arguments, wrappers and frames at once are those of the training, unless given.
-    `prepare` is called with the environments before their first reset, to set attributes for example.
-    `trust`: import modules that the agent's card names, which runs their code.
+    `agent` may be a run, also one that `train` returned, or whatever `load_agent` takes. `env` is anything that
+    `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
+    training, unless given. `prepare` is called with the environments before their first reset, to set attributes for
+    example. `trust`: import modules that the agent's card names, which runs their code.
     """
-    if episodes < 1:
-        raise BadInput(f"episodes is {episodes}; expected at least 1")
-    player: Agent = load_agent(agent) if isinstance(agent, str | Path) else agent
+    check_whole("episodes", episodes)
+    check_whole("seed", seed, 0)
+    given = agent.agent if isinstance(agent, Finished) else agent
+    player: Agent = load_agent(given) if isinstance(given, str | Path) else given
     config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)
     config = replace(config, env_kwargs=whole_games(config.env, config.env_kwargs))
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}

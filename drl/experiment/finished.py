@@ -1,19 +1,22 @@
 """What a run leaves to the program that started it."""
 
-import base64
-import html
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent
+from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.notebook import html_picture, html_table, html_text
 from drl.envs.env_config import EnvConfig
 from drl.envs.spaces import EnvKwargs
-from drl.experiment.evaluation import evaluate
-from drl.experiment.run_folder import Run
-from drl.experiment.watch import film
+from drl.experiment.run_folder import Run, find_agent_folder
 from drl.tracking.files import read_metrics
 from drl.tracking.plots import plot_run
+
+LAST_ROWS = 5  # of the metrics that a notebook shows
 
 
 def finish_run(
@@ -26,6 +29,9 @@ def finish_run(
     log: Log | None = None,  # the last one
 ) -> "Finished":
     """End a run of your own: save its agent, draw its plots, film one episode and evaluate the agent."""
+    from drl.experiment.evaluation import evaluate  # these two import this module
+    from drl.experiment.watch import film
+
     config = EnvConfig(env=env, env_kwargs=env_kwargs or {})
     agent.save(run.folder / "agent", env=env, env_kwargs=config.env_kwargs)
     plot_run(run.folder)
@@ -36,7 +42,28 @@ def finish_run(
     return Finished(run.folder, agent, log, "finished", summary)
 
 
-@dataclass(frozen=True)
+class RunMetrics(dict[str, list[object]]):
+    """Everything that a run has logged: columns by name, one row per log. A notebook shows the last rows."""
+
+    def __repr__(self) -> str:
+        return f"RunMetrics({self._size()})"
+
+    def _size(self) -> str:
+        rows = max(map(len, self.values()), default=0)
+        return f"{rows} row{'' if rows == 1 else 's'}, {len(self)} columns"
+
+    def _repr_html_(self) -> str:
+        last = [(name, *map(_short, values[-LAST_ROWS:])) for name, values in self.items()]
+        shown = max(map(len, last), default=1) - 1
+        title = f"{self._size()}; here the last {shown} rows, side by side"
+        return html_table(["", *[""] * shown], last, title)
+
+
+def _short(value: object) -> object:
+    return f"{len(value)} entries" if isinstance(value, list) else value  # such as the episodes that ended
+
+
+@dataclass(frozen=True, repr=False)
 class Finished:
     """The result of a run. A notebook shows it with its learning curve."""
 
@@ -47,12 +74,12 @@ class Finished:
     evaluation: dict[str, float] | None  # of the final agent
 
     @property
-    def metrics(self) -> dict[str, list[object]]:
+    def metrics(self) -> RunMetrics:
         """A table of everything that was logged: columns by name, one row per log, None where a log lacks a column.
         `pandas.DataFrame(run.metrics)` takes it as it is."""
         rows = read_metrics(self.folder / "metrics.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)
-        return {name: [row.get(name) for row in rows] for name in names}
+        return RunMetrics({name: [row.get(name) for row in rows] for name in names})
 
     def report(self) -> str:
         """Status, score and file paths."""
@@ -65,10 +92,43 @@ class Finished:
         paths |= {"video": folder / "videos" / "final_agent.mp4"}
         return "\n".join(lines + [f"  {name:6} {path}" for name, path in paths.items() if path.exists()])
 
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        score = "" if not self.evaluation else f", mean_return={self.evaluation['mean_return']:.2f}"
+        return f"Finished(folder={str(self.folder)!r}, status={self.status!r}{score})"
+
     def _repr_html_(self) -> str:
         picture = self.folder / "plots" / "return.png"
-        shown = f"<pre>{html.escape(self.report())}</pre>"
-        if not picture.is_file():
-            return shown
-        data = base64.b64encode(picture.read_bytes()).decode()
-        return f'{shown}<img alt="learning curve" width="600" src="data:image/png;base64,{data}">'
+        return html_text(self.report()) + (html_picture(picture, "learning curve") if picture.is_file() else "")
+
+
+RunLike = str | Path | Finished  # a run: its folder, or what `train` returned
+AgentLike = RunLike | Agent
+
+
+def folder_of(run: RunLike) -> Path:
+    """The folder of a run, as it was given."""
+    if not isinstance(run, str | Path | Finished) or run == "":  # which a shell makes of an unset variable
+        raise BadInput(f"{run!r:.80} is not a run; expected its folder, or what drl.train returned")
+    return run.folder if isinstance(run, Finished) else Path(run)
+
+
+def folders_of(runs: RunLike | Iterable[RunLike]) -> list[Path]:
+    """The folders of one run or several."""
+    return [folder_of(runs)] if isinstance(runs, str | Path | Finished) else [folder_of(run) for run in runs]
+
+
+@contextlib.contextmanager
+def agent_folder(agent: AgentLike, which: str | int | None = None) -> Iterator[Path]:
+    """The folder of an agent: that of a run or experiment, or a temporary one of an agent that is in no folder."""
+    if isinstance(agent, str | Path | Finished):
+        yield find_agent_folder(folder_of(agent), which)
+        return
+    if which is not None or not hasattr(agent, "save"):
+        expected = "a run" if which is not None else "an agent, its folder, a run, or what drl.train returned"
+        raise BadInput(f"agent is {agent!r:.80}; expected {expected}")
+    with tempfile.TemporaryDirectory() as folder:
+        agent.save(Path(folder) / "agent")
+        yield Path(folder) / "agent"

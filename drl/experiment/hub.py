@@ -1,4 +1,4 @@
-"""Agents on the Hugging Face Hub: `push_agent` and `pull_agent`, through `huggingface_hub` (extra `hub`).
+"""Agents on the Hugging Face Hub: `drl.push` and `drl.pull`, through `huggingface_hub` (extra `hub`).
 
 What comes from the Hub may come from anybody. Three files are downloaded, by names of ours, each up to a size. They are
 checked like any agent before the new folder appears under its name, and nothing in them is run.
@@ -10,20 +10,86 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from drl.core.agent_files import open_agent, read_agent
 from drl.core.agent_readme import readme
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line
-from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, read_inside
+from drl.core.notebook import html_table
+from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, check_out, read_inside
 from drl.core.state_files import read_json
 from drl.core.variants import VARIANTS
+from drl.experiment.finished import AgentLike, agent_folder
+from drl.experiment.run_folder import KEPT
 
 WEIGHTS = re.compile(r"weights-[0-9a-f]{12}\.safetensors")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
 PATIENCE = 30.0  # seconds for an answer, and between two pieces of a file
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An agent that `push` uploaded."""
+
+    repository: str  # owner/name
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def _repr_html_(self) -> str:
+        return html_table(["repository", "address"], [[self.repository, self.url]])
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """An agent that `pull` downloaded. `drl.load_agent(pulled.folder)` loads it."""
+
+    repository: str  # owner/name
+    folder: Path
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def _repr_html_(self) -> str:
+        return html_table(["repository", "folder"], [[self.repository, self.folder]])
+
+
+def push(
+    agent: AgentLike, repository: str, *, which: str | None = None, private: bool = False, console: bool = False
+) -> Pushed:
+    """Upload an agent to `owner/name` on the Hugging Face Hub, with the token in HF_TOKEN. The repository is made if it
+    does not exist.
+
+    `agent` is a run, an experiment (its newest run), an agent folder or an agent. Of a run, `which` is final (the
+    newest), best (by the window of training) or best-evaluated. `private` makes a new repository private.
+    """
+    if which is not None and which not in KEPT:
+        raise BadInput(f"--which is {which!r}; expected {', '.join(KEPT)}")
+    with agent_folder(agent, which) as folder:
+        pushed = Pushed(repository, push_agent(folder, repository, private, os.environ.get("HF_ENDPOINT")))
+    if console:
+        print(pushed)
+    return pushed
+
+
+def pull(
+    repository: str, *, out: str | Path | None = None, revision: str | None = None, console: bool = False
+) -> Pulled:
+    """Download the agent in `owner/name` on the Hugging Face Hub into a new folder. Nothing in it is run.
+
+    `out` is the folder; by default the repository's name, here. `revision` is a branch, a tag or a commit.
+    """
+    folder = Path(out or repository.rpartition("/")[2])
+    if out:
+        check_out(folder)
+    pulled = Pulled(repository, pull_agent(repository, folder, revision, os.environ.get("HF_ENDPOINT")))
+    if console:
+        print(pulled)
+    return pulled
 
 
 def push_agent(folder: Path, repository: str, private: bool = False, endpoint: str | None = None) -> str:

@@ -23,8 +23,9 @@ from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.finished import Finished
+from drl.experiment.finished import Finished, RunLike, folder_of
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
+from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
 from drl.experiment.stop_signals import StopSignals
@@ -73,7 +74,7 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
 
 
 def resume(
-    folder: str | Path,
+    folder: RunLike,
     *,
     env: AnyEnv | None = None,
     wrappers: Iterable[WrapperLike] = (),
@@ -92,7 +93,7 @@ def resume(
     defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
     the modules that its config.yaml names, which runs their code.
     """
-    folder = find_run(folder)
+    folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
     experiment = experiment_of(folder, trust)
     if scaling:
@@ -128,7 +129,7 @@ def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike
 
 
 def fork(
-    folder: str | Path,
+    folder: RunLike,
     changes: PlainDict | None = None,
     at: int | None = None,
     *,
@@ -143,7 +144,7 @@ def fork(
 ) -> Finished:
     """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
     None: the newest. The new run is beside the other; its `run.json` names it. Objects are given as in `resume`."""
-    folder, changes = find_run(folder), dict(changes or {})
+    folder, changes = find_run(folder_of(folder)), dict(changes or {})
     _name_again(folder, env, wrappers)
     if kept := [name for name in changes if name in KEPT_BY_FORKS]:
         raise BadInput(f"a fork cannot change {', '.join(kept)}: its first state belongs to them")
@@ -221,6 +222,8 @@ def _train(
             stages_then = f"stages or on_log ({shown(run.record['stages'])})"
             say(f"{run.folder} was started with {stages_then}; it continues without: drl.resume(…, on_log=…)")
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
+        if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
+            own.append(copy)
         session = Session(told, trainer, run, own, boards_of(experiment, run), signals, extras)
         stack.callback(session.close)
         with signals.held():
@@ -357,5 +360,6 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
         trackers.append(QuietConsole())
     elif console:
         steps = None if config.num_episodes else config.budget
-        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label))
+        every = config.log_every or None
+        trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers

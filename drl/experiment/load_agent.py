@@ -3,28 +3,34 @@
 import importlib.util
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl.core.agent_files import check_finite, open_agent, read_agent
+from drl.core.configs import plain_setting
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.core.versions import versions
 from drl.experiment.checkpoints import Checkpoints
+from drl.experiment.finished import RunLike, folder_of
 from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
+
+if TYPE_CHECKING:
+    import torch
 
 ENGINES = ("torch", "jax")  # each loads agents of both
 
 
 def load_agent(
-    path: str | Path,
+    path: RunLike,
     model: object = None,
-    device: str = "cpu",
+    device: "str | torch.device" = "cpu",
     engine: str | None = None,
     which: str | int | None = None,
     strict: bool = False,
-) -> Any:
+) -> Agent:
     """The agent in an agent folder, a run, the newest run of an experiment, or a `.pth` file in a run's `models/`. Pass
     `model` if it is a custom one.
 
@@ -34,12 +40,14 @@ def load_agent(
     it is installed, else the other one, else NumPy.
     An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
     """
-    if Path(path).suffix == ".pth":
+    device_name: str = plain_setting(device)
+    path = folder_of(path)
+    if path.suffix == ".pth":
         if which is not None:
             raise BadInput(f"{path} is one model; leave out which, or name its run")
-        return _from_pth(Path(path), model, device, engine, strict)
+        return _from_pth(path, model, device_name, engine, strict)
     if which is not None and str(which) not in KEPT:
-        final = load_agent(find_agent_folder(path, which), model, device, engine, strict=strict)
+        final = load_agent(find_agent_folder(path, which), model, device_name, engine, strict=strict)
         return _at_step(path, str(which), final)
     path = find_agent_folder(path, which)
     card, _ = read_agent(path)
@@ -55,7 +63,7 @@ def load_agent(
         raise BadInput(f"unknown engine {engine!r}; {did_you_mean(engine, [*ENGINES, 'numpy'])}")
     if importlib.util.find_spec(engine) is None:
         raise MissingExtra(f"engine {engine!r}", engine, engine)
-    agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device)
+    agent = agent_in(find_variant(card["variant"], path), engine).load(path, model, device_name)
     return _proven(agent, path, card, engine, strict)
 
 

@@ -24,7 +24,7 @@ class RunFailed(DrlError):
 
     def __init__(self, message: str, answer: Answer):
         super().__init__(message)
-        self.exit_code = answer.exit_code
+        self.exit_code: int = answer.exit_code
 
 
 def progress_of(scaling: ScalingConfig, quiet: bool) -> JobBar:

@@ -3,14 +3,15 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import yaml
 
 from drl.core.algorithms import find_algorithm
+from drl.core.configs import AnyPath
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
+from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
 from drl.core.specs import PlainDict
 from drl.envs.env_config import AnyEnv, as_config, given_vector
 from drl.envs.spaces import EnvKwargs
@@ -18,21 +19,14 @@ from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment import launch
 from drl.experiment.building import AnyTrainer, open_trainer
-from drl.experiment.config import Experiment, RunConfig, read_yaml
+from drl.experiment.config import OF_A_RUN, Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule
 
-# Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
-OF_A_RUN = """
-    stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
-    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
-    keep_checkpoints num_checkpoints tensorboard plots video quiet results_url cpus_per_run gpus_per_run
-"""
-
 
 def train(
-    algorithm: str = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: AnyEnv | None = None,
     *,
     env_kwargs: EnvKwargs | None = None,
@@ -41,11 +35,11 @@ def train(
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
     on_log: OnLog | None = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
     console: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Finished:
     """Train in a new run folder. Settings are those of `drl train`: the preset's, then `config`'s, then yours.
 
@@ -66,16 +60,16 @@ def train(
 
 
 def make_trainer(
-    algorithm: str = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: AnyEnv | None = None,
     *,
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
     model: object = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
-    **settings: Any,
+    **settings: Unpack[TrainerSettings],
 ) -> AnyTrainer:
     """The trainer that `train` runs, without a run: nothing is printed, evaluated or written. Calling it gives logs.
 
@@ -103,10 +97,23 @@ def make_trainer(
 
 
 def train_seeds(
-    algorithm: str = "ppo", env: AnyEnv | None = None, *, model: object = None, console: bool = True, **settings: Any
+    algorithm: AlgorithmName = "ppo",
+    env: AnyEnv | None = None,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    model: object = None,
+    config: AnyPath | Mapping[str, object] | None = None,
+    preset: bool | str = True,
+    trust: bool = False,
+    console: bool = True,
+    **settings: Unpack[SeedsSettings],
 ) -> list[Finished]:
     """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
-    experiment = make_experiment(algorithm, env, model=model, **settings)
+    experiment = make_experiment(
+        algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
+        trust=trust, **settings,
+    )  # fmt: skip
     return launch.train_seeds(experiment, Extras.of(experiment, model), console)
 
 
@@ -117,14 +124,16 @@ def make_experiment(
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
     model: object = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
-    **settings: Any,
+    **settings: Unpack[SeedsSettings],
 ) -> Experiment:
     """The settings of a run, from those of `train`."""
     from_file, source = _read(config, algorithm, trust)
     import_plugins(settings.get("plugins", ()))
+    if settings.get("log_every") and settings.get("quiet"):
+        raise BadInput("log_every prints blocks on the way and quiet one line at the end; give one of them")
     record = find_algorithm(algorithm)
     described = as_settings(from_file.get("env", RunConfig.env) if env is None else env, env_kwargs, wrappers)
     name = preset if isinstance(preset, str) else None
@@ -141,12 +150,13 @@ def make_experiment(
     return dataclasses.replace(experiment, model=model) if isinstance(model, model_config) else experiment
 
 
-def _read(config: str | Path | Mapping[str, Any] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
+def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
     """The settings in a file or dict, and its name. Modules that a file names are not imported without `trust`."""
     if config is None:
         return {}, "train"
     given = isinstance(config, Mapping)
-    settings, source = (dict(config), "config") if isinstance(config, Mapping) else (read_yaml(config), str(config))
+    settings: PlainDict = dict(config) if isinstance(config, Mapping) else read_yaml(config)
+    source = "config" if given else str(config)
     if settings.get("algorithm", algorithm) != algorithm:
         raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
     if not trust and not given:

@@ -1,9 +1,9 @@
-"""A recorded episode played again: same seed, same actions, so the same episode."""
+"""A recorded episode played again: same seed, same actions, so the same episode. `drl.replay`."""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +11,17 @@ import gymnasium as gym
 import numpy as np
 
 from drl.core.errors import BadInput, EnvFailed
+from drl.core.notebook import html_table
+from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
 from drl.experiment.config import RunConfig
-from drl.experiment.watch import write_film
-from drl.tracking.recorded_episodes import RecordedEpisode
+from drl.experiment.finished import RunLike, folder_of
+from drl.experiment.run_folder import find_run
+from drl.experiment.watch import short, write_film
+from drl.tracking.recorded_episodes import RecordedEpisode, read_episode
 
 Env = gym.Env[object, object]
 
@@ -28,6 +32,81 @@ class Again(NamedTuple):
     obs: object  # before the action
     action: Array
     reward: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An episode that `replay` played or filmed."""
+
+    run: Path
+    episode: int  # in the order in which they ended, from 1; 0: the one in which an environment failed
+    env_index: int
+    seed: int
+    length: int  # in steps
+    episode_return: float
+    steps: tuple[Again, ...] = field(default=(), repr=False)  # with `step_by_step`
+    video: Path | None = None
+
+    def __str__(self) -> str:
+        if self.video is not None:
+            return str(self.video)
+        lines = [_line(count, step) for count, step in enumerate(self.steps, start=1)]
+        name = f"episode {self.episode}" if self.episode else "the episode of the crash"
+        where = f"{name} of environment {self.env_index}, seed {self.seed}"
+        return "\n".join([*lines, f"{where}: {self.length} steps, return {self.episode_return:g}"])
+
+    def _repr_html_(self) -> str:
+        columns = ("episode", "environment", "seed", "steps", "return", "video")
+        row = [self.episode or "crash", self.env_index, self.seed, self.length, self.episode_return, self.video or ""]
+        return html_table(columns, [row], str(self.run))
+
+
+def replay(
+    run: RunLike,
+    *,
+    episode: str | int = "best",
+    video: bool = False,
+    render: bool = False,
+    step_by_step: bool = False,
+    trust: bool = False,
+    console: bool = False,
+) -> Replay:
+    """Play an episode of training again, exactly; raises where the environment fails again or does not repeat itself.
+
+    `run` is a run, or an experiment for its newest run. `episode` is best, worst, last, crash, or a number, counted
+    from 1 in the order in which they ended. `video` films it into the run's folder `videos/`, `render` shows it in the
+    environment's own window, and `step_by_step` keeps observation, action and reward of every step. `trust` imports the
+    modules that config.yaml names, which runs their code. `console=True` prints what the command prints.
+    """
+    if video and (render or step_by_step):
+        raise BadInput("--video films the episode; leave out --render and --step-by-step")
+    from drl.experiment.launch import experiment_of
+
+    folder = find_run(folder_of(run))
+    config = experiment_of(folder, trust).run
+    recorded = read_episode(folder, str(episode))
+    played = recorded.played
+    result = Replay(
+        folder, recorded.number, recorded.env_index, played.seed, len(played.actions), recorded.episode_return
+    )
+    steps = list[Again]()
+    if video:
+        path = folder / "videos" / f"episode_{recorded.number or 'crash'}.mp4"
+        result = replace(result, video=film_again(config, recorded, stay_inside(folder, path)))
+    else:
+        with open_again(config, "human" if render else None) as env:
+            for count, step in enumerate(play_again(env, recorded), start=1):
+                if step_by_step:
+                    steps.append(step)
+                    if console:
+                        print(_line(count, step))
+    if console:
+        print(result)
+    return replace(result, steps=tuple(steps))
+
+
+def _line(count: int, step: Again) -> str:
+    return f"{count:4d}  obs {short(step.obs)}  action {short(step.action)}  reward {step.reward:g}"
 
 
 def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:

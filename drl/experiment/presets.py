@@ -1,5 +1,6 @@
 """Settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names. `ALE__.yaml` is for every
-environment of the namespace `ALE/`, and `presets/<algorithm>/<name>/…` is chosen by `--preset NAME`."""
+environment of the namespace `ALE/`, and `presets/<algorithm>/<name>/…` is chosen by `--preset NAME`. There, `any.yaml`
+is for every environment and goes on top of the environment's own preset."""
 
 import glob
 import re
@@ -12,6 +13,7 @@ from drl.core.state_files import PlainDict
 from drl.experiment.config import read_yaml
 
 PRESETS = Path(__file__).parent / "presets"
+ANY = "any"  # stem of a named preset for every environment
 
 
 def preset_path(algorithm: str, env: str) -> Path:
@@ -21,12 +23,15 @@ def preset_path(algorithm: str, env: str) -> Path:
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
     """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
+    for_any = [each for owner, each in list_named() if owner == algorithm]
+    if name in for_any:
+        return (load_preset(algorithm, env) or {}) | read_yaml(PRESETS / algorithm / str(name) / f"{ANY}.yaml")
     whole = algorithm if name is None else f"{algorithm}/{name}"
     known = name is None or any(whole == each for each, _ in list_presets())  # before it becomes part of a path
     path = _find(whole, env) if known else None
     if path is None and name is not None:
         offers = [each for each, offered in list_presets() if preset_path(each, offered) == _find(each, env)]
-        names = [each.partition("/")[2] for each in offers if each.startswith(f"{algorithm}/")]
+        names = [*for_any, *(each.partition("/")[2] for each in offers if each.startswith(f"{algorithm}/"))]
         said = did_you_mean(name, names) if names else "it has none of another name"
         raise BadInput(f"{algorithm} has no preset {shown(name)} for {env}; {said}")
     return None if path is None else read_yaml(path)
@@ -70,9 +75,14 @@ def one_schedule(preset: PlainDict, from_file: PlainDict, given: Mapping[str, ob
 
 
 def list_presets() -> list[tuple[str, str]]:
-    """Every (algorithm, env) that has a preset, as `preset_path` takes them."""
-    files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml"))
+    """Every (algorithm, env) that has a preset, as `preset_path` takes them, without those for every environment."""
+    files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml") if path.stem != ANY)
     return sorted((str(path.parent), _env_of(path.stem)) for path in files)
+
+
+def list_named() -> list[tuple[str, str]]:
+    """Every (algorithm, name) of a preset for every environment."""
+    return sorted((path.parts[-3], path.parts[-2]) for path in PRESETS.glob(f"*/*/{ANY}.yaml"))
 
 
 def _env_of(stem: str) -> str:

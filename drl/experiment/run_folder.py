@@ -30,11 +30,13 @@ class Run:
     """`results/<experiment>/<run-id>/` and its files. One process at a time may write into it."""
 
     def __init__(self, folder: Path, record: PlainDict):
-        self.folder, self.record = folder, record
-        self.checkpoints = Checkpoints(folder / "checkpoints")
-        self.config = (folder / "config.yaml").read_bytes()
+        self.folder: Path = folder
+        self.record: PlainDict = record
+        self.checkpoints: Checkpoints = Checkpoints(folder / "checkpoints")
+        self.config: bytes = (folder / "config.yaml").read_bytes()
         self._locks = contextlib.ExitStack()
-        self.close = weakref.finalize(self, self._locks.close)  # let other processes write
+        # Lets other processes write.
+        self.close: weakref.finalize[[], Run] = weakref.finalize(self, self._locks.close)
         self._lock = self._locked()
 
     @classmethod

@@ -34,9 +34,12 @@ class RunWriter:
     """Calls what writes into `run.folder`. If that raises `OSError`, the run moves to another folder."""
 
     def __init__(self, run: Run, trackers: Iterable[object], fallback_dir: str | None = None):
-        self.run, self.home = run, run.folder
+        self.run: Run = run
+        self.home: Path = run.folder
         self.fallback_dir = fallback_dir
-        self.files = [each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder]
+        self.files: list[FileTracker] = [
+            each for each in trackers if isinstance(each, FileTracker) and each.path.parent == run.folder
+        ]
         self.error: OSError | None = None  # of the last attempt, if it failed
         self._tried = 0.0  # when going back was last tried
         self._warned = False
@@ -151,7 +154,8 @@ class KeptTracker:
     """A file tracker whose rows are never lost: they wait in memory, or go where the run goes."""
 
     def __init__(self, tracker: FileTracker, writer: RunWriter):
-        self.tracker, self.writer = tracker, writer
+        self.tracker: FileTracker = tracker
+        self.writer: RunWriter = writer
 
     def write(self, log: Log) -> None:
         self.writer(lambda: self.tracker.write(log), again=self.tracker.flush)
@@ -162,6 +166,29 @@ class KeptTracker:
 
     def close(self) -> None:
         self.writer(self.tracker.close)
+
+
+class BestModelCopy:
+    """Copies a run's best policy to `<results>/models/best_model_<experiment>_<run>.pth`, again whenever a better one
+    is saved. The copy includes the checksum of the original."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.path = run.folder.parents[1] / "models" / f"best_model_{run.folder.parent.name}_{run.folder.name}.pth"
+        self._copied: tuple[int, int] | None = None  # time and inode of the file that was copied last
+
+    def write(self, log: Log) -> None:
+        source = self.run.models / "best_return_pi_ckpt.pth"
+        try:
+            stat = source.stat()
+        except FileNotFoundError:  # there is no best model yet
+            return
+        if (stat.st_mtime_ns, stat.st_ino) != self._copied:
+            write_atomically(self.path, source.read_bytes())
+            self._copied = stat.st_mtime_ns, stat.st_ino
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _copy_missing(source: Path, target: Path) -> None:

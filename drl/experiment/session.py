@@ -26,11 +26,12 @@ from drl.experiment.extras import NOTHING, Context, Extras, with_context
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
+from drl.experiment.stages import BestModel, EvaluationSteps
 from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
 from drl.tracking.board import Board, Ending
 from drl.tracking.files import FileTracker
-from drl.tracking.guarded import guard
+from drl.tracking.guarded import Guarded, guard
 from drl.tracking.job_bar import JobBar
 from drl.tracking.plots import plot_run
 from drl.tracking.recorded_episodes import write_crash
@@ -50,23 +51,28 @@ class Session:
         signals: StopSignals,
         extras: Extras = NOTHING,
     ):
-        self.extras, self.context = extras, Context(trainer, run, self._evaluate_for_user)
+        self.extras: Extras = extras
+        self.context: Context = Context(trainer, run, self._evaluate_for_user)
         extras.state_dict()  # raises at once, not at the first checkpoint
-        self.experiment, self.trainer, self.run, self.signals = experiment, trainer, run, signals
-        self.writer = RunWriter(run, trackers, experiment.run.fallback_dir)
+        self.experiment: Experiment = experiment
+        self.trainer: AnyTrainer = trainer
+        self.run: Run = run
+        self.signals: StopSignals = signals
+        self.writer: RunWriter = RunWriter(run, trackers, experiment.run.fallback_dir)
         kept = [KeptTracker(each, self.writer) if isinstance(each, FileTracker) else each for each in trackers]
-        self.watchers = [guard(tracker) for tracker in kept]
-        self.boards = [guard(board) for board in boards]
-        self.everyone = [*self.watchers, *self.boards]
-        self.best = stages.BestModel()
-        self.evaluation_steps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
-        self.earlier = 0.0  # seconds before this process
-        self.started = time.monotonic()
+        self.watchers: list[Guarded] = [guard(tracker) for tracker in kept]
+        self.boards: list[Guarded] = [guard(board) for board in boards]
+        self.everyone: list[Guarded] = [*self.watchers, *self.boards]
+        self.best: BestModel = stages.BestModel()
+        self.evaluation_steps: EvaluationSteps = stages.EvaluationSteps(experiment.run.evaluation_episodes)
+        self.earlier: float = 0.0  # seconds before this process
+        self.started: float = time.monotonic()
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
         self.staged = False  # whether it has passed those of the user
         trainer.should_stop = signals.stopped
-        self.env = without_vector(experiment.run.env_config)  # to evaluate and film in; None: there is none
+        # To evaluate and film in; None: there is none.
+        self.env: EnvConfig | None = without_vector(experiment.run.env_config)
         about = {"algorithm": experiment.algorithm, "seed": experiment.run.seed}
         about |= {"license": experiment.run.license} if experiment.run.license else {}
         trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about

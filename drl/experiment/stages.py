@@ -58,6 +58,9 @@ class EvaluationSteps:
     Steps, not seconds, so that a run evaluates at the same steps whenever it is repeated or resumed.
     """
 
+    last: int
+    total: int
+
     def __init__(self, episodes: int):
         self.episodes = episodes  # of one evaluation
         self.total = self.last = 0  # of all evaluations, and of the last one
@@ -113,9 +116,9 @@ class BestModel:
     """What `keep_models` remembers of the logs so far."""
 
     def __init__(self) -> None:
-        self.mean_return = float("-inf")  # the largest one that was saved
-        self.full = False  # whether there were enough episodes for it to count
-        self.evaluated = float("-inf")  # the largest mean return of an evaluation whose agent was saved
+        self.mean_return: float = float("-inf")  # the largest one that was saved
+        self.full: bool = False  # whether there were enough episodes for it to count
+        self.evaluated: float = float("-inf")  # the largest mean return of an evaluation whose agent was saved
 
     def state_dict(self) -> StateDict:
         numbers = {"mean_return": self.mean_return, "evaluated": self.evaluated}
@@ -145,9 +148,9 @@ def keep_models(
     plain state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`. The agent with the best evaluation is
     `best_evaluated_agent/`.
 
-    Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved before
-    `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's card.
-    `best` keeps what a resumed run must remember. `attempt` is called with what saves. `folder` may be a
+    Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved in the
+    first `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's
+    card. `best` keeps what a resumed run must remember. `attempt` is called with what saves. `folder` may be a
     function, for a folder that moves.
     """
     best = best or BestModel()
@@ -162,7 +165,7 @@ def keep_models(
         if not best.full and log.recent.get("window", 0) >= window:
             best.mean_return, best.full = float("-inf"), True
         better = log.recent.get("mean_ep_return", float("-inf")) > best.mean_return
-        if better and log.episodes >= best_after and in_sync():
+        if better and log.episodes > best_after and in_sync():
             attempt(functools.partial(save_best, log))
             best.mean_return = log.recent["mean_ep_return"]
         if log.evaluation and in_sync():

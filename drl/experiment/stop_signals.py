@@ -23,7 +23,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.seen: int | None = None  # the first signal
-        self.count = 0  # of signals so far
+        self.count: int = 0  # of signals so far
         self.may_be_left: Callable[[], bool] = lambda: False  # whether what runs now may be broken off
         self._leaving = False  # inside `at_once`
         self._holding = False  # inside `held`

@@ -5,14 +5,16 @@ import hashlib
 import json
 import re
 import socket
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from drl.core.errors import BadInput
-from drl.core.hosts import is_own_host
+from drl.core.errors import BadInput, Interrupted
+from drl.core.hosts import RunningServer, is_loopback, is_own_host, url_of
+from drl.core.size_limits import check_size, check_whole
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent
 from drl.report.page_html import render_page
@@ -35,6 +37,52 @@ class Answer(NamedTuple):
     content: bytes
     kind: str = TEXT
     status: HTTPStatus = HTTPStatus.OK
+
+
+def board(
+    folder: str | Path = "results",
+    *,
+    port: int = 8321,
+    host: str = "127.0.0.1",
+    wait: bool = False,
+    console: bool = False,
+) -> RunningServer:
+    """Show the runs in a folder in a browser, as they go. The server runs in a thread until it is closed; with `wait`
+    this call serves, until Ctrl-C.
+
+    New runs appear by themselves. `port` 0 is any that is free. `host` is the address to listen on; with another one
+    than this machine's own, other machines can read the runs.
+    """
+    root = Path(folder)
+    check_whole("port", port, 0, 65535)
+    check_size("host", host)
+    check_size("folder", str(folder))
+    if not str(folder) or not root.is_dir():
+        raise BadInput(f"{str(folder)!r} is not a folder; expected a folder of runs: drl board results/")
+    server = board_server(root, host, port)
+    url = f"{url_of(host, server.server_address[1])}/"
+    about = f"board of {root}: {url} (Ctrl-C ends it)"
+    if not is_loopback(host):
+        about = f"warning: everyone who can reach {host} can read the runs in {root}\n{about}"
+    if console:
+        print(about, flush=True)
+    thread = threading.Thread(target=server.serve_forever, name="drl board", daemon=True)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    running = RunningServer(f"board of {root}", url, about, thread, stop)
+    if not wait:
+        thread.start()
+        return running
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, Interrupted):  # SIGTERM, SIGHUP
+                raise
+    return running
 
 
 def board_server(root: Path, host: str, port: int) -> ThreadingHTTPServer:
@@ -60,7 +108,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     board: BoardContent
     own_name: str  # of the host that was asked for
     protocol_version = "HTTP/1.1"
-    timeout = 30  # seconds that a connection may say nothing
+    timeout: ClassVar[int] = 30  # seconds that a connection may say nothing
 
     def do_GET(self) -> None:
         """Answer with a page, its data or a video."""
@@ -77,7 +125,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _refuse(self) -> None:
-        self.close_connection = True  # what it wants to send is not read
+        self.close_connection: bool = True  # what it wants to send is not read
         self._send(Answer(b"a board is only for reading: GET and HEAD", status=HTTPStatus.METHOD_NOT_ALLOWED))
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815

@@ -1,22 +1,66 @@
-"""`write_report`: one HTML file about one run or many, to keep, to mail, to open without a network."""
+"""`drl.report`, `write_report`: one HTML file about one run or many, to keep, to mail, to open without a network."""
 
 import base64
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.errors import BadInput, DrlError
+from drl.core.notebook import html_table
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
+from drl.experiment.finished import RunLike, folders_of
+from drl.report.found_runs import found_runs
 from drl.report.page_html import is_our_page, render_page
 from drl.report.run_content import find_video, read_run, read_video, unreadable
 from drl.tracking.run_groups import distinct_names
 
+MOST_SHOWN = 20  # runs that a notebook lists
 POINTS, FEWEST_POINTS = 1000, 10  # of a curve
 POINTS_OF_ALL = 3000  # of a metric over all runs, so that ten times as many runs do not make ten times the page
 MOST_BYTES = 5_000_000  # without videos
 MOST_VIDEOS = 64 << 20  # bytes of all videos together
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """A page that `report` wrote."""
+
+    path: Path  # open it in a browser
+    runs: tuple[Path, ...] = field(repr=False)  # that it is about
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        more = [f"… and {len(self.runs) - MOST_SHOWN} more"] if len(self.runs) > MOST_SHOWN else []
+        return html_table([f"{self.path}: open it in a browser"], [[run] for run in (*self.runs[:MOST_SHOWN], *more)])
+
+
+def report(
+    runs: RunLike | Iterable[RunLike], *, out: str | Path | None = None, video: bool = True, console: bool = False
+) -> ReportPage:
+    """Write one page with curves, video, evaluations, settings and versions of one run or many.
+
+    `runs` are runs or folders of runs. `out` is an .html file; by default report.html in the run, or in the folder that
+    holds all of them. A file that is no report is never replaced.
+    """
+    given = folders_of(runs)
+    if not given:
+        raise BadInput("give at least one run, or a folder of runs: drl report results/<experiment>")
+    if out is not None and Path(out).suffix not in (".html", ".htm"):
+        raise BadInput(f"--out is {str(out)!r}; expected an HTML file such as report.html")
+    found = {folder: found_runs(folder) for folder in given}
+    for folder, inside in found.items():
+        if not inside:
+            raise BadInput(f"{folder} holds no run: expected {folder}/run.json, or folders with one; see `ls results/`")
+    shown = list({run.resolve(): run for inside in found.values() for run in inside}.values())
+    page = ReportPage(write_report(shown, None if out is None else Path(out), video), tuple(shown))
+    if console:
+        print(page)
+    return page
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = True) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from drl.core.specs import PlainValue
 
 PARTS = Path(__file__).parent / "page"
-SCRIPTS = {
+SCRIPTS: dict[str, tuple[str, ...]] = {
     "report": ("uPlot.iife.min.js", "elements.js", "charts.js", "tables.js", "report.js"),
     "board": ("elements.js", "board.js"),
 }

@@ -13,7 +13,7 @@ from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import PlainDict
-from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report
+from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report, Worker
 from drl.tracking.job_bar import JobBar
 from drl.tracking.job_table import JobTable
 
@@ -29,8 +29,8 @@ class NodeWorker:
     """A worker on a node. The pipe is the process."""
 
     def __init__(self, ray: "ModuleType", needs: Needs):
-        self.pipe = NodeProcess(ray, WORK, needs)
-        self.heard = time.monotonic()
+        self.pipe: NodeProcess = NodeProcess(ray, WORK, needs)
+        self.heard: float = time.monotonic()
 
     def close(self) -> int | None:
         close([self.pipe])
@@ -45,7 +45,9 @@ class ClusterCrew(Crew):
     def __init__(self, ray: "ModuleType", needs: Needs, size: int, silence: float, table: JobBar):
         super().__init__(size, silence)
         assert isinstance(table, JobTable)
-        self.ray, self.needs, self.table = ray, needs, table
+        self.ray: ModuleType = ray
+        self.needs: Needs = needs
+        self.table: JobTable = table
         self.applicants: list[NodeWorker] = []  # they wait for a node
         self.again: list[Job] = []  # whose worker was lost
         self.told: dict[str, int] = {}  # job → the last fraction that was reported
@@ -121,7 +123,9 @@ class ClusterCrew(Crew):
     def close(self) -> None:
         workers = [*self.applicants, *self.idle, *(worker for worker, _ in self.busy.values())]
         close([worker.pipe for worker in workers if isinstance(worker, NodeWorker)])
-        self.applicants, self.idle, self.busy = [], [], {}
+        self.applicants = []
+        self.idle: list[Worker] = []
+        self.busy: dict[object, tuple[Worker, Job]] = {}
 
 
 def _name(job: Job) -> str:

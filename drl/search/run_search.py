@@ -3,17 +3,18 @@
 import contextlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.errors import EnvFailed
+from drl.core.notebook import html_table
 from drl.core.search_dimensions import Space
 from drl.core.state_files import PlainDict
 from drl.experiment.presets import load_preset
 from drl.experiment.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
-from drl.search.search_report import Display, write_report
+from drl.search.search_report import SHOWN, Commands, Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult:
-    """The result of a search."""
+    """The result of a search. A notebook shows the best trials as a table."""
 
     algorithm: str
     env: str
@@ -46,6 +47,22 @@ class SearchResult:
         """The first of the ranking."""
         return self.ranking[0]
 
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        best = f"; best: trial {self.best.number}, score {self.best.score:.2f}" if self.ranking else ""
+        return f"search {self.algorithm} on {self.env}, {self.status}: {counts or 'no trials'}{best} ({self.folder})"
+
+    def __repr__(self) -> str:
+        return f"SearchResult({self})"
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for each in self.ranking[:SHOWN] for name in each.settings))
+        rows = [
+            (each.number, each.score, "" if each.honest is None else each.honest, *(map(each.settings.get, names)))
+            for each in self.ranking[:SHOWN]
+        ]
+        return html_table(("trial", "score", "score on fresh seeds", *names), rows, str(self))
+
 
 def search(
     algorithm: str,
@@ -55,24 +72,27 @@ def search(
     options: Mapping[str, tuple[object, ...]] | None = None,
     own_study: bool = False,
     space: Space | None = None,
+    commands: Commands | None = None,
+    console: bool = True,
 ) -> SearchResult:
-    """Search, or continue a search.
+    """Search, or continue a search. `console=False` prints nothing.
 
     `settings` (flat names) override the pair's preset and stay fixed; for a setting that is searched they are the
     starting point. `options` narrows the choices of a setting; `space` replaces all of them. With `own_study` every
-    budget and combination of settings has its own study.
+    budget and combination of settings has its own study. `commands` are named in `best.yaml`.
     """
     optuna()
+    config = config if console else replace(config, quiet=True)
     preset = (load_preset(algorithm, config.env) or {}) if use_preset else {}
     plan = SearchPlan(algorithm, config, merged(preset, settings or {}), options or {}, own_study, space)
     with storage_errors(config.storage or str(plan.folder / "study.db")), contextlib.ExitStack() as stack:
         study = open_study(config.storage, plan.folder, plan.name, config.seed, _pruner(config))
         stack.callback(release, study)
         claim(study, plan.belongs())
-        return _search(plan, study)
+        return _search(plan, study, commands or Commands(), console)
 
 
-def _search(plan: SearchPlan, study: "Study") -> SearchResult:
+def _search(plan: SearchPlan, study: "Study", commands: Commands, console: bool) -> SearchResult:
     config, ledger = plan.config, Ledger(study)
     with (
         StopSignals() as signals,
@@ -92,7 +112,7 @@ def _search(plan: SearchPlan, study: "Study") -> SearchResult:
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
     result = _result(plan, study, ledger, signals.status, fresh)
-    write_report(result, config)
+    write_report(result, config, commands, console)
     return result
 
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Unpack
 
+from drl.core.configs import plain_setting
 from drl.core.errors import BadInput
 from drl.core.search_dimensions import Choice, Dimension, Real, Space
+from drl.core.settings import AlgorithmName, SearchSettings
+from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
@@ -18,28 +21,31 @@ OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
 
 
 def search(
-    algorithm: str = "ppo",
+    algorithm: AlgorithmName = "ppo",
     env: EnvLike = "CartPole-v1",
     *,
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
-    search_space: Mapping[str, Dimension | list[Any]] | None = None,
+    search_space: Mapping[str, Dimension | list[PlainValue]] | None = None,
     preset: bool = True,
-    **settings: Any,
+    console: bool = True,
+    **settings: Unpack[SearchSettings],
 ) -> SearchResult:
     """Search, or continue a search. `settings` are those of `drl search` (`n_trials`, …) and those of the run, which
     stay fixed; for a setting that is searched they are the starting point.
 
     `search_space` replaces the algorithm's: by the name of a setting a `Real(low, high)`, drawn on a logarithmic scale,
-    or a list of values.
+    or a list of values. `console=False` prints nothing.
     """
-    own = {name: settings.pop(name) for name in OWN & settings.keys()}
+    given = {name: plain_setting(value) for name, value in settings.items()}
+    own = {name: given.pop(name) for name in OWN & given.keys()}
     described = as_settings(env, env_kwargs, wrappers)
     config = SearchConfig(env=described.pop("env"), **own)
-    return run(algorithm, config, described | settings, use_preset=preset, space=_dimensions(search_space))
+    space = _dimensions(search_space)
+    return run(algorithm, config, described | given, use_preset=preset, space=space, console=console)
 
 
-def _dimensions(space: Mapping[str, Dimension | list[Any]] | None) -> Space | None:
+def _dimensions(space: Mapping[str, Dimension | list[PlainValue]] | None) -> Space | None:
     if space is None:
         return None
     made = {name: Choice(tuple(each)) if isinstance(each, list) else each for name, each in space.items()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PRUNERS = ("median", "hyperband", "none")
 BOARDS = {"wandb_project", "mlflow_experiment", "group"}
 NOT_IN_PRESETS = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "worker_timeout"}
-NOT_IN_PRESETS |= BOARDS | set(BUDGETS)
+NOT_IN_PRESETS |= {"log_every"} | BOARDS | set(BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +143,22 @@ class SearchPlan:
         space: Space | None,
     ):
         self.own_space = space
-        self.algorithm, self.config = algorithm, config
+        self.algorithm: str = algorithm
+        self.config: SearchConfig = config
         pair = {"algorithm": algorithm, "env": config.env}
         boards = {name: getattr(config, name) for name in ("wandb_project", "mlflow_experiment")}
         pair |= {name: where for name, where in boards.items() if where is not None}
         self.given: PlainDict = pair | given | pair
-        self.budget = self._budget()
+        self.budget: dict[str, int] = self._budget()
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
         _check_one_run(start)
         names = start.to_flat()  # of functions and classes
         self.given |= {name: names[name] for name in self.given if name in names and name not in BUDGETS}
-        self.name = config.name_for(algorithm)
+        self.name: str = config.name_for(algorithm)
         if own_study:
             self.name += f"_{zlib.crc32(json.dumps(self.belongs(), sort_keys=True).encode()):08x}"
-        self.folder = Path(config.results_dir) / self.name
+        self.folder: Path = Path(config.results_dir) / self.name
         start_engine(start)
         check_boards(run)
         if config.cluster is not None:
@@ -165,13 +166,13 @@ class SearchPlan:
         with open_vec_env(
             run.env_config, run.num_envs, run.seed, vectorization=run.vectorization, timeout=run.worker_timeout
         ) as envs:
-            self.images = len(envs.obs_spec.shape) == 3
+            self.images: bool = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)
-        self.start_flat = start.to_flat()
+        self.start_flat: PlainDict = start.to_flat()
         if self.images:
             self.start_flat["width"] = start.model.cnn_features // 4
-        self.layers = max(len(start.model.hidden_sizes), 1)
-        self.space = space or space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
+        self.layers: int = max(len(start.model.hidden_sizes), 1)
+        self.space: Space = space or space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
         if unknown := [name for name in self.space if name != "width" and name not in self.start_flat]:
             known = ["width", *self.start_flat]
             raise BadInput(
@@ -180,7 +181,7 @@ class SearchPlan:
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
         share = cores // max(config.n_jobs, 1) if config.cluster is None else min(int(config.cpus_per_run), cores)
-        self.threads = run.threads or max(share, 1)
+        self.threads: int = run.threads or max(share, 1)
 
     def _budget(self) -> dict[str, int]:
         config = self.config

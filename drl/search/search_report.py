@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import yaml
@@ -23,12 +24,27 @@ if TYPE_CHECKING:
 SHOWN = 10  # rows of the table
 
 
+class Commands(NamedTuple):
+    """What the user typed, and what to type next. The defaults are commands of `drl`."""
+
+    typed: str = ""  # the command that searches
+    train: Callable[[PlainDict], str] | None = None  # the command that trains with the settings of a trial
+
+    def of(self, result: "SearchResult", mode: str) -> tuple[str, str]:
+        """The command that found the best trial, and the one that trains with it."""
+        typed = self.typed or f"drl search {result.algorithm} --env {result.env} --mode {mode}"
+        if self.train is None:
+            return typed, f"drl train {result.algorithm} --config {result.folder / 'best.yaml'}"
+        return typed, self.train(result.best.settings)
+
+
 class Display:
     """A progress bar on a terminal, a line per trial elsewhere, nothing if quiet."""
 
     def __init__(self, config: "SearchConfig", name: str):
-        self.config, self.name = config, name
-        self.bar = JobBar(config.quiet) if config.cluster is None else JobTable(config.quiet)
+        self.config: SearchConfig = config
+        self.name: str = name
+        self.bar: JobBar | JobTable = JobBar(config.quiet) if config.cluster is None else JobTable(config.quiet)
         self.best: tuple[float, int] | None = None  # score, trial
 
     def __enter__(self) -> "Display":
@@ -83,26 +99,29 @@ def _text(outcome: Outcome) -> str:
     )
 
 
-def write_report(result: "SearchResult", config: "SearchConfig") -> None:
+def write_report(result: "SearchResult", config: "SearchConfig", commands: Commands, console: bool) -> None:
     """Files first, then pictures, which may fail, then the table."""
+    train = ""
     if result.ranking:
-        write_atomically(result.folder / "best.yaml", _preset(result, config).encode())
+        typed, train = commands.of(result, config.mode)
+        write_atomically(result.folder / "best.yaml", _preset(result, typed, train).encode())
         write_json(result.folder / "best.json", _summary(result))
         if config.plots:
             try:
                 draw_study(result.study, result.folder)
             except (OSError, RuntimeError, ValueError, ImportError) as error:
                 warnings.warn(f"plots were not made: {error}", stacklevel=2)
-    _print(result, config)
+    if console:
+        _print(result, config, train)
 
 
-def _preset(result: "SearchResult", config: "SearchConfig") -> str:
+def _preset(result: "SearchResult", typed: str, train: str) -> str:
     best, budget = result.best, result.study.user_attrs["search"]["budget"]
     honest = "none" if best.honest is None else f"{best.honest:.2f} over {len(best.fresh)} fresh seeds"
     lines = [
-        f"# Found by drl search {result.algorithm} --env {result.env} --mode {config.mode}: trial {best.number}.",
+        f"# Found by {typed}: trial {best.number}.",
         f"# Mean return in the search {best.score:.2f}; honest score {honest}; trained with {budget}.",
-        f"# Train with: drl train {result.algorithm} --config {result.folder / 'best.yaml'}",
+        f"# Train with: {train}",
     ]
     return "\n".join(lines) + "\n" + yaml.safe_dump(result.preset, sort_keys=False, allow_unicode=True)
 
@@ -123,7 +142,7 @@ def _summary(result: "SearchResult") -> PlainDict:
     return head | about | {"best": rows}
 
 
-def _print(result: "SearchResult", config: "SearchConfig") -> None:
+def _print(result: "SearchResult", config: "SearchConfig", train: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -152,7 +171,7 @@ def _print(result: "SearchResult", config: "SearchConfig") -> None:
         print(
             "The search score is too high on average, because it selected the trial; the honest score uses fresh seeds."
         )
-    print(f"train with it: drl train {result.algorithm} --config {result.folder}/best.yaml", flush=True)
+    print(f"train with it: {train}", flush=True)
 
 
 def _cells(found: "Found") -> tuple[str, str, str]:

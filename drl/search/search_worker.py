@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -153,11 +154,11 @@ class Crew:
     environments only by their ids (`module:Id` for your own)."""
 
     def __init__(self, size: int, silence: float = math.inf):
-        self.size = size
+        self.size: int = size
         self.silence = silence  # seconds without a message after which a worker counts as hanging
         self.idle: list[Worker] = []
         self.busy: dict[object, tuple[Worker, Job]] = {}  # by the parent's end of the pipe
-        self.deaths = 0  # of workers in a row, without a finished job in between
+        self.deaths: int = 0  # of workers in a row, without a finished job in between
 
     def check(self, settings: PlainDict) -> str:
         """Start the first worker and ask it whether it finds what these settings name. If it does not, a crew of one
@@ -292,8 +293,8 @@ class LocalWorker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self.pipe: Pipe = ours
-        self.process = start_child(context, work, theirs)
-        self.heard = time.monotonic()
+        self.process: BaseProcess = start_child(context, work, theirs)
+        self.heard: float = time.monotonic()
         theirs.close()
 
     def close(self) -> int | None:

@@ -205,7 +205,8 @@ class Ledger:
     """Which trials are finished, running here, running elsewhere, or lost because their process died."""
 
     def __init__(self, study: "Study"):
-        self.study, self.owner = study, f"{socket.gethostname()}|{os.getpid()}|{_started(os.getpid())}"
+        self.study: Study = study
+        self.owner: str = f"{socket.gethostname()}|{os.getpid()}|{_started(os.getpid())}"
         self._last_sign = 0.0
 
     def trials(self, *states: str) -> "list[FrozenTrial]":

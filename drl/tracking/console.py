@@ -28,7 +28,8 @@ class ConsoleTracker:
     """Prints logs. `live=None` selects the panel if `stream` is a terminal and plain text otherwise.
 
     Plain text shows the first log, the last, every log with an evaluation, and in between one per `seconds`. With
-    `every` it shows every `every`-th learning step instead, independent of the clock.
+    `every` it shows every `every`-th learning step instead, independent of the clock. With `blocks_every` it shows all
+    blocks of every such learning step in place of lines.
 
     >>> tracker = ConsoleTracker(total_timesteps=100, window=10, every=1)
     >>> tracker.write(Log(50, 2, 1, recent={"mean_ep_return": 21.5}))
@@ -58,14 +59,23 @@ class ConsoleTracker:
         *,
         every: int | None = None,  # plain text: learning steps between two prints
         seconds: float = 5.0,  # plain text: seconds between two prints, unless `every` is given
+        blocks_every: int | None = None,  # plain text: learning steps between two prints of all blocks
         label: str = "",  # what is shown, if that is not all that runs
     ):
-        if every is not None and every < 1:
-            raise BadInput(f"got every={every}; expected 1 or more learning steps, or None to go by the clock")
-        self.total_timesteps, self.total_episodes, self.window = total_timesteps, total_episodes, window
-        self.stream = sys.stdout if stream is None else stream
-        self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
-        self.every, self.seconds, self.label = every, seconds, label
+        for name, value in (("every", every), ("blocks_every", blocks_every)):
+            if value is not None and value < 1:
+                raise BadInput(f"got {name}={value}; expected 1 or more learning steps, or None to go by the clock")
+        if every is not None and blocks_every is not None:
+            raise BadInput(f"got every={every} and blocks_every={blocks_every}; give one of them")
+        self.total_timesteps: int | None = total_timesteps
+        self.total_episodes: int | None = total_episodes
+        self.window: int | None = window
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
+        self.every: int | None = every or blocks_every
+        self.seconds: float = seconds
+        self.label: str = label
+        self.in_blocks: bool = blocks_every is not None
         self._panel: Live | None = None  # from the first log until close
         self._last: Log | None = None
         self._shown: Log | None = None
@@ -89,7 +99,7 @@ class ConsoleTracker:
     def close(self) -> None:
         """Show the last log and release the terminal. May be called twice."""
         try:
-            if self._last is not None and not self.live:
+            if self._last is not None and not self.live and not (self.in_blocks and self._last is self._shown):
                 self._print(plain_text(self._blocks(self._last)))
             elif self._last is not None and self._last is not self._shown:
                 self._show(self._last)
@@ -108,7 +118,7 @@ class ConsoleTracker:
         self._earlier = max(log.env_steps / speed - took, 0.0) if speed > 0 else 0.0
 
     def _due(self, log: Log) -> bool:
-        if self._shown is None or log.evaluation:
+        if log.evaluation or (self._shown is None and not self.in_blocks):
             return True
         if self.every is not None and not self.live:
             return log.learning_steps % self.every == 0
@@ -116,7 +126,7 @@ class ConsoleTracker:
 
     def _show(self, log: Log) -> None:
         if not self.live:
-            self._print(self._line(log))
+            self._print(plain_text(self._blocks(log)) if self.in_blocks else self._line(log))
         elif self._panel is None:
             self._open_panel(log)
         else:
@@ -208,7 +218,7 @@ class QuietConsole:
     """
 
     def __init__(self, stream: TextIO | None = None):
-        self.stream = sys.stdout if stream is None else stream
+        self.stream: TextIO = sys.stdout if stream is None else stream
         self._last: Log | None = None
         self._seconds = 0.0  # sum over logs
 

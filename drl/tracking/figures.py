@@ -26,7 +26,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 Dashes = str | tuple[int, tuple[float, ...]]
 LINES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.5, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-FORMATS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}  # suffix → metadata; no date in the file
+# Suffix → metadata; no date in the file.
+FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 CHARACTER = 0.068  # inches that one takes in 9 points, on the safe side
 
 

@@ -32,7 +32,7 @@ class FileTracker(ABC):
     """Rows at the end of a file, one for each log."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.waiting: list[Row] = []  # not written yet
         self._file: IO[bytes] | None = None
         self._size = 0  # bytes of whole rows in the file

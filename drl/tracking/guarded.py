@@ -77,7 +77,8 @@ class InThread:
     """
 
     def __init__(self, tracker: Tracker, seconds: float | None = None):
-        self.tracker, self.seconds = tracker, SECONDS if seconds is None else seconds
+        self.tracker: Tracker = tracker
+        self.seconds: float = SECONDS if seconds is None else seconds
         self._over = False  # whether it hangs or is closed
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], futures.Future[None]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=type(tracker).__name__, daemon=True).start()

@@ -23,8 +23,8 @@ class JobBar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-        self.console = Console(file=stream, quiet=quiet, soft_wrap=True, highlight=False)
-        self.live = self.console.is_terminal and not quiet
+        self.console: Console = Console(file=stream, quiet=quiet, soft_wrap=True, highlight=False)
+        self.live: bool = self.console.is_terminal and not quiet
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

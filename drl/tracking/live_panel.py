@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 COLUMNS, ROWS = 100, 40  # what the boxes need
 # What the compact form shows of a block, by the first word of its title; of other blocks everything.
-MOST_WANTED = {
+MOST_WANTED: dict[str, tuple[str, ...]] = {
     "ROLLOUT": (),
     "TRAINER": ("timesteps_count", "total_timesteps", "episodes_count", "clip_range", "steps_per_second"),
     "EVALUATION": ("mean_return", "std_return", "success_rate", "episodes"),

@@ -48,8 +48,11 @@ class MlflowTracker(BoardInThread):
     ):
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtra("tracking with MLflow", "mlflow", "mlflow")
-        self.experiment, self.params, self.tags = experiment, params, {**tags, ID_TAG: run_id}
-        self.store, self.name = Path(store), name
+        self.experiment: str = experiment
+        self.params: PlainDict = params
+        self.tags: dict[str, str] = {**tags, ID_TAG: run_id}
+        self.store: Path = Path(store)
+        self.name: str = name
         super().__init__(after)
 
     def _send(self, rows: Iterator[Row]) -> None:

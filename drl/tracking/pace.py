@@ -12,7 +12,8 @@ class Pace:
     """
 
     def __init__(self, done: float = 0.0, seconds: float = 0.0):
-        self.before, self.began = done, time.monotonic() - seconds
+        self.before: float = done
+        self.began: float = time.monotonic() - seconds
 
     @property
     def seconds(self) -> float:

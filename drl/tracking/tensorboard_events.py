@@ -27,7 +27,8 @@ class TensorBoardTracker:
     """
 
     def __init__(self, folder: str | Path, settings: PlainDict | None = None):
-        self.folder, self.settings = Path(folder), settings or {}
+        self.folder: Path = Path(folder)
+        self.settings: PlainDict = settings or {}
         self._writer: EventFileWriter | None = None
         self._env_steps = 0  # of the last log
 

@@ -39,8 +39,13 @@ class WandbTracker(BoardInThread):
     ):
         if importlib.util.find_spec("wandb") is None:
             raise MissingExtra("tracking with W&B", "wandb", "wandb")
-        self.project, self.config, self.folder, self.name = project, config, Path(folder), name
-        self.run_id, self.group, self.job_type = run_id, group, job_type
+        self.project: str = project
+        self.config: PlainDict = config
+        self.folder: Path = Path(folder)
+        self.name: str | None = name
+        self.run_id: str | None = run_id
+        self.group: str | None = group
+        self.job_type: str | None = job_type
         super().__init__(after)
 
     def _send(self, rows: Iterator[Row]) -> None:
@@ -116,7 +121,8 @@ class WandbTracker(BoardInThread):
         import wandb
 
         models = folder / "models"
-        artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=self.config)
+        metadata = {"config": self.config}  # under one key: W&B allows 100
+        artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=metadata)
         if (models / "best_agent").is_dir():
             artifact.add_dir(str(models / "best_agent"), name="best_agent")
         if (models / "best_return_pi_ckpt.pth").is_file():

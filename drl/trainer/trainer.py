@@ -17,7 +17,7 @@ from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
-from drl.core.specs import Array, EnvValue
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
@@ -59,16 +59,17 @@ class TrainingStats:
         num_episodes: int | None = None,
         info_keys: tuple[str, ...] | None = None,
     ):
-        self.total_timesteps, self.num_episodes = total_timesteps, num_episodes  # the budget: one of them, or none
-        self.info_keys = info_keys
-        self.env_steps = 0
-        self.learning_steps = 0
-        self.episodes = 0
+        self.total_timesteps: int | None = total_timesteps  # the budget: one of them, or none
+        self.num_episodes: int | None = num_episodes
+        self.info_keys: tuple[str, ...] | None = info_keys
+        self.env_steps: int = 0
+        self.learning_steps: int = 0
+        self.episodes: int = 0
         self.recent: deque[Episode] = deque(maxlen=window)
         self.finished: list[Episode] = []  # since the last learning step
-        self.new_steps = 0  # environment steps since then
-        self.reward_sum = 0.0  # of all environments since then
-        self.seconds = 0.0  # of work so far
+        self.new_steps: int = 0  # environment steps since then
+        self.reward_sum: float = 0.0  # of all environments since then
+        self.seconds: float = 0.0  # of work so far
 
     @property
     def progress(self) -> float:
@@ -143,13 +144,16 @@ class Collector:
     lost: str | None = None
 
     def __init__(self, envs: VecEnv, agent: Agent):
-        self.envs, self.agent = envs, agent
-        self.num_envs, self.vectorization = envs.num_envs, envs.vectorization
-        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
+        self.envs: VecEnv = envs
+        self.agent: Agent = agent
+        self.num_envs: int = envs.num_envs
+        self.vectorization: str = envs.vectorization
+        self.obs_spec: ObsSpec = envs.obs_spec
+        self.action_spec: ActionSpec = envs.action_spec
         self.obs: Array | None = None
         self.action: Array | None = None  # decided, but not yet taken
         self.rnn_state: Array | None = None  # of a recurrent agent, before it decided
-        self.in_env_step = False
+        self.in_env_step: bool = False
 
     def step(self, env_steps: int) -> Taken:
         """One step of every environment."""
@@ -255,12 +259,15 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             )
         if agent.exploration is not None:
             agent.exploration.begin_training(buffer.first_update)
-        self.envs, self.agent, self.algorithm, self.buffer = envs, agent, algorithm, buffer
-        self.opened = contextlib.ExitStack()
+        self.envs: VecEnv | AnyCollector = envs
+        self.agent: Agent = agent
+        self.algorithm: Algorithm[BatchT] = algorithm
+        self.buffer: Buffer[BatchT] = buffer
+        self.opened: contextlib.ExitStack = contextlib.ExitStack()
         self.collector: AnyCollector = Collector(envs, agent) if isinstance(envs, VecEnv) else envs
         self.collector.attach(agent)
-        self.config = config or TrainerConfig()
-        self.updates_per_log = self.config.updates_per_log or buffer.updates_per_log
+        self.config: TrainerConfig = config or TrainerConfig()
+        self.updates_per_log: int = self.config.updates_per_log or buffer.updates_per_log
         self.reward_scaler = reward_scaler
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
@@ -268,9 +275,9 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         # reported; the seconds it took.
         self.progress: float | None = None
         self.learned: list[dict[str, float]] = []
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         limits = (self.config.total_timesteps, self.config.num_episodes)
-        self.stats = TrainingStats(self.config.window, *limits, self.config.info_keys)
+        self.stats: TrainingStats = TrainingStats(self.config.window, *limits, self.config.info_keys)
 
     def step(self) -> Log:
         started = time.perf_counter()

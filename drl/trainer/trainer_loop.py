@@ -28,7 +28,7 @@ class TrainerLoop(ABC):
     notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
     inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
     should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
-    in_step = False  # whether a learning step is being computed, or an exception has broken it off
+    in_step: bool = False  # whether a learning step is being computed, or an exception has broken it off
 
     @property
     def may_be_left(self) -> bool:

@@ -8,8 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from drl.analysis.comparison import compare
-from drl.analysis.comparison_text import comparison_lines
+from drl.analysis.comparison import compare_scores, comparison_lines
 from drl.analysis.reference_scores import choose_normalization, read_references
 from drl.analysis.run_scores import read_scores
 from drl.cli.entry import main
@@ -61,13 +60,13 @@ def test_swapped_names_swap_the_winner(results, capsys):
 
 
 def test_the_answer_is_the_same_again(results):
-    first, second = (compare(read_scores(folders(results, "A", "B"))).to_json() for _ in range(2))
+    first, second = (compare_scores(read_scores(folders(results, "A", "B"))).to_json() for _ in range(2))
     assert first == second
 
 
 def test_other_seeds_are_not_paired(results):
     make_runs(results, "C", [10, 20, 30, 40, 50, 60], first_seed=3)
-    pairs = compare(read_scores(folders(results, "A", "B", "C"))).pairs
+    pairs = compare_scores(read_scores(folders(results, "A", "B", "C"))).pairs
     assert [(pair.first, pair.second, bool(pair.pairs)) for pair in pairs] == [
         ("A", "B", True),
         ("A", "C", False),
@@ -116,7 +115,7 @@ def test_a_forged_run_does_no_harm(results):
     other = Run.create("A", settings | {"num_episodes": 1}, results, 9)
     other.note(status="finished", final_evaluation={"mean_return": 1.0})
     other.close()
-    lines = comparison_lines(compare(read_scores(folders(results, "A", "B"))))
+    lines = comparison_lines(compare_scores(read_scores(folders(results, "A", "B"))))
     assert all(line.isprintable() for line in lines)
     assert any("\\x1b[2J is left out" in line for line in lines)
 
@@ -182,7 +181,7 @@ def test_default_folders_of_several_environments_belong_together(tmp_path):
             settings = {"settings": {"env": env, "algorithm": algorithm}}
             make_runs(tmp_path, f"{env}_{algorithm}", [-90, -80, -95, -85], **settings)
     given = [tmp_path / f"{env}_{algorithm}" for algorithm in ("ppo", "dqn") for env in ("CartPole-v1", "Acrobot-v1")]
-    result = compare(read_scores(given))
+    result = compare_scores(read_scores(given))
     assert list(result.contestants) == ["ppo", "dqn"]
     assert result.envs == ["Acrobot-v1", "CartPole-v1"]
     assert "Acrobot-v1 -499.1 … -100 (threshold)" in result.normalization.words
@@ -205,7 +204,7 @@ def test_every_environment_has_as_many_runs(results):
     make_runs(results, "A", [-100, -90], **ACROBOT)
     make_runs(results, "B", [-100, -90, -80], settings={"env": "Acrobot-v1", "algorithm": "dqn"})
     make_runs(results, "A", [1], settings={"env": "Pendulum-v1", "algorithm": "ppo"})
-    result = compare(read_scores(folders(results, "A", "B")))
+    result = compare_scores(read_scores(folders(results, "A", "B")))
     assert result.contestants["A"].scores.shape == (2, 2)
     assert result.contestants["A"].seeds == ((0, 1), (0, 1))
     assert "A: seeds 2, 3, 4, 5 of CartPole-v1 are left out, so that every environment has 2 runs" in result.notes

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from drl.analysis import reproduction, reproduction_queue
-from drl.analysis.reproduction import find_preset, reproduce
-from drl.cli import reproduce as command
+from drl.analysis.reproduction import find_preset, reproduce_preset
 from drl.cli.entry import main
 from drl.core.errors import NonFinite
 from drl.experiment import preset_records, presets
@@ -50,7 +49,7 @@ def store(mean, std=1.0, env="CartPole-v1", **changes):
 
 
 def answer(results, seeds=2, **options):
-    return reproduce(find_preset(NAME), seeds, results, say=lambda _: None, **options)
+    return reproduce_preset(find_preset(NAME), seeds, results, say=lambda _: None, **options)
 
 
 def run_seeds(results):
@@ -195,7 +194,9 @@ def test_bad_input_is_one_line(results, capsys, arguments, hint):
 
 def test_record_is_for_a_clone(results, tmp_path, monkeypatch, capsys):
     store(5.0)
-    monkeypatch.setattr(command, "RECORDS", tmp_path / "lib" / "drl" / "experiment" / "records" / "measured.yaml")
+    monkeypatch.setattr(
+        reproduction_queue, "RECORDS", tmp_path / "lib" / "drl" / "experiment" / "records" / "measured.yaml"
+    )
     assert main(["reproduce", NAME, "--record", "--results-dir", str(results)]) == 2
     assert "clone of the repository" in capsys.readouterr().err
     (tmp_path / "lib" / ".git").mkdir(parents=True)
@@ -258,9 +259,9 @@ def test_a_preset_that_breaks_in_training_has_failed(many, monkeypatch, capsys):
     def broken(preset, *rest, **options):
         if preset.env == "CartPole-v1":
             raise NonFinite("loss is nan")
-        return reproduction.reproduce(preset, *rest, **options)
+        return reproduction.reproduce_preset(preset, *rest, **options)
 
-    monkeypatch.setattr("drl.analysis.reproduction_queue.reproduce", broken)
+    monkeypatch.setattr("drl.analysis.reproduction_queue.reproduce_preset", broken)
     assert main(["reproduce", "--all", "--minutes", "5", "--seeds", "2", "--results-dir", str(many)]) == 1
     assert "FAIL: ppo/CartPole-v1 breaks in training: loss is nan" in capsys.readouterr().out
 
@@ -297,6 +298,6 @@ def test_all_undecided_gets_further_seeds(many, monkeypatch):
         more = None if judged is None else vars(judged) | {"verdict": verdict, "more_seeds": 3}
         return reproduction.Answer(preset, record, None if more is None else reproduction.Judgement(**more))
 
-    monkeypatch.setattr(reproduction_queue, "reproduce", fake)
+    monkeypatch.setattr(reproduction_queue, "reproduce_preset", fake)
     list(reproduction_queue.reproduce_all(1, 5.0, many))
     assert asked == ["Acrobot-v1", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "Acrobot-v1"]

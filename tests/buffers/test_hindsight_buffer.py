@@ -16,7 +16,7 @@ from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.stepping import JaxStep
@@ -168,9 +168,13 @@ def config(**changes):
     return ReplayConfig(**settings | changes)
 
 
+def specs(num_envs):
+    return EnvSpecs(SPEC, ACTION, num_envs)
+
+
 def make(settings, num_envs, goals=None):
     rng = np.random.default_rng(3)
-    return HindsightBuffer(settings, GAMMA, num_envs, SPEC, ACTION, goals or Goals(), rng)
+    return HindsightBuffer(specs(num_envs), goals or Goals(), settings, gamma=GAMMA, rng=rng)
 
 
 def batch_rows(batch):
@@ -272,7 +276,7 @@ def test_goals_are_chosen_uniformly(strategy, draws):
 def test_without_replaced_goals_it_is_ordinary_n_step_replay():
     """The same rows as the plain buffer, whatever the order."""
     ours, plain = make(config(her_ratio=0.0, n_step=3, capacity=600), 2), None
-    plain = ReplayBuffer(config(her="none", n_step=3, capacity=600), GAMMA, 2, SPEC, ACTION)
+    plain = ReplayBuffer(specs(2), config(her="none", n_step=3, capacity=600), gamma=GAMMA)
     play = Play(2, invalid=0.1)
     for _ in range(100):
         step = play.step()
@@ -327,7 +331,7 @@ def test_images_beside_goals():
     """A structured observation: goals are fields."""
     camera = ObsSpec("box", (2, 6, 6), "uint8")
     spec = replace(SPEC, parts=(*SPEC.parts[:2], camera))
-    buffer = HindsightBuffer(config(her_ratio=1.0, batch_size=9), GAMMA, 1, spec, ACTION, Goals())
+    buffer = HindsightBuffer(EnvSpecs(spec, ACTION), Goals(), config(her_ratio=1.0, batch_size=9), gamma=GAMMA)
     for obs, action, step in one_episode():
         shown = [np.zeros(1, spec.dtype) for _ in range(2)]
         for fields, flat in zip(shown, (obs, step.next_obs), strict=True):
@@ -406,13 +410,13 @@ def test_what_cannot_be_honored_is_refused():
     with pytest.raises(BadInput, match="her_ratio is"):
         config(her_ratio=1.5)
     with pytest.raises(BadInput, match="HindsightBuffer"):
-        ReplayBuffer(config(), GAMMA, 1, SPEC, ACTION)
+        ReplayBuffer(specs(1), config())
     with pytest.raises(BadInput, match="--capacity 120"):
         make(config(capacity=119, n_step=3), 40)
     with pytest.raises(BadInput, match="--frame-stack 1"):
-        HindsightBuffer(config(), GAMMA, 1, ObsSpec("box", (7,)), ACTION, Goals())
+        HindsightBuffer(EnvSpecs(ObsSpec("box", (7,)), ACTION), Goals(), config())
     with pytest.raises(BadInput, match="goal_functions"):
-        make_replay_buffer(DQNConfig(), config(), 1, (SPEC, ACTION), np.random.default_rng(0))
+        make_replay_buffer(DQNConfig(), config(), specs(1), np.random.default_rng(0))
     with pytest.raises(BadInput, match="no goals"):
         FusedReplay(config(), GAMMA, 1, make_jax_env("CartPole-v1"))
     with pytest.raises(BadInput, match="time limit"):

@@ -8,7 +8,7 @@ from drl.buffers.transition_store import FrameStore
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state, write_state
 from drl.testing import oracles
 
@@ -81,11 +81,15 @@ def config(**changes):
     return ReplayConfig(**{"capacity": 4096, "batch_size": 64, "warmup": 64, "prioritized": False} | changes)
 
 
+def make(settings, num_envs, obs_spec=VECTOR, **options):
+    return ReplayBuffer(EnvSpecs(obs_spec, ACTION, num_envs), settings, gamma=GAMMA, **options)
+
+
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_every_row_is_true(n_step, num_envs, prioritized):
-    buffer = ReplayBuffer(config(n_step=n_step, prioritized=prioritized), GAMMA, num_envs, VECTOR, ACTION)
+    buffer = make(config(n_step=n_step, prioritized=prioritized), num_envs)
     play = Play(num_envs)
     for _ in range(400):
         buffer.add(*play.step())
@@ -102,7 +106,7 @@ def test_every_row_is_true(n_step, num_envs, prioritized):
 
 
 def test_the_ring_holds_exactly_the_last_transitions():
-    buffer = ReplayBuffer(config(capacity=100, batch_size=50), GAMMA, 1, VECTOR, ACTION)
+    buffer = make(config(capacity=100, batch_size=50), 1)
     play, seen = Play(1, invalid=0.0), []
     for _ in range(250):
         seen.append((row := play.step())[0][0].tolist())
@@ -117,9 +121,7 @@ def test_the_ring_holds_exactly_the_last_transitions():
 def test_stacks_come_back_as_they_were(n_step, capacity):
     """Single frames in, the same stacks out, also after the rings have turned many times."""
     spec = ObsSpec("box", (4, 4, 4), "uint8")
-    buffer = ReplayBuffer(
-        config(n_step=n_step, capacity=capacity, batch_size=32), GAMMA, 2, spec, ACTION, frame_stack=4
-    )
+    buffer = make(config(n_step=n_step, capacity=capacity, batch_size=32), 2, spec, frame_stack=4)
     assert isinstance(buffer.store, FrameStore)
     play = Play(2, images=4)
     for count in range(600):
@@ -142,7 +144,7 @@ def test_frames_take_little_memory():
 
 def test_updates_are_due_per_environment_step_whatever_the_number_of_envs():
     for num_envs in (1, 4):
-        buffer = ReplayBuffer(config(train_every=4, warmup=100, gradient_steps=2), GAMMA, num_envs, VECTOR, ACTION)
+        buffer = make(config(train_every=4, warmup=100, gradient_steps=2), num_envs)
         play, updates = Play(num_envs, invalid=0.0), 0
         for _ in range(500 // num_envs):
             buffer.add(*play.step())
@@ -154,7 +156,7 @@ def test_updates_are_due_per_environment_step_whatever_the_number_of_envs():
 
 @pytest.mark.parametrize(("num_envs", "n_step", "train_every"), [(1, 1, 1), (1, 3, 1), (4, 3, 2), (1, 1, 25)])
 def test_no_update_is_owed_for_the_time_without_a_batch(num_envs, n_step, train_every):
-    buffer = ReplayBuffer(config(train_every=train_every, warmup=0, n_step=n_step), GAMMA, num_envs, VECTOR, ACTION)
+    buffer = make(config(train_every=train_every, warmup=0, n_step=n_step), num_envs)
     play = Play(num_envs, invalid=0.0)
     while buffer.env_steps < 200:
         before = buffer.env_steps
@@ -169,7 +171,7 @@ def test_no_update_is_owed_for_the_time_without_a_batch(num_envs, n_step, train_
 
 def test_priorities_and_weights():
     settings = {"priority_alpha": 0.7, "priority_beta": 0.3, "priority_beta_step": 0.1, "priority_eps": 0.05}
-    buffer = ReplayBuffer(config(prioritized=True, capacity=128, **settings), GAMMA, 1, VECTOR, ACTION)
+    buffer = make(config(prioritized=True, capacity=128, **settings), 1)
     play = Play(1, invalid=0.0)
     for _ in range(128):
         buffer.add(*play.step())
@@ -187,7 +189,7 @@ def test_priorities_and_weights():
 
 
 def test_a_new_transition_has_the_largest_priority():
-    buffer = ReplayBuffer(config(prioritized=True, capacity=256), GAMMA, 1, VECTOR, ACTION)
+    buffer = make(config(prioritized=True, capacity=256), 1)
     play = Play(1, invalid=0.0)
     for _ in range(100):
         buffer.add(*play.step())
@@ -203,10 +205,10 @@ def test_replay_state_survives_a_round_trip(images, tmp_path):
     stack = images or 1
     settings = config(prioritized=True, n_step=3, capacity=200)
     play = Play(2, images=images)
-    buffer = ReplayBuffer(settings, GAMMA, 2, spec, ACTION, np.random.default_rng(1), stack)
+    buffer = make(settings, 2, spec, rng=np.random.default_rng(1), frame_stack=stack)
     for _ in range(150):
         buffer.add(*play.step())
-    other = ReplayBuffer(settings, GAMMA, 2, spec, ACTION, np.random.default_rng(9), stack)
+    other = make(settings, 2, spec, rng=np.random.default_rng(9), frame_stack=stack)
     write_state(tmp_path / "state", buffer.state_dict())
     assert other.load_state_dict(read_state(tmp_path / "state")) is None
     for _ in range(10):

@@ -5,9 +5,9 @@ from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 
-OBS, ACTION = ObsSpec("box", (1,)), ActionSpec("discrete", sizes=(2,))
+SPECS = EnvSpecs(ObsSpec("box", (1,)), ActionSpec("discrete", sizes=(2,)), num_envs=2)
 
 
 def step(next_obs, obs, terminated, truncated, valid, reward=1.0):
@@ -35,7 +35,7 @@ def filled(buffer):
 
 
 def test_successors_are_true_also_at_ends_and_reset_rows_are_not_stored():
-    buffer = filled(RolloutBuffer(3, 2, OBS, ACTION))
+    buffer = filled(RolloutBuffer(SPECS, 3))
     assert buffer.ready
     rows = buffer.take().transition()
     pairs = sorted(zip(rows.obs[:, 0].tolist(), rows.next_obs[:, 0].tolist(), strict=True))
@@ -45,10 +45,10 @@ def test_successors_are_true_also_at_ends_and_reset_rows_are_not_stored():
 
 
 def test_rollout_state_survives_a_round_trip_in_the_middle():
-    buffer = RolloutBuffer(3, 2, OBS, ACTION)
+    buffer = RolloutBuffer(SPECS, 3)
     for obs, result in SCRIPT[:2]:
         buffer.add(np.array(obs, np.float32)[:, None], np.array([0, 1]), result)
-    other = RolloutBuffer(3, 2, OBS, ACTION)
+    other = RolloutBuffer(SPECS, 3)
     other.load_state_dict(buffer.state_dict())
     for m in (buffer, other):
         m.add(np.array(SCRIPT[2][0], np.float32)[:, None], np.array([0, 1]), SCRIPT[2][1])
@@ -58,7 +58,7 @@ def test_rollout_state_survives_a_round_trip_in_the_middle():
 
 
 def test_episodes_come_whole_one_after_another():
-    buffer = filled(EpisodeBuffer(2, 2, OBS, ACTION))
+    buffer = filled(EpisodeBuffer(SPECS, 2))
     assert buffer.ready
     batch = buffer.take()
     assert batch.obs[:, 0, 0].tolist() == [5, 0, 1]
@@ -74,10 +74,10 @@ def test_episodes_come_whole_one_after_another():
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_episodes_state_survives_a_round_trip(split):
-    buffer = EpisodeBuffer(2, 2, OBS, ACTION)
+    buffer = EpisodeBuffer(SPECS, 2)
     for obs, result in SCRIPT[:split]:
         buffer.add(np.array(obs, np.float32)[:, None], np.array([0, 1]), result)
-    other = EpisodeBuffer(2, 2, OBS, ACTION)
+    other = EpisodeBuffer(SPECS, 2)
     other.load_state_dict(buffer.state_dict())
     for obs, result in SCRIPT[split:]:
         for m in (buffer, other):

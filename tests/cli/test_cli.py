@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from drl.cli.entry import main
-from drl.cli.plot import _label_of_each
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
+from drl.report.plot_call import label_of_each
 from tests.commands import run_here, run_process
 
 TINY = ["--total-timesteps", "256", "--num-envs", "2", "--rollout-length", "32", "--evaluation-episodes", "2"]
@@ -117,13 +117,13 @@ def test_plot_labels_name_paths_or_lines(tmp_path):
     for i, (_, run) in enumerate(found):
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(f"learning_rate: {min(i, 1)}")
-    assert _label_of_each(["A"], found) == ["A", "A", "A"]
-    assert _label_of_each(["zero", "one"], found) == ["zero", "one", "one"]
+    assert label_of_each(["A"], found) == ["A", "A", "A"]
+    assert label_of_each(["zero", "one"], found) == ["zero", "one", "one"]
     again = ("x", tmp_path / "a" / ".." / "a" / "x")
-    assert _label_of_each(["zero", "one"], [*found, again, ("y", again[1])]) == ["zero", "one", "one", "zero", "zero"]
-    assert _label_of_each(["A", "B"], [*found, ("results/b", found[0][1])]) == ["A", "A", "A", "B"]
+    assert label_of_each(["zero", "one"], [*found, again, ("y", again[1])]) == ["zero", "one", "one", "zero", "zero"]
+    assert label_of_each(["A", "B"], [*found, ("results/b", found[0][1])]) == ["A", "A", "A", "B"]
     with pytest.raises(BadInput, match="has 3 names; expected one for each path"):
-        _label_of_each(["A", "B", "C"], found)
+        label_of_each(["A", "B", "C"], found)
 
 
 def test_a_runs_config_starts_it_again(trained):

@@ -5,9 +5,18 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
-from drl.cli.flat import experiment_of, main, make_parser
+from drl.cli.flat import experiment_of, main, make_parser, train_command
+from drl.core.log import Log
+from drl.core.pth_files import write_pth
+from drl.envs.atari import AtariOptions
+from drl.experiment.launch import resume
+from drl.experiment.q_model_files import read_pth
+from drl.experiment.run_folder import Run
+from drl.experiment.run_writer import BestModelCopy
 from tests.commands import run_here, run_process
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +66,14 @@ def test_atari_has_its_own_decay_and_screen():
     assert settings("--env_name", "ALE/Pong-v5", "--eps_decay", "5").exploration.epsilon_decay == 5
 
 
+@pytest.mark.parametrize(
+    ("flags", "clipped"), [((), True), (("--clip_rewards",), True), (("--no_clip_rewards",), False)]
+)
+def test_atari_rewards_are_sign_clipped_unless_a_flag_says_otherwise(flags, clipped):
+    env_kwargs = settings("--env_name", "ALE/Pong-v5", *flags).run.env_config.env_kwargs
+    assert AtariOptions(**env_kwargs).clip_reward == clipped
+
+
 def test_every_documented_command_parses():
     """The commands of the README's section on main.py, as they stand."""
     text = (ROOT / "docs" / "flat_command_line.md").read_text()
@@ -68,6 +85,39 @@ def test_every_documented_command_parses():
         experiment_of(flags)
 
 
+def test_best_models_are_files_and_follow_the_run(tmp_path):
+    """A copy of `results/models/` alone can be evaluated; a better model replaces the file, also in a resumed run."""
+    log = Log(8, 1, 1)
+    run = Run.create("Env_dqn", {}, tmp_path / "results")
+    copy = BestModelCopy(run)
+    copy.write(log)
+    assert not copy.path.exists()
+    for weight in (1.0, 2.0):
+        write_pth(run.models / "best_return_pi_ckpt.pth", {"weight": np.full(3, weight, np.float32)})
+        copy.write(log)
+        assert copy.path == tmp_path / "results" / "models" / f"best_model_Env_dqn_{run.folder.name}.pth"
+        assert not copy.path.is_symlink()
+        assert read_pth(copy.path)["weight"][0] == weight  # after checking its checksum
+    inode = copy.path.stat().st_ino
+    copy.write(log)
+    assert copy.path.stat().st_ino == inode  # not written again
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_resumed_run_updates_the_file_that_main_made(tmp_path, made):
+    flags = ("--num_episodes", "3", "--batch_size", "8", "--best_after", "0", "--wandb_disable", "--quiet")
+    run = Run.create("Env_dqn", settings(*flags).to_flat() | {"video": False, "plots": False}, tmp_path)
+    best = BestModelCopy(run).path
+    best.parent.mkdir()
+    if made:
+        best.write_bytes(b"old")
+    run.close()
+    resume(run.folder, console=False)
+    assert best.exists() == made
+    if made:
+        assert best.read_bytes() == (run.models / "best_return_pi_ckpt.pth").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flat")
@@ -77,6 +127,7 @@ def trained(tmp_path_factory):
 
 def test_training_says_where_the_best_model_is_and_it_can_be_watched(trained):
     folder, best = trained
+    assert not (folder / best).is_symlink()
     switches = ("--use_dueling", "--use_distributional", "--use_noisy")
     shown = flat("--evaluate", "--load_model_path", best, *switches, "--eval_episodes", "2", cwd=folder).stdout
     for word in ("episode 2 of 2", "q [", "action", "reward 1", "mean return"):
@@ -108,6 +159,8 @@ def test_the_wrong_switches_are_named(trained):
         (("--evaluate", "--search"), "exclude"),
         (("--env_name", "CartPol-v1"), "did you mean 'CartPole-v1'"),
         (("--env_name", "Pendulum-v1"), "takes discrete actions"),
+        (("--clip_rewards",), "--clip_rewards is for Atari (ALE/…) and --env_name is CartPole-v1"),
+        (("--no_clip_rewards",), "--no_clip_rewards is for Atari"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_2(tmp_path, arguments, hint):
@@ -129,4 +182,18 @@ def test_movie_rec_is_watched_in_its_own_words(tmp_path):
 def test_search_writes_a_preset(tmp_path):
     arguments = ("--search", "--n_trials", "2", "--num_episodes_per_trial", "4", "--batch_size", "16", "--quiet")
     flat(*arguments, cwd=tmp_path)
-    assert list(tmp_path.rglob("best.yaml"))
+    text = next(tmp_path.rglob("best.yaml")).read_text()
+    assert text.startswith(f"# Found by python main.py {' '.join(arguments)}: trial ")
+    train = re.search(r"^# Train with: python main\.py (.*)$", text, re.MULTILINE).group(1)
+    again, best = settings(*train.split()).to_flat(), yaml.safe_load(text)
+    assert best.keys() >= {"learning_rate", "gamma", "tau", "batch_size"}
+    assert {name: again[name] for name in best} == best
+
+
+def test_the_command_that_trains_with_what_all_flags_found():
+    words = ["--search", "--search_mode", "all", "--use_noisy", "--env_name", "ALE/Pong-v5", "--no_clip_rewards"]
+    found = {"noisy": False, "double": True, "distributional": "c51", "hidden_sizes": [64, 64], "n_step": 3}
+    assert train_command(make_parser().parse_args(words), found | {"cnn_features": 256}) == (
+        "python main.py --env_name ALE/Pong-v5 --n_steps 3 --hidden 64 --cnn_features 256 --use_double "
+        "--use_distributional --no_clip_rewards"
+    )

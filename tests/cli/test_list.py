@@ -26,3 +26,8 @@ def test_what_lacks_a_package_is_shown_with_all(missing, hidden, need, monkeypat
     assert main(["envs", "--all"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == hidden)
     assert line.split(maxsplit=1)[1] == need
+
+
+def test_presets_for_every_environment_are_named(capsys):
+    assert main(["presets"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].strip() == "for every environment: ppo: --preset clip"

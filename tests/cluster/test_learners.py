@@ -63,7 +63,7 @@ def learned(experiment, size, steps, in_threads=False):
     with open_trainer(experiment) as trainer:
         one = last = trainer.algorithm
         if size > 1 or in_threads:
-            make = learner_maker(experiment, (trainer.collector.obs_spec, trainer.collector.action_spec))
+            make = learner_maker(experiment, trainer.collector)
             trainer.algorithm = InThreads(trainer.agent, one, make, size)
             last = trainer.algorithm.algorithms[-1]
         logs = [log.flat() for log in itertools.islice(trainer(), steps)]

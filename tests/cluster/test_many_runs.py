@@ -137,11 +137,11 @@ def test_an_ablation_has_the_scores_of_one_machine(nodes, tmp_path, monkeypatch)
     tiny = {"algorithm": "dqn", "env": "drl/Match-v0", "total_timesteps": 120, "warmup": 20, "batch_size": 16}
     tiny |= {"num_envs": 1, "quiet": True, "name": "parts", "compile": "off", "updates_per_log": 50}
     base = Experiment.from_flat(tiny | {"results_dir": str(tmp_path), "cluster": nodes.address}, "test")
-    folder, table = ablation.ablate(base, seeds=1, episodes=3)
+    folder, table = ablation.ablate_experiment(base, seeds=1, episodes=3)
     assert {row["variant"] for row in table} == set(two)
     assert len(list(folder.glob("*/*/run.json"))) == 2
     elsewhere = Experiment.from_flat(tiny | {"results_dir": str(tmp_path / "here")}, "test")
-    assert ablation.ablate(elsewhere, seeds=1, workers=2, episodes=3)[1] == table
+    assert ablation.ablate_experiment(elsewhere, seeds=1, workers=2, episodes=3)[1] == table
 
 
 def test_a_process_that_exits_is_told_and_not_repeated(nodes, tmp_path):

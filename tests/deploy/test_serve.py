@@ -412,7 +412,7 @@ def test_wrong_flags(tmp_path, capsys, monkeypatch):
         wrong = {
             ("--port", port): f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port",
             ("--host", "300.0.0.1"): "cannot listen on 300.0.0.1:8000",
-            ("--port", "70000"): "expected a port from 0 to 65535",
+            ("--port", "70000"): "expected a whole number from 0 to 65535",
             ("--max-batch", "0"): "expected a whole number of at least 1",
             ("--batch-window", "-1"): "expected milliseconds from 0 to 1000",
             ("--temperature", "2"): "add --sampled",

@@ -8,7 +8,7 @@ import torch
 
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.variants import VARIANTS, agent_in, maker_in
 
 VECTOR = ObsSpec("box", box_shape=(4,))
@@ -108,7 +108,7 @@ def make_agent(name: str, engine: str = "torch"):
 
         made = maker_in(variant, "jax")(kind.obs, kind.action, kind.config)
         model = ModelState(made, made.init(np.random.default_rng(3)), "cpu")
-    return agent_in(variant, engine)(model, kind.obs, kind.action, normalizer)
+    return agent_in(variant, engine)(model, EnvSpecs(kind.obs, kind.action), normalizer)
 
 
 def save_tiny(name: str, folder: Path, engine: str = "torch", **notes: object) -> Path:

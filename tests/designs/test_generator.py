@@ -10,9 +10,8 @@ from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig, ReplayConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Constant
 from drl.core.seeding import Seeds
 from drl.engines.jax import build as jax_build
 from drl.engines.numpy.exploration import EpsilonGreedy
@@ -28,17 +27,13 @@ SMALL_REPLAY = ReplayConfig(batch_size=8, warmup=16, capacity=1000, updates_per_
 
 
 def make_trainer(envs, engine="torch", algorithm="ppo", **budget):
-    specs = envs.obs_spec, envs.action_spec
     if algorithm == "ppo":
-        configs, buffer = (
-            (ModelConfig(hidden_sizes=(8,)), PPOConfig(epochs=1)),
-            RolloutBuffer(16, envs.num_envs, *specs),
-        )
+        configs = (ModelConfig(hidden_sizes=(8,)), PPOConfig(epochs=1, rollout_length=16))
+        buffer = RolloutBuffer(envs, 16)
     else:
         configs = (QModelConfig(hidden_sizes=(8,)), DQNConfig())
-        buffer = ReplayBuffer(SMALL_REPLAY, 0.99, envs.num_envs, *specs)
-        budget |= {"updates_per_log": SMALL_REPLAY.updates_per_log}
-    agent, learner = BUILDERS[engine](algorithm, specs, configs, Seeds(3))
+        buffer = ReplayBuffer(envs, SMALL_REPLAY)
+    agent, learner = BUILDERS[engine](algorithm, envs, configs, Seeds(3))
     return Trainer(envs, agent, learner, buffer, TrainerConfig(**budget))
 
 
@@ -98,9 +93,8 @@ def test_predict_sample_and_act_are_the_same_thing(envs, engine):
         agent = make_trainer(envs, engine, algorithm).agent
         obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
         np.testing.assert_array_equal(agent.predict(obs), agent.act(obs))
-        agent.exploration = EpsilonGreedy(Constant(0.5), agent.action_spec) if algorithm == "dqn" else None
-        if agent.exploration:
-            agent.exploration.at(0)
+        if algorithm == "dqn":
+            agent.exploration = EpsilonGreedy(EpsilonGreedyConfig(epsilon_start=0.5), agent.action_spec)
         agent.rng = np.random.default_rng(1)
         sampled = agent.sample(obs)
         agent.rng = np.random.default_rng(1)
@@ -152,8 +146,8 @@ def test_tracking_decorates_the_trainers_call(envs, tmp_path):
 def test_learn_returns_logs_and_a_model_is_any_module(envs):
     """`Algorithm.learn(batch)` gives what to log, and a hand-made model is behind it."""
     model = torch.nn.Linear(4, 2)
-    dqn = DQN(model, envs.action_spec)
-    buffer = ReplayBuffer(SMALL_REPLAY, 0.99, 2, envs.obs_spec, envs.action_spec)
+    dqn = DQN(model, envs)
+    buffer = ReplayBuffer(envs, SMALL_REPLAY)
     obs = envs.reset()
     while not buffer.ready:
         action = np.zeros(2, np.int64)
@@ -167,10 +161,9 @@ def test_learn_returns_logs_and_a_model_is_any_module(envs):
 
 def test_more_updates_than_steps_between_two_logs(envs):
     """Observations are normalized while a learning step may collect nothing new."""
-    specs = envs.obs_spec, envs.action_spec
     config = ReplayConfig(batch_size=8, warmup=8, train_every=8, gradient_steps=8, updates_per_log=4, capacity=1000)
-    agent, dqn = torch_build.build_learner("dqn", specs, (QModelConfig(), DQNConfig()), Seeds(0), normalize_obs=True)
-    trainer = Trainer(envs, agent, dqn, ReplayBuffer(config, 0.99, 2, *specs), TrainerConfig(updates_per_log=4))
+    agent, dqn = torch_build.build_learner("dqn", envs, (QModelConfig(), DQNConfig()), Seeds(0), normalize_obs=True)
+    trainer = Trainer(envs, agent, dqn, ReplayBuffer(envs, config))
     logs = list(itertools.islice(trainer(), 6))
     assert 0 in [log.rollout["rollout_len"] for log in logs]
     assert agent.normalizer.count == logs[-1].env_steps

@@ -10,7 +10,7 @@ import torch
 
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
 from drl.experiment import launch
 from drl.experiment.config import Experiment
@@ -41,6 +41,14 @@ def test_the_log_has_the_three_blocks(finished):
         "episodes_count", "timesteps_count", "rollouts_count", "total_timesteps", "clip_range",
     }  # fmt: skip
     assert plain_text(blocks(finished.log)).startswith("=" * 35 + "\nROLLOUT STATISTICS\n")
+
+
+def test_the_log_is_printed_after_every_rollout_if_asked(tmp_path, capsys):
+    changes = {"quiet": False, "log_every": 1, "total_timesteps": 384, "results_dir": str(tmp_path), "plots": False}
+    launch.train(Experiment.from_flat(SMALL | changes, "test"))
+    text = capsys.readouterr().out
+    for title in ("ROLLOUT STATISTICS", "RECENT", "TRAINER STATISTICS"):
+        assert text.count(f"\n{title}") == 3  # rollouts of 128 steps
 
 
 def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
@@ -92,7 +100,8 @@ def test_value_clipping_is_one_switch_and_takes_the_larger_error():
 
 
 def test_the_buffer_has_the_dimensions_of_the_picture():
-    buffer = RolloutBuffer(5, 4, ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2))
+    action_spec = ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
+    buffer = RolloutBuffer(EnvSpecs(ObsSpec("box", (3,)), action_spec, num_envs=4), length=5)
     assert buffer.obs.shape == (5, 4, 3)
     assert buffer.action.shape == (5, 4, 2)
     assert buffer.reward.shape == buffer.terminated.shape == buffer.truncated.shape == buffer.valid.shape == (5, 4)
@@ -106,11 +115,12 @@ def test_the_pictures_are_as_their_script_draws_them(tmp_path):
     finally:
         sys.path.pop(0)
     draw.main(tmp_path)
-    pages = [(ROOT / "docs" / "algorithms" / "ppo.md").read_text(), (ROOT / "drl" / "README.md").read_text()]
+    names = ("docs/algorithms/ppo.md", "docs/four_classes.md", "drl/README.md")
+    pages = [(ROOT / name).read_text() for name in names]
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "docs" / "diagrams" / path.name).read_text()
         assert any(path.name in page for page in pages)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_epochs_and_minibatches_are_as_documented(finished):

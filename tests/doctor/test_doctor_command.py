@@ -107,9 +107,9 @@ def flags_in(folder):
 
 
 def test_every_flag_of_the_advice_exists(capsys):
-    """In `drl train` of some algorithm, or in `drl evaluate` or `drl replay`, which it also names."""
+    """In `drl train` of some algorithm, or in `drl evaluate`, `drl replay` or `drl doctor`, which it also names."""
     known = set()
-    for command in (["train", "ppo"], ["train", "dqn"], ["train", "sac"], ["evaluate"], ["replay"]):
+    for command in (["train", "ppo"], ["train", "dqn"], ["train", "sac"], ["evaluate"], ["replay"], ["doctor"]):
         with pytest.raises(SystemExit):
             main([*command, "--help"])
         known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))

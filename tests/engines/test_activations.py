@@ -12,7 +12,7 @@ from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import ACTIVATIONS, register_activation
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax import activations as in_jax
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.numpy import activations as in_numpy
@@ -59,7 +59,7 @@ def test_all_engines_compute_the_definition(name):
 def made(engine, activation, algorithm, spec, kind):
     """An agent, and what it makes of the observations: distribution parameters or action values."""
     configs = (kind(hidden_sizes=(8, 8), activation=activation), ALGORITHMS[algorithm].config())
-    return BUILD[engine](algorithm, (OBS, spec), configs, Seeds(0))[0]
+    return BUILD[engine](algorithm, EnvSpecs(OBS, spec), configs, Seeds(0))[0]
 
 
 def answers(agent):
@@ -147,5 +147,5 @@ def test_numpy_acts_only_for_the_layers_it_knows():
     agent = made("torch", "leaky_relu", *PPO)
     before = answers(agent)
     agent.model.actor.backbone[1] = torch.nn.LeakyReLU(0.5)
-    fresh = type(agent)(agent.model, OBS, BOX)
+    fresh = type(agent)(agent.model, EnvSpecs(OBS, BOX))
     assert not np.allclose(answers(fresh), before)

@@ -6,7 +6,7 @@ import pytest
 
 from drl.core.algorithms import ALGORITHMS
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
@@ -96,7 +96,7 @@ def test_both_engines_make_the_same_updates(algorithm, spec, network, settings, 
     monkeypatch.setattr(off_policy, "_update", UPDATE)
     made = configs(algorithm, network, settings)
     (torch_agent, torch_learner), (jax_agent, jax_learner) = (
-        build(algorithm, (OBS, spec), made, Seeds(0)) for build in (build_torch, build_jax)
+        build(algorithm, EnvSpecs(OBS, spec), made, Seeds(0)) for build in (build_torch, build_jax)
     )
     jax_agent.model_state.load(arrays(torch_agent), "the other engine")
     jax_learner.sync_target()
@@ -136,7 +136,7 @@ def test_a_step_in_one_program_is_an_update_with_the_drawn_numbers(algorithm, sp
     """`step` is what fused programs call. Its draws, given to `update` and to PyTorch, lead to the same parameters."""
     made = configs(algorithm, "mlp", settings)
     (torch_agent, torch_learner), (jax_agent, learner) = (
-        build(algorithm, (OBS, spec), made, Seeds(0)) for build in (build_torch, build_jax)
+        build(algorithm, EnvSpecs(OBS, spec), made, Seeds(0)) for build in (build_torch, build_jax)
     )
     jax_agent.model_state.load(arrays(torch_agent), "the other engine")
     learner.sync_target()
@@ -167,7 +167,9 @@ def test_a_step_in_one_program_is_an_update_with_the_drawn_numbers(algorithm, sp
 
 
 def test_draws_in_one_program_are_standard_normal_and_every_pair_of_critics():
-    _, learner = build_jax("sac", (OBS, BOX), configs("sac", "mlp", {"num_critics": 4, "critic_subset": 2}), Seeds(0))
+    _, learner = build_jax(
+        "sac", EnvSpecs(OBS, BOX), configs("sac", "mlp", {"num_critics": 4, "critic_subset": 2}), Seeds(0)
+    )
     draw = jax.jit(jax.vmap(lambda key: learner.pure.draw(key, 8)), compiler_options=QUICK)
     draws = draw(jax.random.split(jax.random.key(0), 2000))
     for noise in (draws.noise, draws.next_noise):

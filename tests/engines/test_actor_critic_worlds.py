@@ -12,7 +12,7 @@ import torch
 from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import ActionNoiseConfig
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.jax.fused.fused_exploration import ActByPolicy, Situation
@@ -116,7 +116,7 @@ def build(algorithm, engine="torch", spec=BOX, **model):
         record.model_config(**sizes | model),
         record.config(**({"quantiles_to_drop": 0} if algorithm == "tqc" else {})),
     )
-    return {"torch": build_torch, "jax": build_jax}[engine](algorithm, (OBS, spec), configs, Seeds(0))
+    return {"torch": build_torch, "jax": build_jax}[engine](algorithm, EnvSpecs(OBS, spec), configs, Seeds(0))
 
 
 def saturate(agent, bias):
@@ -132,6 +132,7 @@ def saturate(agent, bias):
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac", "tqc", "crossq"])
 def test_a_saturated_policy_reaches_both_bounds_exactly(algorithm, engine, tmp_path):
     agent, _ = build(algorithm, "jax" if engine == "jax" else "torch")
+    agent.exploration = None
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     for number, (bias, expected) in enumerate([((-50, -50), LOW), ((50, 50), HIGH), ((-50, 50), (LOW[0], HIGH[1]))]):
         saturate(agent, bias)
@@ -190,7 +191,8 @@ def explored(form, algorithm, config, env_steps, before=None, spec=BOX, mask=Non
     if spec is BOX:
         saturate(agent, [np.arctanh(0.5)] * 2)
     if form == "numpy":
-        agent.exploration = make_exploration(config, spec, first_update=100)
+        agent.exploration = make_exploration(config, spec)
+        agent.exploration.begin_training(100)
         agent.exploration.at(env_steps)
         if hasattr(agent.exploration, "noise"):
             agent.exploration.noise = noise.copy()

@@ -11,7 +11,7 @@ from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.network_parts import INITIALIZATIONS, register_initialization
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.numpy.initializations import Init
 from drl.engines.torch.build import build_learner as build_torch
@@ -29,7 +29,7 @@ def weights_of(engine, algorithm, init, obs_spec=OBS, spec=BOX, **settings):
     record = ALGORITHMS[algorithm]
     sizes = {"hidden_sizes": (60, 50)} | settings
     agent = BUILD[engine](
-        algorithm, (obs_spec, spec), (record.model_config(init=init, **sizes), record.config()), Seeds(3)
+        algorithm, EnvSpecs(obs_spec, spec), (record.model_config(init=init, **sizes), record.config()), Seeds(3)
     )[0]
     if engine == "jax":
         return agent.model_state.host
@@ -98,7 +98,7 @@ def test_a_function_of_the_users_own_and_the_agents_card(tmp_path):
         return np.full(shape, gain / 3)
 
     config = ModelConfig(hidden_sizes=(4,), init=thirds)
-    agent = build_torch("ppo", (OBS, BOX), (config, ALGORITHMS["ppo"].config()), Seeds(0))[0]
+    agent = build_torch("ppo", EnvSpecs(OBS, BOX), (config, ALGORITHMS["ppo"].config()), Seeds(0))[0]
     weight = agent.model.actor.backbone[0].weight
     torch.testing.assert_close(weight, torch.full_like(weight, math.sqrt(2) / 3))
     agent.save(tmp_path)

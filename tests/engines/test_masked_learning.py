@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import Distribution
 from drl.core.state_files import read_state, write_state
@@ -114,11 +113,11 @@ def test_a_flax_tree_and_an_optax_optimizer_train_save_and_load(tmp_path):
     with make_vec_env(ID, 4, seed=0) as envs:
         model = FlaxModel(FlaxNet(), envs.obs_spec)
         state = ModelState(model, model.init(np.random.default_rng(0)))
-        agent = jax_agents.PolicyAgent(state, envs.obs_spec, envs.action_spec, rng=np.random.default_rng(1))
+        agent = jax_agents.PolicyAgent(state, envs, rng=np.random.default_rng(1))
         assert agent.distribution == Distribution.on(envs.action_spec)
         config = PPOConfig(rollout_length=64, learning_rate=5e-3, gamma=0.5)
-        ppo = PPO(state, envs.action_spec, config, optax=optax.adabelief)
-        trainer = Trainer(envs, agent, ppo, RolloutBuffer(64, 4, envs.obs_spec, envs.action_spec))
+        ppo = PPO(state, envs, config, optax=optax.adabelief)
+        trainer = Trainer(envs, agent, ppo)
         for _ in range(25):
             trainer.step()
     assert evaluate(agent, ID, 200).summary()["mean_return"] > BEST - 0.15
@@ -134,11 +133,10 @@ def test_dqn_takes_a_flax_tree_too():
     with make_vec_env(ID, 2, seed=0) as envs:
         model = FlaxModel(FlaxQ(), envs.obs_spec)
         state = ModelState(model, model.init(np.random.default_rng(0)))
-        learner, agent = DQN(state, envs.action_spec), jax_agents.QAgent(state, envs.obs_spec, envs.action_spec)
+        learner, agent = DQN(state, envs), jax_agents.QAgent(state, envs)
         before = agent.q_values(np.ones((1, 1), np.float32))
         run = experiment("dqn", total_timesteps=None)
-
-        buffer = ReplayBuffer(run.buffer, 0.5, 2, envs.obs_spec, envs.action_spec)
+        buffer = ReplayBuffer(envs, run.buffer)
         trainer = Trainer(envs, agent, learner, buffer)
         trainer.step()
         assert not np.allclose(agent.q_values(np.ones((1, 1), np.float32)), before)

@@ -13,7 +13,7 @@ from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.schedules import register_schedule
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.jax.fused import fused_learner
 from drl.engines.torch.algorithms.ppo import PPO
@@ -172,7 +172,7 @@ def test_a_compiled_update_follows_changing_rates():
     values = []
     for compiled in (False, True):
         model = make_policy_value_model(OBS, ACTIONS, ModelConfig(hidden_sizes=(6,)), torch.Generator().manual_seed(1))
-        learner = PPO(model, ACTIONS, config, np.random.default_rng(0), compile_update=compiled)
+        learner = PPO(model, EnvSpecs(OBS, ACTIONS), config, np.random.default_rng(0), compile_update=compiled)
         for number, progress in enumerate((0.0, 0.4, 0.9)):
             learned = learner.learn(draw_rollout(number), progress)
             assert learned.log["entropy_coef"] == pytest.approx(0.5 * (1 - progress))

@@ -10,10 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig, RandomStartConfig
 from drl.core.contracts import Learned
 from drl.core.errors import EnvFailed
-from drl.core.schedules import Constant
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import agents as jax_agents
 from drl.engines.jax import models as jax_models
@@ -302,9 +301,9 @@ def make_policy_agent(engine, envs):
     config = ModelConfig(hidden_sizes=(8,))
     if engine == "torch":
         model = torch_models.make_policy_model(*specs, config, torch.Generator().manual_seed(0))
-        return torch_agents.PolicyAgent(model, *specs, rng=rng)
+        return torch_agents.PolicyAgent(model, envs, rng=rng)
     model = jax_models.make_policy_model(*specs, config)
-    return jax_agents.PolicyAgent(ModelState(model, model.init(rng)), *specs, rng=rng)
+    return jax_agents.PolicyAgent(ModelState(model, model.init(rng)), envs, rng=rng)
 
 
 def make_q_agent(engine, envs):
@@ -312,9 +311,9 @@ def make_q_agent(engine, envs):
     config = QModelConfig(hidden_sizes=(8,))
     if engine == "torch":
         model = torch_models.make_q_value_model(*specs, config, torch.Generator().manual_seed(0))
-        return torch_agents.QAgent(model, *specs, rng=rng)
+        return torch_agents.QAgent(model, envs, rng=rng)
     model = jax_models.make_q_value_model(*specs, config)
-    return jax_agents.QAgent(ModelState(model, model.init(rng)), *specs, rng=rng)
+    return jax_agents.QAgent(ModelState(model, model.init(rng)), envs, rng=rng)
 
 
 @pytest.mark.parametrize("engine", ["torch", "jax"])
@@ -324,7 +323,7 @@ def test_a_policy_takes_no_illegal_action(engine, explores, kind):
     with make_envs(kind=kind) as envs:
         agent = make_policy_agent(engine, envs)
         if explores == "random_start":
-            agent.exploration = RandomStart(10_000, envs.action_spec)
+            agent.exploration = RandomStart(RandomStartConfig(random_steps=10_000), envs.action_spec)
         obs = envs.reset()
         for number in range(500):  # the environment fails at an illegal action
             action = agent.decide(obs, number % 5 > 0, envs.action_mask)
@@ -336,8 +335,7 @@ def test_a_policy_takes_no_illegal_action(engine, explores, kind):
 def test_action_values_take_no_illegal_action(engine, epsilon):
     with make_envs() as envs:
         agent = make_q_agent(engine, envs)
-        agent.exploration = EpsilonGreedy(Constant(epsilon), envs.action_spec)
-        agent.exploration.at(0)
+        agent.exploration = EpsilonGreedy(EpsilonGreedyConfig(epsilon_start=epsilon), envs.action_spec)
         obs = envs.reset()
         for _ in range(500):
             obs = envs.step(envs.action_spec.to_env(agent.decide(obs, True, envs.action_mask))).obs
@@ -394,13 +392,12 @@ class Witness:
 
 
 def make_buffer(name, envs):
-    specs = (envs.obs_spec, envs.action_spec)
     if name == "rollout":
-        return RolloutBuffer(16, envs.num_envs, *specs)
+        return RolloutBuffer(envs, 16)
     if name == "episode":
-        return EpisodeBuffer(5, envs.num_envs, *specs)
+        return EpisodeBuffer(envs, 5)
     n_step = int(name.rpartition("_")[2])
-    return ReplayBuffer(ReplayConfig(batch_size=8, capacity=50, warmup=0, n_step=n_step), 0.9, envs.num_envs, *specs)
+    return ReplayBuffer(envs, batch_size=8, capacity=50, warmup=0, n_step=n_step, gamma=0.9)
 
 
 @pytest.mark.parametrize("vec", ["sync", "next_step"])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.configs import ReplayConfig
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_env, make_vec_env
 from drl.experiment.config import Experiment
@@ -179,9 +178,8 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_the_replay_gives_back_the_stacks_of_the_env(vectorization, n_step):
-    config = ReplayConfig(capacity=500, batch_size=64, warmup=0, n_step=n_step)
     with make_vec_env(PONG, 2, seed=2, vectorization=vectorization, frame_stack=4, env_kwargs=SHORT) as envs:
-        buffer = ReplayBuffer(config, 0.99, 2, envs.obs_spec, envs.action_spec, frame_stack=4)
+        buffer = ReplayBuffer(envs, capacity=500, batch_size=64, warmup=0, n_step=n_step)
         seen = set()
         obs, rng = envs.reset(), np.random.default_rng(0)
         stacks, ends = (

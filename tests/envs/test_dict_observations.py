@@ -8,10 +8,10 @@ from gymnasium import spaces
 
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.normalize import ObsNormalizer, obs_normalizer
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import models as jax_models
 from drl.engines.jax.on_policy import fields
@@ -160,8 +160,8 @@ def test_both_engines_answer_alike(variant):
 
 
 def test_buffers_keep_images_as_bytes():
-    rollout = RolloutBuffer(4, 2, SPEC, ACTION)
-    replay = ReplayBuffer(ReplayConfig(capacity=64, batch_size=8, warmup=8), 0.9, 2, SPEC, ACTION)
+    specs = EnvSpecs(SPEC, ACTION, num_envs=2)
+    rollout, replay = RolloutBuffer(specs, 4), ReplayBuffer(specs, capacity=64, batch_size=8, warmup=8, gamma=0.9)
     assert rollout.obs.dtype["view"].base == np.uint8
     with make_vec_env("drl_test/Signs-v0", 2, seed=0) as envs:
         obs = envs.reset()

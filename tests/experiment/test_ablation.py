@@ -9,7 +9,7 @@ from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
 from drl.experiment import ablation_picture
-from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate, variants
+from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
 from drl.experiment.config import Experiment
 from drl.experiment.many_runs import RunFailed
 from drl.experiment.packed_run import Answer
@@ -46,7 +46,7 @@ def base(tmp_path, monkeypatch):
 
 
 def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base, capsys):
-    folder, table = ablate(base, seeds=1, workers=2, episodes=3)
+    folder, table = ablate_experiment(base, seeds=1, workers=2, episodes=3)
     assert folder.name == "drl_Match-v0_dqn_ablation"
     assert {row["variant"] for row in table} == {"plain", "plain + double", "full", "full - double"}
     assert json.loads((folder / "ablation.json").read_text()) == table
@@ -55,7 +55,7 @@ def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base,
     records = [json.loads(file.read_text()) for file in folder.rglob("run.json")]
     assert [(record["seed"], record["final_evaluation"]["episodes"]) for record in records] == [(7, 3)] * 4
     (folder / "plain" / "seed_7.json").unlink()
-    ablate(base, seeds=1, episodes=3)
+    ablate_experiment(base, seeds=1, episodes=3)
     assert len(list(folder.rglob("run.json"))) == 5
     assert "4 of 4" in capsys.readouterr().out
 
@@ -63,25 +63,25 @@ def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base,
 def test_results_of_other_settings_are_never_taken_for_these(base, tmp_path, monkeypatch):
     monkeypatch.setattr("drl.experiment.ablation.train_many", answers("interrupted"))
     with pytest.raises(Interrupted):
-        ablate(base, seeds=1)
+        ablate_experiment(base, seeds=1)
     assert not list(tmp_path.rglob("seed_*.json")), "a run that was interrupted is no result"
     other = Experiment.from_flat(base.to_flat() | {"total_timesteps": 240}, "test")
     with pytest.raises(BadInput, match="total_timesteps was 120 and is now 240"):
-        ablate(other, seeds=1)
+        ablate_experiment(other, seeds=1)
     with pytest.raises(BadInput, match="episodes was 50 and is now 9"):
-        ablate(base, seeds=1, episodes=9)
+        ablate_experiment(base, seeds=1, episodes=9)
     (tmp_path / "drl_Match-v0_dqn_ablation" / SETTINGS).unlink()
     kept = tmp_path / "drl_Match-v0_dqn_ablation" / "plain" / "seed_0.json"
     kept.parent.mkdir()
     kept.write_text("{}")
     with pytest.raises(BadInput, match="give another --name"):
-        ablate(base, seeds=1)
+        ablate_experiment(base, seeds=1)
 
 
 def test_a_run_that_fails_is_told_with_its_exit_code(base, monkeypatch):
     monkeypatch.setattr("drl.experiment.ablation.train_many", answers(error="the environment broke", exit_code=5))
     with pytest.raises(RunFailed, match="4 of 4 runs failed; plain, seed 7: the environment broke") as failed:
-        ablate(base, seeds=1)
+        ablate_experiment(base, seeds=1)
     assert failed.value.exit_code == 5
 
 

@@ -3,7 +3,8 @@ import yaml
 
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
-from drl.experiment.config import Experiment, read_yaml
+from drl.experiment.config import Experiment, changed_settings, read_yaml
+from drl.experiment.one_call import make_experiment, make_trainer
 from drl.experiment.presets import list_presets, load_preset
 
 
@@ -125,6 +126,41 @@ def test_a_preset_by_name():
     ):
         with pytest.raises(BadInput, match=said):
             read_experiment("dqn", flags)
+
+
+def test_a_preset_by_name_for_every_environment():
+    """`--preset clip` is the fifth document; it goes on top of the environment's own preset."""
+    usual, _ = read_experiment("ppo", ["--env", "CartPole-v1"])
+    clip, source = read_experiment("ppo", ["--env", "CartPole-v1", "--preset", "clip", "--seed", "3"])
+    assert source == "preset clip ppo/CartPole-v1"
+    assert usual.learner.clip_range_end == 0.0
+    assert usual.learner.value_clip is None
+    changed = changed_settings(usual.to_flat(), clip.to_flat())
+    assert changed == (
+        "clip_range_end was 0.0 and is now None; log_every was 0 and is now 1; seed was 0 and is now 3; "
+        "value_clip was None and is now 0.2"
+    )
+    assert read_experiment("ppo", ["--env", "MyOwn-v0", "--preset", "clip"])[0].learner.value_clip == 0.2
+    assert read_experiment("ppo", ["--env", "CartPole-v1", "--preset", "clip", "--quiet"])[0].run.quiet
+    with pytest.raises(BadInput, match="ppo has no preset 'clipp' for CartPole-v1; did you mean 'clip'"):
+        read_experiment("ppo", ["--env", "CartPole-v1", "--preset", "clipp"])
+    with pytest.raises(BadInput, match="a2c has no preset 'clip'"):
+        read_experiment("a2c", ["--env", "CartPole-v1", "--preset", "clip"])
+    assert not any("clip" in algorithm for algorithm, _ in list_presets())
+
+
+def test_blocks_on_the_way_are_not_quiet():
+    assert read_experiment("ppo", ["--log-every", "2"])[0].run.log_every == 2
+    assert read_experiment("ppo", [])[0].run.log_every == 0
+    with pytest.raises(BadInput, match="--log-every prints blocks on the way and --quiet one line at the end"):
+        read_experiment("ppo", ["--log-every", "2", "--quiet"])
+    assert read_experiment("ppo", ["--log-every", "0", "--quiet"])[0].run.quiet
+    with pytest.raises(BadInput, match="log_every prints blocks on the way and quiet one line at the end"):
+        make_experiment("ppo", log_every=2, quiet=True)
+    with pytest.raises(BadInput, match="log_every is a setting of a run"):
+        make_trainer("ppo", log_every=2)
+    with pytest.raises(BadInput, match="log_every is -1; expected a whole number of at least 0"):
+        Experiment.from_flat({"log_every": -1}, "test")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from drl.core.golden_pairs import (
     pairs_to_json,
     sample_obs,
 )
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.experiment import session
@@ -52,7 +52,7 @@ def make(variant="policy_value", obs_spec=VECTOR, spec=ACTIONS["discrete"], **co
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return agent_in(kind, "torch")(model, obs_spec, spec)
+    return agent_in(kind, "torch")(model, EnvSpecs(obs_spec, spec))
 
 
 def rewrite(folder, **changes):

@@ -14,19 +14,18 @@ from drl.core.agent_files import read_agent, write_agent
 from drl.core.agent_readme import MARK, readme
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
 from drl.experiment import hub as drl_hub
 from drl.experiment.load_agent import load_agent
-from tests.experiment.hub_stand_in import TOKEN, StandIn
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
 EVALUATION = {"mean_return": 475.5, "std_return": 12.25, "episodes": 10}
 
 
 def save(folder, **notes):
-    agent = PolicyAgent(make_policy_value_model(OBS, SPEC, ModelConfig(hidden_sizes=(8,))), OBS, SPEC)
+    agent = PolicyAgent(make_policy_value_model(OBS, SPEC, ModelConfig(hidden_sizes=(8,))), EnvSpecs(OBS, SPEC))
     about = {"env": "CartPole-v1", "algorithm": "ppo", "seed": 3, "env_steps": 1000, "evaluation": EVALUATION}
     agent.save(folder, **(about | notes))
     return agent
@@ -34,17 +33,6 @@ def save(folder, **notes):
 
 def contents(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    with StandIn() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-    huggingface_hub.close_session()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 import torch
 
 from drl.core.configs import ModelConfig
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
 from drl.experiment.seed_processes import _agent_of
@@ -48,7 +48,7 @@ def test_every_seed_has_its_own_model(tmp_path):
         model = make(*specs)
         with torch.no_grad():
             next(model.parameters()).fill_(seed)
-        PolicyAgent(model, *specs).save(tmp_path / str(seed))
+        PolicyAgent(model, EnvSpecs(*specs)).save(tmp_path / str(seed))
     for given in (make(*specs), make):
         agents = [_agent_of(tmp_path / str(seed), given) for seed in (1, 2)]
         assert [next(agent.model.parameters())[0, 0].item() for agent in agents] == [1.0, 2.0]

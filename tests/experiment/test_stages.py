@@ -109,6 +109,14 @@ def test_a_resumed_run_remembers_its_best(tmp_path):
     assert "'env_steps': 100" in (tmp_path / "best_agent.txt").read_text()
 
 
+@pytest.mark.parametrize(("best_after", "first"), [(0, 2), (3, 4), (4, 6)])
+def test_a_best_model_is_saved_after_more_than_best_after_episodes(tmp_path, best_after, first):
+    """As in the fourth document, `episode_index > 100`. Each log has two more episodes."""
+    source = logs(recent=lambda i: {"mean_ep_return": i, "window": i})
+    kept = stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, best_after=best_after)
+    assert next(log.episodes for log in kept if (tmp_path / "best_return_pi_ckpt.pth").exists()) == first
+
+
 def test_the_best_waits_until_the_agent_is_as_its_log_says(tmp_path):
     in_sync, source = iter([False, True, False]), logs(recent=lambda i: {"mean_ep_return": i, "window": i})
     kept = stages.keep_models(source, FakeAgent(), tmp_path, 500, 0, in_sync=lambda: next(in_sync))

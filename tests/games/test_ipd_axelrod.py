@@ -179,8 +179,7 @@ def test_a_drl_agent_moves_in_the_package_as_in_our_env(axelrod, backbone):
     """An untrained network: it still answers histories in its own way. It says itself that it sees six rounds."""
     settings = {"opponents": "win_stay_lose_shift", "rounds": 25, "history": 6}
     with make_vec_env("IteratedPrisonersDilemma-v0", env_kwargs=settings) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, _ = build_learner("ppo", specs, (ModelConfig(backbone=backbone), PPOConfig()), Seeds(3))
+        agent, _ = build_learner("ppo", envs, (ModelConfig(backbone=backbone), PPOConfig()), Seeds(3))
         obs, payoffs = envs.reset(), []
         for _ in range(25):
             step = envs.step(agent.act(obs))

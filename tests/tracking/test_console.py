@@ -132,6 +132,22 @@ def test_every_k_shows_the_first_each_kth_evaluated_and_last():
     assert re.findall(r"rollouts_count: +(\d+)", stream.getvalue()) == ["11"]  # the last log, in blocks, once
 
 
+@pytest.mark.parametrize(("every", "shown"), [(1, [1, 2, 3, 4, 5]), (2, [2, 3, 4, 5]), (9, [3, 5])])
+def test_blocks_of_every_kth_step_evaluated_and_last_once_each(every, shown):
+    """The three blocks of the fifth document after every rollout, in a file; the third log has an evaluation."""
+    stream = io.StringIO()
+    tracker = ConsoleTracker(stream=stream, blocks_every=every)
+    for step in range(1, 6):
+        tracker.write(full_log(step, evaluation={"mean_return": 1.0} if step == 3 else {}))
+    tracker.close()
+    tracker.close()
+    text = stream.getvalue()
+    assert [int(number) for number in re.findall(r"rollouts_count: +(\d+)", text)] == shown
+    assert text.count("ROLLOUT STATISTICS\n") == text.count("RECENT 9 EPISODES\n") == len(shown)
+    assert shown_steps(text) == []  # no lines in between
+    assert all(line.startswith(("=", "-", " ")) or line.isupper() for line in text.splitlines() if line)
+
+
 def test_the_clock_throttles(clock):
     stream = io.StringIO()
     tracker = ConsoleTracker(stream=stream, seconds=5.0)
@@ -170,6 +186,10 @@ def test_a_file_gets_plain_text_and_zero_is_refused():
     assert not ConsoleTracker(stream=stream).live
     with pytest.raises(BadInput, match="every=0"):
         ConsoleTracker(stream=stream, every=0)
+    with pytest.raises(BadInput, match="blocks_every=0"):
+        ConsoleTracker(stream=stream, blocks_every=0)
+    with pytest.raises(BadInput, match="every=1 and blocks_every=2; give one of them"):
+        ConsoleTracker(stream=stream, every=1, blocks_every=2)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_config_metrics_videos_and_best_model_arrive(tmp_path, fake, capsys):
     assert run.rows[2] == {"videos/final_agent": ("video", str(tmp_path / "videos" / "final_agent.mp4"))}
     ((artifact, aliases),) = run.artifacts
     assert set(artifact.manifest.entries) == {"best_agent", "best_return_pi_ckpt.pth"}
+    assert artifact.metadata == {"config": {"gamma": 0.9}}, "one key: W&B refuses more than 100"
     assert aliases == ["best"]
     assert run.finished == 1
     assert capsys.readouterr().out == ""

@@ -1,15 +1,20 @@
 import itertools
 
+import gymnasium
 import numpy as np
 import pytest
 
+import drl
+from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.core.algorithms.td3_record import TD3Config
+from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig, ReplayConfig
 from drl.core.contracts import Learned
-from drl.core.errors import NonFinite
+from drl.core.errors import BadInput, NonFinite
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import Seeds
 from drl.core.state_files import read_state, write_state
@@ -21,11 +26,9 @@ CONFIG = PPOConfig(rollout_length=32, learning_rate_end=0.0)
 
 
 def make_trainer(envs, seed=1, normalize=False):
-    specs = (envs.obs_spec, envs.action_spec)
-    agent, learner = build_learner("ppo", specs, (ModelConfig(), CONFIG), Seeds(seed), normalize_obs=normalize)
-    buffer = RolloutBuffer(CONFIG.rollout_length, envs.num_envs, *specs)
+    agent, learner = build_learner("ppo", envs, (ModelConfig(), CONFIG), Seeds(seed), normalize_obs=normalize)
     scaler = RewardScaler(envs.num_envs, 0.99) if normalize else None
-    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=2000), scaler)
+    return Trainer(envs, agent, learner, None, TrainerConfig(total_timesteps=2000), scaler)
 
 
 def numbers(log):
@@ -112,10 +115,9 @@ class Recorder:
 
 
 def make_replay_trainer(envs, **changes):
-    specs = (envs.obs_spec, envs.action_spec)
     settings = (QModelConfig(hidden_sizes=(8,)), DQNConfig())
-    agent, learner = build_learner("dqn", specs, settings, Seeds(1))
-    buffer = ReplayBuffer(ReplayConfig(batch_size=8, warmup=8, train_every=4, **changes), 0.99, envs.num_envs, *specs)
+    agent, learner = build_learner("dqn", envs, settings, Seeds(1))
+    buffer = ReplayBuffer(envs, batch_size=8, warmup=8, train_every=4, **changes)
     return Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=5))
 
 
@@ -174,3 +176,124 @@ def test_a_rollout_is_learned_with_the_statistics_that_it_was_played_with():
         for _ in range(3):
             trainer.step()
     assert counts == [0, 128, 256]
+
+
+# ── parts that fit together ───────────────────────────────────────────────────────────────────────────────────────
+
+
+LEARNERS = {
+    "ppo": (ModelConfig(hidden_sizes=(8,)), PPOConfig(rollout_length=32)),
+    "reinforce": (ModelConfig(hidden_sizes=(8,)), ReinforceConfig(episodes_per_step=3)),
+    "dqn": (QModelConfig(hidden_sizes=(8,)), DQNConfig(gamma=0.8)),
+    "td3": (ActorCriticConfig(hidden_sizes=(8,)), TD3Config()),
+}
+
+
+def make_parts(name, env="CartPole-v1"):
+    envs = make_vec_env(env, 2, seed=1)
+    return envs, *build_learner(name, envs, LEARNERS[name], Seeds(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("ppo", RolloutBuffer, {"length": 32, "updates_per_log": 1, "first_update": 64}),
+        ("reinforce", EpisodeBuffer, {"num_episodes": 3, "updates_per_log": 1}),
+        ("dqn", ReplayBuffer, {"config": ReplayConfig(), "gamma": 0.8, "updates_per_log": 100, "first_update": 1000}),
+    ],
+)
+def test_the_default_buffer_is_that_of_the_algorithms_record(name, kind, settings):
+    trainer = Trainer(*make_parts(name))
+    assert type(trainer.buffer) is kind
+    assert {setting: getattr(trainer.buffer, setting) for setting in settings} == settings
+    assert trainer.updates_per_log == settings["updates_per_log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "make_buffer", "message"),
+    [
+        (
+            "ppo",
+            lambda envs: RolloutBuffer(envs, 16),
+            r"rollout_length is 32, .* 16 .*RolloutBuffer\(envs, 32\)",
+        ),
+        ("reinforce", EpisodeBuffer, r"episodes_per_step is 3, .* collects 1; use EpisodeBuffer\(envs, 3\)"),
+        ("dqn", lambda envs: ReplayBuffer(envs, gamma=0.5), "gamma is 0.8 in the algorithm and 0.5 in the buffer"),
+    ],
+)
+def test_a_buffer_with_other_settings_than_the_algorithm_is_refused(name, make_buffer, message):
+    envs, agent, algorithm = make_parts(name)
+    with pytest.raises(BadInput, match=message):
+        Trainer(envs, agent, algorithm, make_buffer(envs))
+
+
+def test_a_replay_buffer_takes_the_discount_of_the_algorithm():
+    envs, agent, algorithm = make_parts("dqn")
+    buffer = ReplayBuffer(envs, n_step=3)
+    Trainer(envs, agent, algorithm, buffer)
+    assert buffer.n_step.gamma == 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "agent_class"), [("dqn", "CartPole-v1", "QAgent"), ("td3", "Pendulum-v1", "PolicyAgent")]
+)
+def test_an_agent_that_would_never_explore_is_refused(name, env, agent_class):
+    envs, agent, algorithm = make_parts(name, env)
+    Trainer(envs, agent, algorithm)  # its own exploration will do
+    agent.exploration = None
+    with pytest.raises(BadInput, match=rf"{agent_class} .* never explore; make it with {agent_class}\(model, envs\)"):
+        Trainer(envs, agent, algorithm)
+
+
+def test_exploration_knows_when_updates_begin():
+    """A random start lasts until the first update, which the buffer decides."""
+    envs, agent, algorithm = make_parts("td3", "Pendulum-v1")
+    Trainer(envs, agent, algorithm, ReplayBuffer(envs, warmup=300))
+    assert agent.exploration.start.random_steps == 300
+
+
+def test_a_call_sets_the_budget():
+    """In environment steps in all: a second call goes on where the first one ended."""
+    trainer = Trainer(*make_parts("ppo"))
+    assert [log.env_steps for log in trainer(128)] == [64, 128]
+    assert [log.env_steps for log in trainer(256)] == [192, 256]
+    assert list(trainer(200)) == []
+    with pytest.raises(BadInput, match="total_timesteps is 0; expected at least 1"):
+        trainer(0)
+
+
+class Closing(gymnasium.Wrapper):
+    closed = 0
+
+    def close(self):
+        Closing.closed += 1
+        super().close()
+
+
+def test_a_made_trainer_closes_the_environments_that_it_opened():
+    Closing.closed = 0
+    settings = {"num_envs": 2, "vectorization": "sync", "rollout_length": 16, "hidden_sizes": [8]}
+    with drl.make_trainer("ppo", env="CartPole-v1", wrappers=[Closing], **settings) as trainer:
+        next(iter(trainer()))
+        assert Closing.closed == 0
+    assert Closing.closed == 2
+
+
+def test_a_made_trainer_leaves_a_given_vector_environment_open():
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    with drl.make_trainer("ppo", env=vector, rollout_length=16, hidden_sizes=[8]) as trainer:
+        next(iter(trainer()))
+    assert not vector.closed
+    vector.close()
+
+
+def test_a_made_trainer_takes_no_setting_of_a_run():
+    with pytest.raises(BadInput, match=r"num_seeds is a setting of a run.*drl\.train"):
+        drl.make_trainer("ppo", env="CartPole-v1", num_seeds=2)
+
+
+def test_a_compiled_program_refuses_a_new_budget():
+    settings = {"engine": "jax", "vectorization": "jax", "rollout_length": 16, "hidden_sizes": [8]}
+    trainer = drl.make_trainer("ppo", env="CartPole-v1", total_timesteps=256, **settings)
+    with pytest.raises(BadInput, match="budget is compiled into this program; give total_timesteps"):
+        trainer(512)

@@ -6,13 +6,14 @@ The policy acts; the critics are only for learning. Critics of Discrete actions 
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from drl.core.configs import ActorCriticConfig, backbone_name, changed_config
+from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.jax.activations import activation_of
 from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
@@ -145,7 +146,7 @@ class ActorCritic:
         *,
         deterministic: bool = False,  # for TD3 and DDPG
         seed: int | None = None,
-        **settings: Any,
+        **settings: Unpack[ActorCriticSettings],
     ) -> "ModelState":
         """A new model with its parameters; see `PolicyModel.build`."""
         make = make_deterministic_actor_critic if deterministic else make_actor_critic

@@ -43,7 +43,7 @@ from drl.engines.jax.models import (
 from drl.engines.jax.on_policy import fields
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
-from drl.engines.numpy.exploration import ExplorationConfig, default_exploration, make_exploration
+from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration
 from drl.engines.numpy.networks import AnyLayer, PolicyNet, as_rows, mlp_forward, policy_net, q_net, value_layers
 
 
@@ -142,10 +142,10 @@ class PolicyAgent(PolicyActor, JaxAgent):
             require_variant("PolicyAgent", "policy_value", "q_value")
         self.distribution: Distribution = distribution_of(model_state.model, specs.action_spec)
         answered = answered_variant(self.probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value = answered == "policy_value"
-        self.variant = getattr(model_state.model, "variant", answered)  # a plugin's model may name its own
+        self.has_value: bool = answered == "policy_value"
+        self.variant: str = getattr(model_state.model, "variant", answered)  # a plugin's model may name its own
         chosen = exploration or default_exploration(self.variant, self.distribution)
-        self.exploration = make_exploration(chosen, specs.action_spec)
+        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec)
         self._policy = model_state.derived(_numpy_policy)
         self._critic = model_state.derived(_numpy_critic)
 
@@ -190,7 +190,7 @@ class QAgent(QActor, JaxAgent):
             answered_variant(self.probe(), specs.action_spec.num_choices, acts_by="q")
         noisy = bool(noise_for(model_state.params, np.zeros))
         chosen = exploration or default_exploration(self.variant)
-        self.exploration = make_exploration(chosen, specs.action_spec, noisy)
+        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec, noisy)
         self._config = _numpy_config(model_state.model)
         self._mean = model_state.derived(lambda state: q_net(state.host, self._config) if self._config else None)
 

@@ -40,9 +40,12 @@ class ManyDevices:
             found = f"JAX has {len(devices)} {devices[0].platform} device{'s' if len(devices) > 1 else ''}"
             how = f"XLA_FLAGS=--xla_force_host_platform_device_count={count} makes more of a CPU"
             raise BadInput(f"num_learners is {count}, but {found}; use --num-learners {len(devices)}, or {how}")
-        self.algorithm, self.needs = algorithm, algorithm.needs
-        self.mesh = jax.make_mesh((count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count])
-        self.everywhere = NamedSharding(self.mesh, PartitionSpec())
+        self.algorithm: Any = algorithm
+        self.needs: str = algorithm.needs
+        self.mesh: jax.sharding.Mesh = jax.make_mesh(
+            (count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count]
+        )
+        self.everywhere: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
 
     def learn(self, batch: Batch, progress: float = 0.0) -> Learned:
         state = self.algorithm.model_state

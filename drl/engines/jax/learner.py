@@ -15,7 +15,8 @@ class Learner(ScaledRate):
 
     def __init__(self, model_state: ModelState, needs: str):
         require_variant(type(self).__name__, needs, known_variant(model_state.model))
-        self.model_state, self.needs = model_state, needs
+        self.model_state: ModelState = model_state
+        self.needs: str = needs
 
     def predict(self, obs: Array) -> Array:
         """Distribution parameters or action values, for encoded and normalized observations `[N, …]`. `agent.act`

@@ -22,7 +22,8 @@ class ModelState:
     """`params` is only replaced as a whole; `host` gives it as NumPy arrays, without a copy on a CPU."""
 
     def __init__(self, model: AnyModel, params: Tree, device: str = "auto"):
-        self.model, self.device = model, device
+        self.model: AnyModel = model
+        self.device: str = device
         self._params = place(params, device)
         self._host: dict[str, Array] | None = None
         self._version = 0  # counts replacements

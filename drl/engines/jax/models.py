@@ -6,8 +6,8 @@ hashable object with these two methods is a model; its parameters may be any pyt
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from drl.core.configs import ActorCriticConfig, AnyModelConfig, ModelConfig, QMo
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
+from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, Specs
 from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
@@ -264,7 +265,7 @@ class PolicyModel(Model):
 
     @staticmethod
     def build(
-        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[ModelSettings]
     ) -> "ModelState":
         """A new model with its parameters, for environments or their specs. `settings` are fields of the config;
         `seed` draws the parameters, by default the environments' own."""
@@ -278,7 +279,7 @@ class QModel(Model):
 
     @staticmethod
     def build(
-        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[QModelSettings]
     ) -> "ModelState":
         """A new model with its parameters; see `PolicyModel.build`."""
         config = changed_config(QModelConfig, config, settings)
@@ -332,7 +333,7 @@ class PolicyValueModel:
 
     @staticmethod
     def build(
-        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[ModelSettings]
     ) -> "ModelState":
         """A new model with its parameters; see `PolicyModel.build`."""
         config = changed_config(ModelConfig, config, settings)
@@ -449,7 +450,16 @@ def architecture_of(model: object, variant: str, obs_spec: ObsSpec, action_spec:
     if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
     rebuilt = maker_in(VARIANTS[variant], "jax")(obs_spec, action_spec, config)
-    return asdict(config) if rebuilt == model else None
+    return asdict(config) if _plain_form(rebuilt) == _plain_form(model) else None
+
+
+def _plain_form(model: Any) -> Any:
+    """The same network with `Model` in place of `PolicyModel` and `QModel`."""
+    if is_plain(model):
+        return Model(model.backbone, model.head, model.config)
+    if is_dataclass(model) and not isinstance(model, type) and hasattr(model, "actor"):
+        return replace(model, actor=_plain_form(model.actor))
+    return model
 
 
 def _refuse_recurrence(config: ModelConfig) -> None:

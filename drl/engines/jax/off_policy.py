@@ -286,11 +286,13 @@ class OffPolicyLearner(Learner):
         head = model.critic.head
         normed = bool(model.critic.normed_layers())
         check_critics(pure.config, model.num_critics, head.kind, head.atoms, normed, pure.action_spec)
-        self.pure, self.config = pure, pure.config
-        self.rng = rng or np.random.default_rng(0)  # draws the noise of actions and the subset of critics
+        self.pure: PureOffPolicy = pure
+        self.config: Any = pure.config
+        # Draws the noise of actions and the subset of critics.
+        self.rng: np.random.Generator = rng or np.random.default_rng(0)
         self.state: OffPolicyState = pure.begin(model_state.params)
         model_state.params = self.state.params
-        self.learning_rate = pure.schedules["learning_rate"]
+        self.learning_rate: Schedule = pure.schedules["learning_rate"]
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its mean error over the critics."""

@@ -9,7 +9,7 @@ from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.normalize import ObsNormalizer
 from drl.core.seeding import stream_of
-from drl.core.specs import MASK_KEY, Array, Distribution, PlainDict, Specs
+from drl.core.specs import MASK_KEY, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.engines.numpy import distributions
 from drl.engines.numpy.exploration import AnyExploration
 
@@ -26,8 +26,10 @@ class Actor(ABC):
     golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
 
     def __init__(self, specs: Specs, normalizer: ObsNormalizer | None = None, rng: np.random.Generator | None = None):
-        self.obs_spec, self.action_spec, self.normalizer = specs.obs_spec, specs.action_spec, normalizer
-        self.rng = rng or stream_of(specs, "exploration")
+        self.obs_spec: ObsSpec = specs.obs_spec
+        self.action_spec: ActionSpec = specs.action_spec
+        self.normalizer: ObsNormalizer | None = normalizer
+        self.rng: np.random.Generator = rng or stream_of(specs, "exploration")
         self.notes: PlainDict = {}  # about its training
 
     @abstractmethod
@@ -87,7 +89,7 @@ class Actor(ABC):
 class PolicyActor(Actor):
     """Acts by a policy: a sample from its distribution when it explores, else the mode."""
 
-    temperature = 1.0  # of exploring actions: below 1 less random, above 1 more
+    temperature: float = 1.0  # of exploring actions: below 1 less random, above 1 more
     distribution: Distribution
 
     @abstractmethod

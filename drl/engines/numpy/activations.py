@@ -9,7 +9,8 @@ import numpy as np
 from drl.core.network_parts import ACTIVATIONS, part_maker
 from drl.core.specs import AnyArray, Array
 
-tanh, relu = np.tanh, partial(np.maximum, 0.0)
+tanh: Callable[[Array], Array] = np.tanh
+relu: Callable[[Array], Array] = partial(np.maximum, 0.0)
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al., 2017
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from drl.core.agent_files import StoredAgent, open_agent
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.specs import Array
+from drl.core.specs import Array, Distribution
 from drl.core.variants import agent_in, find_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.activations import activation_of
@@ -26,8 +26,9 @@ class NumpyPolicyAgent(PolicyActor):
 
     def __init__(self, stored: StoredAgent, config: ModelConfig | ActorCriticConfig):
         super().__init__(stored, stored.normalizer, np.random.default_rng())
-        self.variant, self.has_value = stored.variant, stored.variant == "policy_value"
-        self.distribution = stored.distribution
+        self.variant: str = stored.variant
+        self.has_value: bool = stored.variant == "policy_value"
+        self.distribution: Distribution = stored.distribution
         self._policy = policy_net(stored.params, config.activation)
         self._critic = value_layers(stored.params, config.activation) if self.has_value else []
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, PolicyNoiseConfig, RandomStartConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import epsilon_schedule, schedule_of
+from drl.core.schedules import Schedule, epsilon_schedule, schedule_of
 from drl.core.specs import ActionSpec, Array, Distribution
 from drl.core.state_files import StateDict
 
@@ -19,12 +19,14 @@ class EpsilonGreedy:
     carries = False
 
     def __init__(self, config: EpsilonGreedyConfig, spec: ActionSpec, noisy: bool = False):
-        self.config, self.num_actions, self.noisy = config, spec.sizes[0], noisy
+        self.config: EpsilonGreedyConfig = config
+        self.num_actions: int = spec.sizes[0]
+        self.noisy: bool = noisy
         self.begin_training(1)
 
     def begin_training(self, first_update: int) -> None:
-        self.schedule = epsilon_schedule(self.config, self.noisy, first_update)
-        self.epsilon = self.schedule(0)
+        self.schedule: Schedule = epsilon_schedule(self.config, self.noisy, first_update)
+        self.epsilon: float = self.schedule(0)
 
     def at(self, env_steps: int) -> dict[str, float]:
         self.epsilon = self.schedule(env_steps)
@@ -57,12 +59,13 @@ class RandomStart:
     carries = False
 
     def __init__(self, config: RandomStartConfig, spec: ActionSpec):
-        self.config, self.spec = config, spec
+        self.config: RandomStartConfig = config
+        self.spec: ActionSpec = spec
         self.begin_training(1)
 
     def begin_training(self, first_update: int) -> None:
-        self.random_steps = first_update if self.config.random_steps is None else self.config.random_steps
-        self.random = self.random_steps > 0
+        self.random_steps: int = first_update if self.config.random_steps is None else self.config.random_steps
+        self.random: bool = self.random_steps > 0
 
     def at(self, env_steps: int) -> dict[str, float]:
         self.random = env_steps < self.random_steps
@@ -101,10 +104,10 @@ class ActionNoise:
     def __init__(self, config: ActionNoiseConfig, spec: ActionSpec):
         if spec.kind != "box":
             raise BadInput(f"noise_sigma is {config.noise_sigma}, but {spec.kind} actions take no noise; use 0")
-        self.schedule = schedule_of(config, "noise_sigma", config.noise_decay)
-        self.theta = 1.0 if config.noise == "gaussian" else config.noise_theta
-        self.start = RandomStart(config, spec)
-        self.sigma = self.schedule(0)
+        self.schedule: Schedule = schedule_of(config, "noise_sigma", config.noise_decay)
+        self.theta: float = 1.0 if config.noise == "gaussian" else config.noise_theta
+        self.start: RandomStart = RandomStart(config, spec)
+        self.sigma: float = self.schedule(0)
         self.noise: Array | None = None  # [N, entries]
 
     def begin_training(self, first_update: int) -> None:

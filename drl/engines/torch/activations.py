@@ -10,8 +10,8 @@ from drl.core.errors import BadInput, one_line
 from drl.core.network_parts import ACTIVATIONS, part_maker
 
 tanh = nn.Tanh
-relu = partial(nn.ReLU, inplace=True)
-gelu = partial(nn.GELU, approximate="tanh")
+relu: partial[nn.ReLU] = partial(nn.ReLU, inplace=True)
+gelu: partial[nn.GELU] = partial(nn.GELU, approximate="tanh")
 silu = nn.SiLU
 elu = nn.ELU
 leaky_relu = nn.LeakyReLU
@@ -26,7 +26,8 @@ class FunctionLayer(nn.Module):
 
     def __init__(self, name: str, function: Callable[[Tensor], Tensor]):
         super().__init__()
-        self.name, self.function = name, function
+        self.name: str = name
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)

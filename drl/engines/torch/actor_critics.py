@@ -6,12 +6,13 @@ The policy acts; the critics are for learning only. Critics of Discrete actions 
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from drl.core.configs import ActorCriticConfig, backbone_name
+from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.torch.activations import make_activation
 from drl.engines.torch.backbones import first_weights, make_backbone
@@ -29,10 +30,12 @@ class RenormMLP(nn.Module):
         super().__init__()
         widths = [inputs, *config.hidden_sizes]
         gain = first_weights(config)[1]
-        self.layers = nn.ModuleList(make_linear(a, b, gain, 0.0, generator) for a, b in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(BatchRenorm(width, config.renorm_warmup) for width in widths)
-        self.activation = make_activation(config.activation)
-        self.features = widths[-1]
+        self.layers: nn.ModuleList = nn.ModuleList(
+            make_linear(a, b, gain, 0.0, generator) for a, b in itertools.pairwise(widths)
+        )
+        self.norms: nn.ModuleList = nn.ModuleList(BatchRenorm(width, config.renorm_warmup) for width in widths)
+        self.activation: nn.Module = make_activation(config.activation)
+        self.features: int = widths[-1]
 
     def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         x = self.norms[0](x, seen)
@@ -56,7 +59,7 @@ class Critic(nn.Module):
     ):
         super().__init__()
         vector = not obs_spec.is_structured and backbone_name(config, obs_spec) in VECTORS and obs_spec.dtype != "uint8"
-        self.encoder = None if vector else make_backbone(config, obs_spec, generator)
+        self.encoder: nn.Module | None = None if vector else make_backbone(config, obs_spec, generator)
         width = math.prod(obs_spec.shape) if self.encoder is None else int(self.encoder.features)  # type: ignore[arg-type]
         width += action_spec.entries if action_spec.kind == "box" else 0
         if config.batch_renorm:
@@ -64,7 +67,7 @@ class Critic(nn.Module):
         else:
             self.backbone = make_backbone(joined_config(config, vector), ObsSpec("box", box_shape=(width,)), generator)
         actions = action_spec.sizes[0] if action_spec.kind == "discrete" else 1
-        self.head = QHead(int(self.backbone.features), actions, config, generator)  # type: ignore[arg-type]
+        self.head: QHead = QHead(int(self.backbone.features), actions, config, generator)  # type: ignore[arg-type]
 
     def forward(self, obs: Obs, action: Tensor | None = None, seen: list[Tensor] | None = None) -> Tensor:
         x = obs.flatten(1) if self.encoder is None else self.encoder(obs)  # type: ignore[union-attr]
@@ -112,7 +115,10 @@ class ActorCritic(nn.Module):
 
     def __init__(self, actor: Model, critics: Critics, variant: str, config: ActorCriticConfig | None = None):
         super().__init__()
-        self.actor, self.critics, self.variant, self.config = actor, critics, variant, config
+        self.actor: Model = actor
+        self.critics: Critics = critics
+        self.variant: str = variant
+        self.config: ActorCriticConfig | None = config
 
     def forward(self, obs: Obs) -> Tensor:
         dist_params: Tensor = self.actor(obs)
@@ -125,7 +131,7 @@ class ActorCritic(nn.Module):
         *,
         deterministic: bool = False,  # for TD3 and DDPG
         seed: int | None = None,
-        **settings: Any,
+        **settings: Unpack[ActorCriticSettings],
     ) -> "ActorCritic":
         """A new model for environments or their specs; see `PolicyModel.build`."""
         make = make_deterministic_actor_critic if deterministic else make_actor_critic

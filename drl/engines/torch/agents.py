@@ -20,7 +20,7 @@ from drl.core.state_files import StateDict
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
-from drl.engines.numpy.exploration import ExplorationConfig, default_exploration, make_exploration
+from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.models import (
@@ -58,8 +58,8 @@ class TorchAgent(Actor):
         super().__init__(specs, normalizer, rng)
         self.model = model
         self._first_parameter = next(model.parameters())
-        self.rnn_state_size = arrange(model)  # numbers it remembers of each environment
-        self.recurrent = self.rnn_state_size > 0
+        self.rnn_state_size: int = arrange(model)  # numbers it remembers of each environment
+        self.recurrent: bool = self.rnn_state_size > 0
         self.rnn_state: Array | None = None  # [N, S] what it remembers
         _refuse_modes(model)
 
@@ -158,6 +158,8 @@ class PolicyAgent(PolicyActor, TorchAgent):
     came next.
     """
 
+    rnn_state: Array | None
+
     def __init__(
         self,
         model: nn.Module,
@@ -171,10 +173,10 @@ class PolicyAgent(PolicyActor, TorchAgent):
             require_variant("PolicyAgent", "policy_value", "q_value")
         self.distribution: Distribution = distribution_of(model, specs.action_spec)
         answered = answered_variant(self._probe(), self.distribution.num_params, acts_by="policy")
-        self.has_value = answered == "policy_value"
-        self.variant = getattr(model, "variant", answered)  # a plugin's own, where its model names one
+        self.has_value: bool = answered == "policy_value"
+        self.variant: str = getattr(model, "variant", answered)  # a plugin's own, where its model names one
         chosen = exploration or default_exploration(self.variant, self.distribution)
-        self.exploration = make_exploration(chosen, specs.action_spec)
+        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec)
         actor = model.actor if type(model) is ActorCritic else model
         self._policy = NumpyViews(actor, policy_views)  # type: ignore[arg-type]
         self._memory = NumpyViews(model, recurrent_views)
@@ -237,7 +239,7 @@ class QAgent(QActor, TorchAgent):
             answered_variant(self._probe(), specs.action_spec.num_choices, acts_by="q")
         self._noisy = noisy_layers(model)
         chosen = exploration or default_exploration(self.variant)
-        self.exploration = make_exploration(chosen, specs.action_spec, bool(self._noisy))
+        self.exploration: AnyExploration | None = make_exploration(chosen, specs.action_spec, bool(self._noisy))
         self._net = NumpyViews(model, q_views)
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
@@ -269,7 +271,8 @@ class NumpyViews(Generic[Views]):
     """
 
     def __init__(self, model: nn.Module, make: Callable[[nn.Module], Views | None]):
-        self.model, self.make = model, make
+        self.model: nn.Module = model
+        self.make = make
         self._parts: list[tuple[dict[str, Any], str, object]] = []  # (where a part is registered, its name, the part)
         self._place = -1  # of the first parameter
         self._views: Views | None = None

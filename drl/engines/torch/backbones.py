@@ -56,7 +56,7 @@ class MLP(nn.Sequential):
             layers += [make_activation(activation)]
         super().__init__(*layers)
         self.activation = activation
-        self.features = widths[-1]
+        self.features: int = widths[-1]
 
 
 class ResidualBlock(nn.Module):
@@ -64,9 +64,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, width: int, gain: Gain, generator: torch.Generator | None):
         super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = make_linear(width, 4 * width, gain, 0.0, generator)
-        self.down = make_linear(4 * width, width, gain, 0.0, generator)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.up: nn.Module = make_linear(width, 4 * width, gain, 0.0, generator)
+        self.down: nn.Module = make_linear(4 * width, width, gain, 0.0, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
@@ -88,10 +88,10 @@ class Simba(nn.Module):
         gain: Gain = HIDDEN_GAIN,
     ):
         super().__init__()
-        self.features = block_width(hidden_sizes)
-        self.embed = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
-        self.blocks = nn.ModuleList(ResidualBlock(self.features, gain, generator) for _ in hidden_sizes)
-        self.norm = nn.LayerNorm(self.features)
+        self.features: int = block_width(hidden_sizes)
+        self.embed: nn.Module = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
+        self.blocks: nn.ModuleList = nn.ModuleList(ResidualBlock(self.features, gain, generator) for _ in hidden_sizes)
+        self.norm: nn.LayerNorm = nn.LayerNorm(self.features)
 
     def forward(self, obs: Tensor) -> Tensor:
         x: Tensor = self.embed(obs.flatten(1))
@@ -158,7 +158,7 @@ class Conv1d(nn.Module):
             in_features = out_features
         length = obs_shape[0] - len(channels) * (kernel - 1)
         flat = make_linear(in_features * length, features, gain, sigma, generator)
-        self.layers = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
+        self.layers: nn.Sequential = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -205,13 +205,14 @@ class KeyedBackbone(nn.Module):
     def __init__(self, obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None):
         super().__init__()
         sigma, gain = first_weights(config)
-        self.encoders, width = nn.ModuleDict(), 0
+        self.encoders: nn.ModuleDict = nn.ModuleDict()
+        width = 0
         for name, leaf in obs_spec.leaves.items():
             encoder = _image_encoder(leaf, config, generator) if leaf.is_image else nn.Flatten()
             self.encoders[name.replace(".", "/")] = encoder  # a module's name has no dots
             width += int(getattr(encoder, "features", math.prod(leaf.shape)))
-        self.mlp = MLP((width,), config.hidden_sizes, config.activation, generator, sigma, gain)
-        self.features = self.mlp.features
+        self.mlp: MLP = MLP((width,), config.hidden_sizes, config.activation, generator, sigma, gain)
+        self.features: int = self.mlp.features
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [encoder(obs[name.replace("/", ".")]) for name, encoder in self.encoders.items()]

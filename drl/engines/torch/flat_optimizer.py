@@ -59,30 +59,37 @@ class FlatOptimizer:
     ):
         if compiled and recurrent_parts(model):
             raise BadInput("compile takes no recurrent model: it would unroll the loop over time; use --compile off")
-        self.model, self.loss = model, loss
-        self.kind, self.eps, self.max_grad_norm, self.max_grad_value = kind, eps, max_grad_norm, max_grad_value
-        self.beta1, self.amsgrad, self.weight_decay = beta1, amsgrad, weight_decay if kind == "adamw" else 0.0
-        self.parameters = [p for p in model.parameters() if p.requires_grad]  # frozen ones stay as they are
+        self.model: nn.Module = model
+        self.loss: Loss = loss
+        self.kind: str = kind
+        self.eps: float = eps
+        self.max_grad_norm: float | None = max_grad_norm
+        self.max_grad_value: float | None = max_grad_value
+        self.beta1: float = beta1
+        self.amsgrad: bool = amsgrad
+        self.weight_decay: float = weight_decay if kind == "adamw" else 0.0
+        # Frozen ones stay as they are.
+        self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
         position = {id(p): i for i, p in enumerate(self.parameters)}
         # Every trained parameter of every module once, by name: a tied one has several names and one position.
-        self.places = {
+        self.places: dict[str, int] = {
             f"{prefix}.{name}" if prefix else name: position[id(p)]
             for prefix, module in model.named_modules()
             for name, p in module.named_parameters(recurse=False)
             if p.requires_grad
         }
-        self.shapes = [p.shape for p in self.parameters]
-        self.values = torch.cat([_laid_out(p.detach()) for p in self.parameters])
-        self.gradients = torch.zeros_like(self.values)
-        self.factors = _factors(self.parameters, groups)  # None: the same rate for all
+        self.shapes: list[torch.Size] = [p.shape for p in self.parameters]
+        self.values: Tensor = torch.cat([_laid_out(p.detach()) for p in self.parameters])
+        self.gradients: Tensor = torch.zeros_like(self.values)
+        self.factors: Tensor | None = _factors(self.parameters, groups)  # None: the same rate for all
         self._bind()
-        self.exp_avg = torch.zeros_like(self.values)  # running mean of gradients (Adam)
-        self.exp_avg_sq = torch.zeros_like(self.values)  # running mean of squared gradients
-        self.max_exp_avg_sq = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
-        self.count = 0  # steps taken
+        self.exp_avg: Tensor = torch.zeros_like(self.values)  # running mean of gradients (Adam)
+        self.exp_avg_sq: Tensor = torch.zeros_like(self.values)  # running mean of squared gradients
+        self.max_exp_avg_sq: Tensor = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
+        self.count: int = 0  # steps taken
         self._steps = torch.zeros((), device=self.values.device)  # the same for torch's kernel
         self.compiled = compiled
-        self.compile_seconds = 0.0  # what the first compiled step took
+        self.compile_seconds: float = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
         self._program = _compile(self._fused, self.values.device.type) if compiled else None
         self._shared: SharedGradient | None = None

@@ -46,12 +46,16 @@ class NoisyLinear(nn.Module):
         self, in_features: int, out_features: int, sigma: float = 0.5, generator: torch.Generator | None = None
     ):
         super().__init__()
-        self.in_features, self.out_features, self.sigma = in_features, out_features, sigma
+        self.in_features: int = in_features
+        self.out_features: int = out_features
+        self.sigma: float = sigma
         bound = 1 / math.sqrt(in_features)
-        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound, generator=generator))
-        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound, generator=generator))
-        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
-        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+        self.weight: nn.Parameter = nn.Parameter(
+            torch.empty(out_features, in_features).uniform_(-bound, bound, generator=generator)
+        )
+        self.bias: nn.Parameter = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound, generator=generator))
+        self.weight_sigma: nn.Parameter = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
+        self.bias_sigma: nn.Parameter = nn.Parameter(torch.full((out_features,), sigma * bound))
         self.noise_in: Tensor
         self.noise_out: Tensor
         self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
@@ -101,7 +105,8 @@ class BatchRenorm(nn.Module):
 
     def __init__(self, width: int, warmup: int):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.weight: nn.Parameter = nn.Parameter(torch.ones(width))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(width))
         self.running_mean: Tensor
         self.running_var: Tensor
         self.count: Tensor

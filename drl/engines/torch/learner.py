@@ -23,7 +23,8 @@ class Learner(ScaledRate):
 
     def __init__(self, model: nn.Module, needs: str):
         require_variant(type(self).__name__, needs, known_variant(model))
-        self.model, self.needs = model, needs
+        self.model: nn.Module = model
+        self.needs: str = needs
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution

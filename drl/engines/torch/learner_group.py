@@ -51,7 +51,8 @@ class LearnerGroup:
     """This process among the learners of a run. The first one (rank 0) goes on alone where the others fail."""
 
     def __init__(self, meeting: Meeting, rank: int, size: int, store: Any = None):
-        self.rank, self.size = rank, size
+        self.rank: int = rank
+        self.size: int = size
         self.broken: str | None = None  # why there are no others any more
         store = store or dist.TCPStore(meeting.host, meeting.port, None, False, TIMEOUT)  # type: ignore[attr-defined]
         with _on_loopback() if meeting.only_loopback else contextlib.nullcontext():
@@ -88,7 +89,10 @@ class SharedGradient:
     `columns` with one number for each row."""
 
     def __init__(self, group: LearnerGroup, part_of: PartOf, means: int, columns: int = 0):
-        self.group, self.part_of, self.means, self.columns = group, part_of, means, columns
+        self.group: LearnerGroup = group
+        self.part_of: PartOf = part_of
+        self.means: int = means
+        self.columns: int = columns
 
     def __call__(self, optimizer: FlatOptimizer, inputs: tuple[Any, ...]) -> Tensor:
         """Into the optimizer's `gradients`; returns what the loss logs of all rows."""

@@ -4,9 +4,9 @@ Three variants: policy-value `obs → (distribution parameters, value)`, policy-
 q-value `obs → q`. Any `nn.Module` with the same forward will do in their place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from drl.core.configs import ActorCriticConfig, AnyModelConfig, ConfigT, ModelCo
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
+from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, Specs
 from drl.core.state_files import PlainDict
 from drl.core.variants import VARIANTS, maker_in
@@ -50,9 +51,9 @@ class GaussianHead(nn.Module):
         gain: Gain = POLICY_GAIN,
     ):
         super().__init__()
-        self.mean = nn.Linear(features, entries)
+        self.mean: nn.Linear = nn.Linear(features, entries)
         initialize(self.mean, gain, generator)
-        self.log_std = nn.Parameter(torch.full((entries,), log_std_init))
+        self.log_std: nn.Parameter = nn.Parameter(torch.full((entries,), log_std_init))
         self.features = features
 
     def forward(self, features: Tensor) -> Tensor:
@@ -65,7 +66,8 @@ class SquashedGaussianHead(nn.Module):
 
     def __init__(self, features: int, entries: int, generator: torch.Generator | None = None, gain: Gain = POLICY_GAIN):
         super().__init__()
-        self.mean, self.log_std = nn.Linear(features, entries), nn.Linear(features, entries)
+        self.mean: nn.Linear = nn.Linear(features, entries)
+        self.log_std: nn.Linear = nn.Linear(features, entries)
         initialize(self.mean, gain, generator)
         initialize(self.log_std, gain, generator)
         self.features = features
@@ -101,11 +103,15 @@ class QHead(nn.Module):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        self.features, self.num_actions, self.kind = features, num_actions, config.distributional
-        self.atoms = 1 if self.kind == "none" else config.num_atoms
+        self.features: int = features
+        self.num_actions: int = num_actions
+        self.kind: str = config.distributional
+        self.atoms: int = 1 if self.kind == "none" else config.num_atoms
         gain = gain_of(config.init, None, 1.0)
-        self.advantage = make_linear(features, num_actions * self.atoms, gain, config.sigma, generator)
-        self.state_value = make_linear(features, self.atoms, gain, config.sigma, generator) if config.dueling else None
+        self.advantage: nn.Module = make_linear(features, num_actions * self.atoms, gain, config.sigma, generator)
+        self.state_value: nn.Module | None = (
+            make_linear(features, self.atoms, gain, config.sigma, generator) if config.dueling else None
+        )
         self.support: Tensor
         # Part of a plain state dict, so that a file of weights says which returns its atoms stand for.
         support = torch.linspace(config.v_min, config.v_max, self.atoms)
@@ -151,7 +157,7 @@ def make_policy_head(
 
 
 def prepared(
-    kind: type[ConfigT], config: ConfigT | None, settings: dict[str, Any], specs: Specs, seed: int | None
+    kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any], specs: Specs, seed: int | None
 ) -> tuple[ConfigT, torch.Generator]:
     """What `build` needs: the config with the settings, and the generator of the first weights."""
     set_threads(specs.obs_spec)
@@ -174,7 +180,9 @@ class Model(nn.Module):
                 f"backbone gives {backbone.features} features but head expects {head.features}; "
                 f"build the head with features={backbone.features}"
             )
-        self.backbone, self.head, self.config = backbone, head, config  # what it was built from
+        self.backbone: nn.Module = backbone  # what it was built from
+        self.head: nn.Module = head
+        self.config: AnyModelConfig | None = config
 
     def forward(self, obs: Tensor) -> Tensor:
         answer: Tensor = self.head(self.backbone(obs))
@@ -186,7 +194,7 @@ class PolicyModel(Model):
 
     @staticmethod
     def build(
-        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[ModelSettings]
     ) -> "PolicyModel":
         """A new model for environments or their specs. `settings` are fields of the config; `seed` draws the weights,
         by default the environments' own."""
@@ -199,7 +207,7 @@ class QModel(Model):
 
     @staticmethod
     def build(
-        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: QModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[QModelSettings]
     ) -> "QModel":
         """A new model for environments or their specs; see `PolicyModel.build`."""
         chosen, generator = prepared(QModelConfig, config, settings, specs, seed)
@@ -216,8 +224,10 @@ class PolicyValueModel(nn.Module):
 
     def __init__(self, actor: Model, critic: Model, config: ModelConfig | None = None):
         super().__init__()
-        self.actor, self.critic, self.config = actor, critic, config  # what it was built from
-        self.shared = actor.backbone is critic.backbone
+        self.actor: Model = actor  # what it was built from
+        self.critic: Model = critic
+        self.config: ModelConfig | None = config
+        self.shared: bool = actor.backbone is critic.backbone
         arrange(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,7 +238,7 @@ class PolicyValueModel(nn.Module):
 
     @staticmethod
     def build(
-        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Any
+        specs: Specs, config: ModelConfig | None = None, *, seed: int | None = None, **settings: Unpack[ModelSettings]
     ) -> "PolicyValueModel":
         """A new model for environments or their specs; see `PolicyModel.build`."""
         chosen, generator = prepared(ModelConfig, config, settings, specs, seed)
@@ -273,14 +283,19 @@ def architecture_of(model: nn.Module, variant: str, obs_spec: ObsSpec, action_sp
     config: AnyModelConfig | None = getattr(model, "config", None)
     if config is None or not isinstance(config, VARIANTS[variant].config):
         return None
-    description = str(model)
+    description = _description(model)
     if getattr(model, "checked", None) != description:
         with torch.random.fork_rng(devices=[]):  # torch's layers draw from the global stream when they are made
             rebuilt = maker_in(VARIANTS[variant], "torch")(obs_spec, action_spec, config)
-        if str(rebuilt) != description:
+        if _description(rebuilt) != description:
             return None
         model.checked = description  # type: ignore[assignment]
     return asdict(config)
+
+
+def _description(model: nn.Module) -> str:
+    """The parts of a model by name. A `PolicyModel` or a `QModel` is the same network as a `Model` of its parts."""
+    return str(model).replace("PolicyModel(", "Model(").replace("QModel(", "Model(")
 
 
 def distribution_of(model: nn.Module, action_spec: ActionSpec) -> Distribution:

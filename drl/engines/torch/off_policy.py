@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import schedule_of
+from drl.core.schedules import Schedule, schedule_of
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Distribution
 from drl.core.state_files import StateDict
@@ -27,7 +27,7 @@ from drl.engines.torch.actor_critics import ActorCritic, Critics
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
-from drl.engines.torch.models import QHead, distribution_of
+from drl.engines.torch.models import Model, QHead, distribution_of
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -102,24 +102,27 @@ class OffPolicyLearner(Learner):
         head, normed = critics.head, bool(critics.normed_weights())
         check_critics(config, len(critics), head.kind, head.atoms, normed, action_spec)
         self._norm_weights(critics)
-        self.rng = rng or np.random.default_rng(0)  # draws the noise of actions and the subset of critics
-        self.action_spec, self.compiled = action_spec, compile_update
+        # Draws the noise of actions and the subset of critics.
+        self.rng: np.random.Generator = rng or np.random.default_rng(0)
+        self.action_spec: ActionSpec = action_spec
+        self.compiled: bool = compile_update
         self.distribution: Distribution = distribution_of(model, action_spec)
-        self.device = next(model.parameters()).device
-        self.learning_rate = schedule_of(config, "learning_rate")
-        self.actor_factor = (config.actor_learning_rate or config.learning_rate) / config.learning_rate
-        self.critics, self.actor = critics, model.actor
+        self.device: torch.device = next(model.parameters()).device
+        self.learning_rate: Schedule = schedule_of(config, "learning_rate")
+        self.actor_factor: float = (config.actor_learning_rate or config.learning_rate) / config.learning_rate
+        self.critics: Critics = critics
+        self.actor: Model = model.actor
         # Two more sets of critics: one in the same memory, but without gradients, and the target network.
-        self.still = copy.deepcopy(critics).requires_grad_(False)
-        self.target = copy.deepcopy(critics).requires_grad_(False) if config.target_network else None
+        self.still: Critics = copy.deepcopy(critics).requires_grad_(False)
+        self.target: Critics | None = copy.deepcopy(critics).requires_grad_(False) if config.target_network else None
         delayed = config.target_network and self.TARGET_ACTOR
-        self.target_actor = copy.deepcopy(model.actor).requires_grad_(False) if delayed else None
-        self.critic_optimizer = self._optimizer(critics, self.critic_loss)
-        self.actor_optimizer = self._optimizer(model.actor, self.actor_loss)
+        self.target_actor: Model | None = copy.deepcopy(model.actor).requires_grad_(False) if delayed else None
+        self.critic_optimizer: FlatOptimizer = self._optimizer(critics, self.critic_loss)
+        self.actor_optimizer: FlatOptimizer = self._optimizer(model.actor, self.actor_loss)
         self.critic_optimizer.bind_copy(self.still, self.critic_optimizer.values)
         for mine, theirs in zip(self.still.buffers(), critics.buffers(), strict=True):
             mine.data = theirs.data
-        self.target_values = [
+        self.target_values: list[Tensor] = [
             optimizer.bind_copy(network, optimizer.values.clone())
             for network, optimizer in (
                 (self.target, self.critic_optimizer),

@@ -22,14 +22,16 @@ class Recurrent(nn.Module):
 
     def __init__(self, backbone: nn.Module, kind: str, size: int, generator: torch.Generator | None = None):
         super().__init__()
-        self.backbone, self.kind, self.features = backbone, kind, size
-        self.cell = CELLS[kind](backbone.features, size)  # type: ignore[arg-type]
+        self.backbone: nn.Module = backbone
+        self.kind: str = kind
+        self.features: int = size
+        self.cell: nn.GRUCell | nn.LSTMCell = CELLS[kind](backbone.features, size)  # type: ignore[arg-type]
         for name, parameter in self.cell.named_parameters():
             if name.startswith("weight"):
                 nn.init.orthogonal_(parameter, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-        self.rnn_state_size = CARRIED[kind] * size
+        self.rnn_state_size: int = CARRIED[kind] * size
         self.offset = 0  # where its part begins in the agent's rnn_state; see `arrange`
 
     def forward(self, seen: Sequences) -> Tensor:

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ from drl.core.specs import Array
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.game_picture import describe, draw_game
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, Rules, outcome_of
-from drl.games.ipd.opponents import Opponents, as_pool
+from drl.games.ipd.opponents import Opponents, Pool, as_pool
 from drl.games.random_streams import Info
 
 RENDER_MODES = ("ansi", "rgb_array")
@@ -34,7 +34,7 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
     round 4  tit_for_tat  agent CCDD  opponent CCCD  DD  reward +1.0  total 12.0
     """
 
-    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012  (Gymnasium's own convention)
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012  (Gymnasium's own convention)
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
     ):
         if render_mode not in (None, *RENDER_MODES):
             raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
-        self.rules = Rules(payoffs, survival, rounds, history)
-        self.pool = as_pool(opponents, weights)
+        self.rules: Rules = Rules(payoffs, survival, rounds, history)
+        self.pool: Pool = as_pool(opponents, weights)
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._cooperation = self.pool.probs[
             :, OTHER_SIDE
         ].tolist()  # of an opponent in each state, from the agent's side

@@ -1,6 +1,7 @@
 """The iterated Prisoner's Dilemma for N games in one NumPy program."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,7 +13,7 @@ from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.games.ipd.axelrod_players import AxelrodOpponent
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
-from drl.games.ipd.opponents import Opponents, as_pool
+from drl.games.ipd.opponents import Opponents, Pool, as_pool
 from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
 SPARE = 64  # rounds written after the histories before these move back to the front
@@ -31,7 +32,7 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
     ((2, 20, 5), ['random', 'grim'])
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
     def __init__(
         self,
@@ -51,13 +52,14 @@ class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
                 f"the vector form draws nothing (render_mode = {render_mode!r}); "
                 "use IteratedPrisonersDilemmaEnv to render"
             )
-        self.rules = Rules(payoffs, survival, rounds, history)
-        self.pool = as_pool(opponents, weights)
-        self.num_envs, self.render_mode = num_envs, None
-        self.single_observation_space = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
-        self.single_action_space = spaces.Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.rules: Rules = Rules(payoffs, survival, rounds, history)
+        self.pool: Pool = as_pool(opponents, weights)
+        self.num_envs: int = num_envs
+        self.render_mode: str | None = None
+        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
+        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._cooperation = np.ascontiguousarray(self.pool.probs[:, OTHER_SIDE]).ravel()  # [K · states]
         self._payoffs, self._outcomes = np.array(self.rules.payoffs), np.array(OUTCOMES, object)
         self._names = np.array(self.pool.names, object)

@@ -27,7 +27,7 @@ class SelfPlay(ParallelEnv[str, Array, int]):  # type: ignore[misc]
     {'player_0': 0.0, 'player_1': 5.0}
     """
 
-    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "name": "self_play"}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4, "name": "self_play"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -39,8 +39,10 @@ class SelfPlay(ParallelEnv[str, Array, int]):  # type: ignore[misc]
     ):
         if render_mode not in (None, *RENDER_MODES):
             raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
-        self.rules, self.render_mode = Rules(payoffs, survival, rounds, history), render_mode
-        self.possible_agents, self.agents = list(PLAYERS), list[str]()
+        self.rules: Rules = Rules(payoffs, survival, rounds, history)
+        self.render_mode = render_mode
+        self.possible_agents: list[str] = list(PLAYERS)
+        self.agents: list[str] = list[str]()
         self._seen = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
         self._moves: spaces.Discrete[np.int64] = spaces.Discrete(2)  # 0 defect, 1 cooperate
         self._rng = np.random.default_rng(0)

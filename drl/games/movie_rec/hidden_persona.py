@@ -35,18 +35,18 @@ class BeliefPolicy:
     """
 
     def __init__(self, rules: Rules | None = None, resolution: int = 60):
-        self.rules = rules or Rules()
+        self.rules: Rules = rules or Rules()
         count = len(self.rules.personas)
         if resolution < 1 or (resolution + 1) ** (count - 1) > MOST_CELLS:
             most = int(MOST_CELLS ** (1 / max(count - 1, 1))) - 1
             raise BadInput(f"resolution = {resolution!r}; expected 1 to {most} for {count} personas")
         self.resolution = resolution
-        self.prior = np.full(count, 1 / count)
+        self.prior: Array = np.full(count, 1 / count)
         # Movies with equal click probabilities are one choice, represented by the smallest id.
         _, first = np.unique(self.rules.click_base, axis=1, return_index=True)
-        self.choices = np.sort(first)
-        self.values = self._solve()  # [L + 1, F, cells]
-        self.upper_bound = float(self._choice_values(self.prior[None], np.array([0]), 0).max())
+        self.choices: Array = np.sort(first)
+        self.values: Array = self._solve()  # [L + 1, F, cells]
+        self.upper_bound: float = float(self._choice_values(self.prior[None], np.array([0]), 0).max())
 
     def act(self, belief: Array, fatigue: Array, step: int) -> Array:
         """Movies [n] for beliefs [n, P] and fatigue in tenths [n]."""

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import gymnasium as gym
 import numpy as np
@@ -30,7 +30,7 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
     step  1/20  romance_lover  movie  6  Romance, Drama       no click  p 0.90  fatigue 0.2  reward  -0.2
     """
 
-    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012  (Gymnasium's own convention)
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012  (Gymnasium's own convention)
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class MovieRecEnv(gym.Env[Array, np.int64]):
     ):
         if render_mode not in (None, *RENDER_MODES):
             raise BadInput(f"render_mode = {render_mode!r}; expected one of {', '.join(RENDER_MODES)} or None")
-        self.rules = Rules(
+        self.rules: Rules = Rules(
             catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
         )
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, self.rules.scale.shape, np.float32)
-        self.action_space = spaces.Discrete(len(self.rules.catalogue))
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, self.rules.scale.shape, np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(self.rules.catalogue))
         self._counts = np.zeros_like(self.rules.scale)  # fifths per genre, tenths of fatigue, steps
         self._fatigue = 0  # tenths
         self._step = 0

@@ -1,6 +1,7 @@
 """MovieRec for N environments in one NumPy program."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -26,7 +27,9 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
     ((2, 17), ['romance_lover', 'action_fan'])
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+    rules: Rules
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
 
     def __init__(
         self,
@@ -46,11 +49,12 @@ class MovieRecVectorEnv(VectorEnv[Array, Array, Array]):
         self.rules = rules = Rules(
             catalogue, as_personas(personas), reward_click, reward_no_click, reward_churn, max_session_length
         )
-        self.num_envs, self.render_mode = num_envs, None
-        self.single_observation_space = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
-        self.single_action_space = spaces.Discrete(len(rules.catalogue))
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.num_envs: int = num_envs
+        self.render_mode: str | None = None
+        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, rules.scale.shape, np.float32)
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(len(rules.catalogue))
+        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._names = np.array([persona.name for persona in rules.personas], object)
         # What a step adds to the counts: one step and the genres of the clicked movie. The last row is a miss.
         movies, genres = rules.membership.shape

@@ -49,12 +49,12 @@ class PersonaOracle:
     """
 
     def __init__(self, rules: Rules | None = None):
-        self.rules = rules or Rules()
-        self.values = _solve(self.rules, lambda q: q.max(axis=1))  # [P, L + 1, F], from a step on
+        self.rules: Rules = rules or Rules()
+        self.values: Array = _solve(self.rules, lambda q: q.max(axis=1))  # [P, L + 1, F], from a step on
         steps = range(self.rules.max_session_length)
         q = [movie_values(self.rules, self.values[:, step + 1]) for step in steps]
         # The smallest id of equally good movies; rounding keeps float errors from breaking ties.
-        self.movies = np.stack([np.round(values, 9).argmax(axis=1) for values in q], axis=1)  # [P, L, F]
+        self.movies: Array = np.stack([np.round(values, 9).argmax(axis=1) for values in q], axis=1)  # [P, L, F]
         self._index = {persona.name: i for i, persona in enumerate(self.rules.personas)}
 
     def act(self, persona: str | Array, obs: ArrayLike) -> Array:

@@ -7,7 +7,7 @@ Nothing is random and seeds are ignored: all vectorizations must give the same r
 """
 
 from collections.abc import Sequence
-from typing import SupportsInt
+from typing import Any, SupportsInt
 
 import gymnasium as gym
 import numpy as np
@@ -28,12 +28,12 @@ def _observation_space() -> spaces.Box:
 class CountingEnv(gym.Env[Array, np.int64]):
     """A single counting environment. It reuses its observation array on purpose."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own convention)
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own convention)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        self.observation_space = _observation_space()
-        self.action_space = spaces.Discrete(ACTIONS)
+        self.observation_space: spaces.Box = _observation_space()
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
         self._obs = np.zeros(3, np.float32)
         self._episode = -1
         self._length = 0
@@ -65,12 +65,14 @@ class CountingVectorEnv(VectorEnv[Array, Array, Array]):
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
     ):
-        self.num_envs, self.mode, self.render_mode = num_envs, autoreset_mode, render_mode
-        self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
-        self.single_observation_space = _observation_space()
-        self.single_action_space = spaces.Discrete(ACTIONS)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.num_envs: int = num_envs
+        self.mode: AutoresetMode = autoreset_mode
+        self.render_mode: str | None = render_mode
+        self.metadata: dict[str, Any] = {"autoreset_mode": autoreset_mode, "render_modes": []}
+        self.single_observation_space: spaces.Box = _observation_space()
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
+        self.observation_space: gym.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: gym.Space[Array] = batch_space(self.single_action_space, num_envs)
         self._episode = np.full(num_envs, -1)
         self._step = np.zeros(num_envs, int)
         self._action = np.full(num_envs, -1)

@@ -19,14 +19,18 @@ class BitFlipEnv(gym.Env[GoalObs, np.int64]):
     truncated after as many steps as there are bits, enough for any goal: the best return is 1 minus the number of bits
     that differ at the start. At random, an agent hardly ever reaches a goal of 15 bits."""
 
+    goal: Array
+    state: Array
+
     def __init__(self, bits: int = 15, render_mode: str | None = None):
         check_bits(bits)
-        self.bits, self.render_mode = bits, render_mode
+        self.bits: int = bits
+        self.render_mode: str | None = render_mode
         names = ("achieved_goal", "desired_goal", "observation")
-        self.observation_space = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
-        self.action_space = spaces.Discrete(bits)
+        self.observation_space: spaces.Dict = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(bits)
         self.state = self.goal = np.zeros(bits, bool)
-        self.steps = 0
+        self.steps: int = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[GoalObs, Info]:
         super().reset(seed=seed)

@@ -20,9 +20,10 @@ class TwoStepEnv(gym.Env[Array, np.int64]):
     """
 
     def __init__(self, truncate: bool = False, render_mode: str | None = None):
-        self.truncate, self.render_mode = truncate, render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.truncate: bool = truncate
+        self.render_mode: str | None = render_mode
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
@@ -40,9 +41,11 @@ class OneStepEnv(gym.Env[Array, np.int64]):
     """One observation, one step, one reward. Terminated: V = reward. Truncated: V = reward / (1 − γ)."""
 
     def __init__(self, reward: float = 1.0, truncate: bool = False, render_mode: str | None = None):
-        self.reward, self.truncate, self.render_mode = reward, truncate, render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.reward: float = reward
+        self.truncate: bool = truncate
+        self.render_mode: str | None = render_mode
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
@@ -56,9 +59,10 @@ class MatchEnv(gym.Env[np.int64, np.int64]):
     """One step: reward 1 if the action equals the observation, else −1. Best return 1; a blind policy gets 2/n − 1."""
 
     def __init__(self, choices: int = 2, render_mode: str | None = None):
-        self.render_mode, self._choices = render_mode, choices
-        self.observation_space = spaces.Discrete(choices)
-        self.action_space = spaces.Discrete(choices)
+        self.render_mode: str | None = render_mode
+        self._choices = choices
+        self.observation_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(choices)
         self._wanted = np.int64(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.int64, Info]:
@@ -78,8 +82,8 @@ class TargetEnv(gym.Env[Array, Array]):
 
     def __init__(self, size: int = 1, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
-        self.action_space = spaces.Box(-2.0, 2.0, (size,), np.float32)
+        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.action_space: spaces.Box = spaces.Box(-2.0, 2.0, (size,), np.float32)
         self._target = np.zeros(size, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:

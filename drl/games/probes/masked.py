@@ -19,10 +19,10 @@ class LegalMovesEnv(gym.Env[Array, np.int64]):
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Discrete(ACTIONS)
-        self.legal = np.ones(ACTIONS, bool)
-        self.steps = 0
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(ACTIONS)
+        self.legal: Array = np.ones(ACTIONS, bool)
+        self.steps: int = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)

@@ -17,9 +17,10 @@ class _CueEnv(gym.Env[Array, np.int64]):
     """The first observation shows a cue, −1 or 1; later ones hide it. Entries: cue or 0, whether to answer now."""
 
     def __init__(self, length: int, render_mode: str | None = None):
-        self.length, self.render_mode = length, render_mode
-        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.length: int = length
+        self.render_mode: str | None = render_mode
+        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
         self._cue, self._step = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
@@ -73,7 +74,7 @@ class CartPoleNoVelocityEnv(CartPoleEnv):
         super().__init__(render_mode=render_mode, **options)
         full = self.observation_space
         assert isinstance(full, spaces.Box)
-        self.observation_space = spaces.Box(full.low[[0, 2]], full.high[[0, 2]], dtype=np.float32)
+        self.observation_space: spaces.Box = spaces.Box(full.low[[0, 2]], full.high[[0, 2]], dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, Info]:
         obs, info = super().reset(seed=seed, options=options)

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from drl.cli.entry import main
-from drl.core.configs import ModelConfig, QModelConfig
+from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
-from drl.core.schedules import Constant
-from drl.core.specs import ObsSpec
+from drl.core.specs import EnvSpecs, ObsSpec
 from drl.engines.jax.agents import PolicyAgent, QAgent
 from drl.engines.jax.backbones import MLP
 from drl.engines.jax.model_state import ModelState
@@ -79,8 +78,8 @@ def assert_same_agent(one, two, obs, exact):
 def test_policies_cross_over(tmp_path, obs_spec, config, kind, variant):
     spec, config = twins.ACTIONS[kind], ModelConfig(**config)
     model, model_state = twins.make_twins(variant, obs_spec, spec, config, scale=0.3)
-    ours = PolicyAgent(model_state, obs_spec, spec, normalizer_for(obs_spec))
-    theirs = torch_agents.PolicyAgent(model, obs_spec, spec, normalizer_for(obs_spec))
+    ours = PolicyAgent(model_state, EnvSpecs(obs_spec, spec), normalizer_for(obs_spec))
+    theirs = torch_agents.PolicyAgent(model, EnvSpecs(obs_spec, spec), normalizer_for(obs_spec))
     ours.save(tmp_path / "jax", env="Somewhere-v0")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
@@ -99,8 +98,8 @@ def test_policies_cross_over(tmp_path, obs_spec, config, kind, variant):
 def test_convolutions_cross_over(tmp_path, obs_spec, config):
     spec = twins.ACTIONS["categorical"]
     model, model_state = twins.make_twins("policy_value", obs_spec, spec, ModelConfig(**config), scale=0.05)
-    PolicyAgent(model_state, obs_spec, spec).save(tmp_path / "jax")
-    torch_agents.PolicyAgent(model, obs_spec, spec).save(tmp_path / "torch")
+    PolicyAgent(model_state, EnvSpecs(obs_spec, spec)).save(tmp_path / "jax")
+    torch_agents.PolicyAgent(model, EnvSpecs(obs_spec, spec)).save(tmp_path / "torch")
     obs = encoded(obs_spec, 100)
     agents = [load_agent(tmp_path / folder, engine=e) for folder, e in (("torch", "jax"), ("jax", "torch"))]
     assert_same_agent(*agents, obs, exact=False)
@@ -115,7 +114,8 @@ def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
     spec, obs_spec = twins.ACTIONS["categorical"], twins.VECTOR
     config = QModelConfig(distributional=kind, dueling=dueling, noisy=noisy, num_atoms=7, v_max=5.0, hidden_sizes=(16,))
     model, model_state = twins.make_twins("q_value", obs_spec, spec, config)
-    ours, theirs = QAgent(model_state, obs_spec, spec), torch_agents.QAgent(model, obs_spec, spec)
+    specs = EnvSpecs(obs_spec, spec)
+    ours, theirs = QAgent(model_state, specs), torch_agents.QAgent(model, specs)
     ours.save(tmp_path / "jax")
     theirs.save(tmp_path / "torch")
     obs = encoded(obs_spec, 1000)
@@ -123,8 +123,7 @@ def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
         for engine in ("jax", "torch", "numpy"):
             loaded = load_agent(tmp_path / folder, engine=engine)
             for each in (loaded, ours):
-                each.exploration = EpsilonGreedy(Constant(0.3), spec)
-                each.exploration.at(0)
+                each.exploration = EpsilonGreedy(EpsilonGreedyConfig(epsilon_start=0.3), spec)
             assert_same_agent(ours, loaded, obs, exact=not noisy)
             if noisy and engine != "torch":  # torch draws its noise from a stream of its own
                 ours.rng, loaded.rng = np.random.default_rng(3), np.random.default_rng(3)
@@ -135,7 +134,7 @@ def test_action_values_cross_over(tmp_path, kind, dueling, noisy):
 def test_a_numpy_agent_needs_no_framework(tmp_path):
     spec, obs_spec = twins.ACTIONS["categorical"], twins.VECTOR
     _, model_state = twins.make_twins("policy_value", obs_spec, spec, ModelConfig())
-    agent = PolicyAgent(model_state, obs_spec, spec)
+    agent = PolicyAgent(model_state, EnvSpecs(obs_spec, spec))
     agent.save(tmp_path)
     with pytest.raises(BadInput, match="unknown engine 'jaxx'"):
         load_agent(tmp_path, engine="jaxx")
@@ -168,7 +167,7 @@ def test_plain_state_dicts_for_pytorch_users(tmp_path):
     for shared in (False, True):
         config = ModelConfig(shared=shared, hidden_sizes=(8,))
         model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, config)
-        agent = PolicyAgent(model_state, twins.VECTOR, spec)
+        agent = PolicyAgent(model_state, EnvSpecs(twins.VECTOR, spec))
         agent.save_policy_net(tmp_path / "pi.pth")
         agent.save_value_net(tmp_path / "v.pth")
         for part, name in ((model.actor, "pi.pth"), (model.critic, "v.pth")):
@@ -245,14 +244,14 @@ def test_a_q_value_model_composed_by_hand_is_no_stranger(tmp_path):
     spec, obs = twins.ACTIONS["categorical"], encoded(twins.VECTOR, 20)
     config = QModelConfig(hidden_sizes=(8,))
     model = Model(MLP(twins.VECTOR.shape, (8,), "relu"), QHead(8, spec.sizes[0]), config)
-    agent = QAgent(ModelState(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = QAgent(ModelState(model, model.init(np.random.default_rng(0))), EnvSpecs(twins.VECTOR, spec))
     agent.save(tmp_path)
     np.testing.assert_array_equal(load_agent(tmp_path, engine="jax").act(obs), agent.act(obs))
 
 
 def test_a_model_of_ones_own(tmp_path):
     spec, obs = twins.ACTIONS["categorical"], encoded(twins.VECTOR, 20)
-    agent = PolicyAgent(ModelState(Own(), Own().init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = PolicyAgent(ModelState(Own(), Own().init(np.random.default_rng(0))), EnvSpecs(twins.VECTOR, spec))
     assert agent.value(obs).shape == (20,)
     agent.save(tmp_path)
     for engine in ("jax", "numpy"):
@@ -268,7 +267,7 @@ def test_a_model_of_ones_own(tmp_path):
 )
 def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
     _, model_state = twins.make_twins("policy_value", twins.VECTOR, twins.ACTIONS["categorical"], ModelConfig())
-    PolicyAgent(model_state, twins.VECTOR, twins.ACTIONS["categorical"]).save(tmp_path)
+    PolicyAgent(model_state, EnvSpecs(twins.VECTOR, twins.ACTIONS["categorical"])).save(tmp_path)
     card = json.loads((tmp_path / "card.json").read_text())
     (tmp_path / "card.json").write_text(json.dumps(card | {key: value}))
     for engine in ("jax", "torch", "numpy"):
@@ -279,7 +278,7 @@ def test_a_card_that_makes_no_sense_is_an_unusable_file(tmp_path, key, value):
 def test_a_policy_only_agent_has_no_value(tmp_path):
     spec = twins.ACTIONS["categorical"]
     model = make_policy_model(twins.VECTOR, spec, ModelConfig())
-    agent = PolicyAgent(ModelState(model, model.init(np.random.default_rng(0))), twins.VECTOR, spec)
+    agent = PolicyAgent(ModelState(model, model.init(np.random.default_rng(0))), EnvSpecs(twins.VECTOR, spec))
     for call in (lambda: agent.value(encoded(twins.VECTOR, 1)), lambda: agent.save_value_net(tmp_path / "v.pth")):
         with pytest.raises(BadInput, match="policy-only"):
             call()
@@ -288,7 +287,7 @@ def test_a_policy_only_agent_has_no_value(tmp_path):
 def test_convert(tmp_path, capsys):
     spec = twins.ACTIONS["gaussian"]
     model, _ = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig())
-    agent = torch_agents.PolicyAgent(model, twins.VECTOR, spec, normalizer_for(twins.VECTOR))
+    agent = torch_agents.PolicyAgent(model, EnvSpecs(twins.VECTOR, spec), normalizer_for(twins.VECTOR))
     agent.save(tmp_path / "run" / "agent", env="Somewhere-v0", env_steps=7)
     assert main(["convert", str(tmp_path / "run"), "--engine", "jax"]) == 0
     out = tmp_path / "run" / "agent-jax"

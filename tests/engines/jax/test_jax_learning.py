@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 from engine_twins import draw_replay, quick_compilation  # noqa: F401 (the second is a fixture)
 
-from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
-from drl.core.configs import ModelConfig, QModelConfig, ReplayConfig
+from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput
-from drl.core.schedules import Constant
 from drl.core.seeding import Seeds
+from drl.core.specs import EnvSpecs
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax.build import build_learner
 from drl.engines.numpy.exploration import EpsilonGreedy
@@ -37,20 +35,15 @@ MODELS = {"dqn": QModelConfig(hidden_sizes=(32,))}
 
 
 def make_trainer(envs, algorithm, steps, config=None, build=build_learner, model=None, **options):
-    config, num_envs = config or CONFIGS[algorithm], envs.num_envs
+    config = config or CONFIGS[algorithm]
     model = model or MODELS.get(algorithm, ModelConfig(hidden_sizes=(32,)))
-    shapes = (num_envs, envs.obs_spec, envs.action_spec)
-    agent, learner = build(algorithm, shapes[1:], (model, config), Seeds(3), **options)
-    extra = {}
+    agent, learner = build(algorithm, envs, (model, config), Seeds(3), **options)
+    buffer = None
     if algorithm == "dqn":
-        replay = ReplayConfig(warmup=100, batch_size=64)
-        buffer, extra = ReplayBuffer(replay, config.gamma, *shapes), {"updates_per_log": 50}
-        agent.exploration = EpsilonGreedy(Constant(1.0), envs.action_spec)
-    elif algorithm == "reinforce":
-        buffer = EpisodeBuffer(config.episodes_per_step, *shapes)
-    else:
-        buffer = RolloutBuffer(config.rollout_length, *shapes)
-    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps, **extra))
+        buffer = ReplayBuffer(envs, warmup=100, batch_size=64, updates_per_log=50)
+        always = EpsilonGreedyConfig(epsilon_start=1.0, epsilon_schedule="constant")
+        agent.exploration = EpsilonGreedy(always, envs.action_spec)
+    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps))
 
 
 def train(algorithm, env, steps, config=None, num_envs=4, **options):
@@ -122,7 +115,7 @@ def test_a_checkpoint_continues_identically(algorithm, tmp_path):
     config = ReinforceConfig(baseline="mean") if algorithm == "reinforce" else CONFIGS[algorithm]
 
     def build(seed):
-        options = (algorithm, (twins.VECTOR, spec), (model, config), Seeds(seed))
+        options = (algorithm, EnvSpecs(twins.VECTOR, spec), (model, config), Seeds(seed))
         return build_learner(*options, normalize_obs=True)
 
     agent, learner = build(1)

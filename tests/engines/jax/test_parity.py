@@ -18,7 +18,7 @@ from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import ModelConfig, QModelConfig
-from drl.core.specs import Distribution
+from drl.core.specs import Distribution, EnvSpecs
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
@@ -81,8 +81,9 @@ def test_ppo(seed):
         adam_eps=pick(rng, 1e-5, 1e-3),
     )
     model, model_state = twins.make_twins("policy_value", obs_spec, spec, model_config, seed)
-    theirs = torch_ppo.PPO(model, spec, config)
-    ours = jax_ppo.PPO(model_state, spec, config)
+    specs = EnvSpecs(obs_spec, spec)
+    theirs = torch_ppo.PPO(model, specs, config)
+    ours = jax_ppo.PPO(model_state, specs, config)
     options = {"phantoms": bool(rng.integers(2)), "masked": seed % 8 < 4, "squashed": squashed}
     learn_both(ours, theirs, [twins.draw_rollout(rng, obs_spec, spec, **options) for _ in range(2)])
 
@@ -105,7 +106,8 @@ def test_a2c(seed):
         max_grad_norm=pick(rng, None, 0.1, 10.0),
     )
     model, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, twins.draw_model(rng), seed)
-    theirs, ours = torch_a2c.A2C(model, spec, config), jax_a2c.A2C(model_state, spec, config)
+    specs = EnvSpecs(twins.VECTOR, spec)
+    theirs, ours = torch_a2c.A2C(model, specs, config), jax_a2c.A2C(model_state, specs, config)
     learn_both(ours, theirs, [twins.draw_rollout(rng, twins.VECTOR, spec, masked=seed < 4) for _ in range(2)])
 
 
@@ -128,7 +130,8 @@ def test_reinforce(seed):
     )
     variant = "policy_value" if config.baseline == "value" else "policy_only"
     model, model_state = twins.make_twins(variant, twins.VECTOR, spec, twins.draw_model(rng, shared=seed > 3), seed)
-    theirs, ours = torch_reinforce.Reinforce(model, spec, config), jax_reinforce.Reinforce(model_state, spec, config)
+    specs = EnvSpecs(twins.VECTOR, spec)
+    theirs, ours = torch_reinforce.Reinforce(model, specs, config), jax_reinforce.Reinforce(model_state, specs, config)
     lengths = (23, 31)
     learn_both(
         ours, theirs, [twins.draw_episodes(rng, twins.VECTOR, spec, length, masked=seed < 4) for length in lengths]
@@ -165,8 +168,9 @@ def test_dqn(seed, monkeypatch):
     )
     model_config = twins.draw_q_model(rng, distributional=kind)
     model, model_state = twins.make_twins("q_value", twins.VECTOR, spec, model_config, seed)
-    theirs = torch_dqn.DQN(model, spec, config)
-    ours = jax_dqn.DQN(model_state, spec, config, np.random.default_rng(5))
+    specs = EnvSpecs(twins.VECTOR, spec)
+    theirs = torch_dqn.DQN(model, specs, config)
+    ours = jax_dqn.DQN(model_state, specs, config, np.random.default_rng(5))
     stream = np.random.default_rng(5)  # the same noise as ours draws
 
     def same_noise():
@@ -260,7 +264,7 @@ def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
 def test_an_update_gives_online_and_target_network_their_own_noise(monkeypatch):
     spec = twins.ACTIONS["categorical"]
     _, model_state = twins.make_twins("q_value", twins.VECTOR, spec, QModelConfig(hidden_sizes=(5,), noisy=True))
-    learner, seen = jax_dqn.DQN(model_state, spec), []
+    learner, seen = jax_dqn.DQN(model_state, EnvSpecs(twins.VECTOR, spec)), []
 
     def update(pure, state, rows, noise, rate):
         seen.extend(noise)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, NoSettings, RandomStartConfig
-from drl.core.schedules import Constant, Linear
 from drl.core.specs import ActionSpec
 from drl.core.state_files import read_state, write_state
 from drl.engines.numpy.exploration import ActionNoise, EpsilonGreedy, RandomStart, make_exploration
@@ -25,9 +24,14 @@ def some_actions(spec, count=COUNT):
 
 
 def noise_at(sigma=0.1, theta=1.0, step=0, random_steps=0):
-    noise = ActionNoise(Constant(sigma), theta, RandomStart(random_steps, BOX))
+    settings = {"noise": "ornstein_uhlenbeck", "noise_theta": theta, "noise_sigma": sigma}
+    noise = ActionNoise(ActionNoiseConfig(**settings, random_steps=random_steps), BOX)
     noise.at(step)
     return noise
+
+
+def constant_epsilon(epsilon):
+    return EpsilonGreedy(EpsilonGreedyConfig(epsilon_start=epsilon, epsilon_schedule="constant"), DISCRETE)
 
 
 # ── epsilon greedy ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -35,14 +39,14 @@ def noise_at(sigma=0.1, theta=1.0, step=0, random_steps=0):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_is_the_share_of_uniformly_random_actions(epsilon):
-    explore = EpsilonGreedy(Constant(epsilon), DISCRETE)
+    explore = constant_epsilon(epsilon)
     explore.at(0)
     counts = np.bincount(explore(some_actions(DISCRETE), generator()), minlength=4) / COUNT
     np.testing.assert_allclose(counts, [1 - 0.75 * epsilon, *[0.25 * epsilon] * 3], atol=0.012)
 
 
 def test_epsilon_greedy_draws_uniformly_among_legal_actions():
-    explore = EpsilonGreedy(Constant(0.5), DISCRETE)
+    explore = constant_epsilon(0.5)
     explore.at(0)
     mask = np.tile([True, False, True, True], (COUNT, 1))
     counts = np.bincount(explore(some_actions(DISCRETE), generator(), mask), minlength=4) / COUNT
@@ -51,14 +55,16 @@ def test_epsilon_greedy_draws_uniformly_among_legal_actions():
 
 
 def test_each_environment_has_its_own_mask():
-    explore = EpsilonGreedy(Constant(1.0), DISCRETE)
+    explore = constant_epsilon(1.0)
     explore.at(0)
     only = generator().integers(4, size=1000)
     np.testing.assert_array_equal(explore(some_actions(DISCRETE, 1000), generator(), np.eye(4, dtype=bool)[only]), only)
 
 
 def test_at_sets_and_returns_epsilon():
-    explore = EpsilonGreedy(Linear(1.0, 0.0, over=100), DISCRETE)
+    settings = {"epsilon_start": 1.0, "epsilon_end": 0.0, "epsilon_decay": 100.0, "epsilon_schedule": "linear"}
+    config = EpsilonGreedyConfig(**settings)
+    explore = EpsilonGreedy(config, DISCRETE)
     assert explore.at(25) == {"epsilon": 0.75}
     assert explore.epsilon == 0.75
     assert explore.at(200) == {"epsilon": 0.0}
@@ -70,7 +76,7 @@ def test_at_sets_and_returns_epsilon():
 
 
 def test_random_actions_fill_a_box():
-    drawn = RandomStart(1, BOX)(some_actions(BOX), generator())
+    drawn = RandomStart(RandomStartConfig(random_steps=1), BOX)(some_actions(BOX), generator())
     assert drawn.dtype == np.float32
     for column in drawn.T:
         np.testing.assert_allclose(np.histogram(column, 10, (-1, 1))[0] / COUNT, 0.1, atol=0.012)
@@ -79,7 +85,7 @@ def test_random_actions_fill_a_box():
 
 @pytest.mark.parametrize("spec", [DISCRETE, MULTI, BITS], ids=lambda spec: spec.kind)
 def test_random_actions_are_uniform(spec):
-    drawn = RandomStart(1, spec)(some_actions(spec), generator())
+    drawn = RandomStart(RandomStartConfig(random_steps=1), spec)(some_actions(spec), generator())
     assert drawn.shape == (COUNT, *spec.policy_shape)
     sizes, columns = spec.sizes or (2,) * spec.entries, drawn.reshape(COUNT, -1).T
     for size, column in zip(sizes, columns, strict=True):
@@ -96,7 +102,8 @@ def test_random_actions_are_uniform(spec):
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_random_actions_are_uniform_among_legal_ones(spec, mask, expected):
-    drawn = RandomStart(1, spec)(some_actions(spec), generator(), np.tile(np.array(mask, bool), (COUNT, 1)))
+    legal = np.tile(np.array(mask, bool), (COUNT, 1))
+    drawn = RandomStart(RandomStartConfig(random_steps=1), spec)(some_actions(spec), generator(), legal)
     for column, shares in zip(drawn.reshape(COUNT, -1).T, expected, strict=True):
         counts = np.bincount(column, minlength=len(shares)) / COUNT
         np.testing.assert_allclose(counts, shares, atol=0.012)
@@ -105,7 +112,7 @@ def test_random_actions_are_uniform_among_legal_ones(spec, mask, expected):
 
 @pytest.mark.parametrize("spec", [DISCRETE, MULTI, BITS, BOX], ids=lambda spec: spec.kind)
 def test_the_random_start_ends_exactly_at_its_step(spec):
-    explore, chosen = RandomStart(50, spec), some_actions(spec, 1000)
+    explore, chosen = RandomStart(RandomStartConfig(random_steps=50), spec), some_actions(spec, 1000)
     for step, is_random in ((0, True), (49, True), (50, False), (51, False)):
         assert explore.at(step) == {}
         answer = explore(chosen, generator())
@@ -115,7 +122,7 @@ def test_the_random_start_ends_exactly_at_its_step(spec):
 
 def test_no_random_steps_are_none_at_all():
     chosen = some_actions(BOX, 5)
-    assert RandomStart(0, BOX)(chosen, generator()) is chosen
+    assert RandomStart(RandomStartConfig(random_steps=0), BOX)(chosen, generator()) is chosen
 
 
 # ── noise on actions ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +196,8 @@ def test_clipping_does_not_enter_the_noise_itself():
 
 
 def test_sigma_follows_its_schedule():
-    noise = ActionNoise(Linear(0.4, 0.0, over=100), 1.0, RandomStart(0, BOX))
+    config = ActionNoiseConfig(noise_sigma=0.4, noise_sigma_end=0.0, noise_decay=100.0, random_steps=0)
+    noise = ActionNoise(config, BOX)
     assert noise.sigma == 0.4
     for step, sigma in ((0, 0.4), (50, 0.2), (100, 0.0), (500, 0.0)):
         assert noise.at(step) == {"noise_sigma": pytest.approx(sigma)}
@@ -222,7 +230,8 @@ def test_epsilon_greedy_from_a_config(shape, halfway):
 
 
 def test_noisy_networks_need_no_epsilon_after_the_first_update():
-    explore = make_exploration(EpsilonGreedyConfig(epsilon_end=0.3), DISCRETE, noisy=True, first_update=40)
+    explore = make_exploration(EpsilonGreedyConfig(epsilon_end=0.3), DISCRETE, noisy=True)
+    explore.begin_training(40)
     assert [explore.at(step)["epsilon"] for step in (0, 20, 40, 400)] == [1.0, 0.5, 0.0, 0.0]
 
 

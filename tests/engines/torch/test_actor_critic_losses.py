@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.update_draws import UpdateDraws, draw_update
 from drl.engines.torch import ops
@@ -36,7 +36,7 @@ def make(algorithm, spec=BOX, model=None, compiled=False, **config):
     sizes = {"hidden_sizes": (8, 8), "critic_hidden_sizes": (8, 8), "num_atoms": 5, "v_min": -3.0, "v_max": 3.0}
     model_config = record.model_config(**sizes | (model or {}))
     configs = (model_config, record.config(**{"learning_rate": 0.01, "adam_eps": 1e-3} | config))
-    agent, learner = build_learner(algorithm, (OBS, spec), configs, Seeds(0), compile_update=compiled)
+    agent, learner = build_learner(algorithm, EnvSpecs(OBS, spec), configs, Seeds(0), compile_update=compiled)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for optimizer in (learner.critic_optimizer, learner.actor_optimizer):

@@ -8,10 +8,10 @@ import torch
 
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.configs import EpsilonGreedyConfig, QModelConfig, ReplayConfig
-from drl.core.schedules import Constant, epsilon_schedule
+from drl.core.configs import EpsilonGreedyConfig, NoSettings, QModelConfig, ReplayConfig
+from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, ObsSpec
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import ops
@@ -27,6 +27,7 @@ from drl.testing import oracles
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 OBS, ACTION = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
+SPECS = EnvSpecs(OBS, ACTION)
 SWITCHES = list(itertools.product([False, True], repeat=6))
 
 
@@ -156,7 +157,7 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
 def test_numpy_values_equal_torch(kind, dueling):
     config = QModelConfig(distributional=kind, dueling=dueling)
     model = make_q_value_model(OBS, ACTION, config, torch.Generator().manual_seed(0))
-    agent = QAgent(model, OBS, ACTION)
+    agent = QAgent(model, SPECS)
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     with torch.no_grad():
         expected = model.head.q_values(model(torch.from_numpy(obs))).numpy()
@@ -165,9 +166,9 @@ def test_numpy_values_equal_torch(kind, dueling):
 
 def test_noisy_agents_explore_with_noise_and_decide_with_the_mean():
     model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True), torch.Generator().manual_seed(0))
-    agent = QAgent(model, OBS, ACTION)
+    agent = QAgent(model, SPECS)
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    learner = DQN(model, ACTION, DQNConfig())
+    learner = DQN(model, SPECS, DQNConfig())
     before = agent.q_values(obs, noisy=True)
     quiet = agent.q_values(obs)
     learner._resample()
@@ -188,7 +189,7 @@ def replayed(seed):
 def test_frozen_parameters_stay_also_in_the_target():
     model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
     model.backbone.requires_grad_(False)
-    learner = DQN(model, ACTION, DQNConfig(tau=0.5, learning_rate=0.01))
+    learner = DQN(model, SPECS, DQNConfig(tau=0.5, learning_rate=0.01))
     before = {name: p.clone() for name, p in learner.target.named_parameters()}
     for seed in range(3):
         learner.learn(replayed(seed))
@@ -201,7 +202,7 @@ def test_frozen_parameters_stay_also_in_the_target():
 
 def test_noise_changes_at_every_step_of_exploring():
     model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True), torch.Generator().manual_seed(0))
-    agent = QAgent(model, OBS, ACTION, rng=np.random.default_rng(0))
+    agent = QAgent(model, SPECS, rng=np.random.default_rng(0), exploration=NoSettings())
     obs = np.ones((1, 3), np.float32)
     assert len({int(agent.decide(obs, explore=True)[0]) for _ in range(200)}) > 1
     assert len({int(agent.decide(obs)[0]) for _ in range(20)}) == 1
@@ -213,7 +214,7 @@ def noise_of_all(layers):
 
 def test_both_networks_get_their_own_new_noise_in_every_update():
     model = make_q_value_model(OBS, ACTION, QModelConfig(noisy=True, dueling=True), torch.Generator().manual_seed(0))
-    learner = DQN(model, ACTION, DQNConfig())
+    learner = DQN(model, SPECS, DQNConfig())
     drawn = []
     for seed in range(3):
         learner.learn(replayed(seed))
@@ -226,8 +227,9 @@ def test_both_networks_get_their_own_new_noise_in_every_update():
 
 def test_a_noisy_network_without_a_numpy_form_is_evaluated_with_its_means():
     images = ObsSpec("box", (1, 36, 36), "uint8")
+    specs = EnvSpecs(images, ACTION)
     model = make_q_value_model(images, ACTION, QModelConfig(noisy=True), torch.Generator().manual_seed(0))
-    agent, learner = QAgent(model, images, ACTION), DQN(model, ACTION, DQNConfig())
+    agent, learner = QAgent(model, specs), DQN(model, specs)
     obs = np.random.default_rng(0).integers(256, size=(6, 1, 36, 36), dtype=np.uint8)
     assert not np.allclose(agent.q_values(obs, noisy=True), agent.q_values(obs, noisy=True))
     seen = [agent.q_values(obs), learner.predict(obs)]
@@ -243,9 +245,8 @@ def test_a_noisy_network_without_a_numpy_form_is_evaluated_with_its_means():
 
 
 def test_epsilon_is_a_coin_per_env():
-    agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), OBS, ACTION, rng=np.random.default_rng(0))
-    agent.exploration = EpsilonGreedy(Constant(0.4), ACTION)
-    agent.exploration.at(0)
+    agent = QAgent(make_q_value_model(OBS, ACTION, QModelConfig()), SPECS, rng=np.random.default_rng(0))
+    agent.exploration = EpsilonGreedy(EpsilonGreedyConfig(epsilon_start=0.4), ACTION)
     obs = np.tile(np.ones(3, np.float32), (40_000, 1))
     best, *others = np.unique(agent.decide(obs))
     assert not others  # evaluation throws no coin
@@ -262,7 +263,7 @@ def test_target_updates(tau, every):
         return torch.cat([p.detach().flatten() for p in net.parameters()])
 
     model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
-    learner = DQN(model, ACTION, DQNConfig(tau=tau, target_every=every, learning_rate=0.01))
+    learner = DQN(model, SPECS, DQNConfig(tau=tau, target_every=every, learning_rate=0.01))
     expected = weights(model)
     for count in range(1, 7):
         learner.learn(replayed(count))
@@ -302,10 +303,8 @@ def test_adamw_equals_torch(amsgrad, compiled):
 
 def short_run(model_config, config, replay, updates=200, **options):
     with make_vec_env("CartPole-v1", 2, seed=0) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, learner = build_learner("dqn", specs, (model_config, config), Seeds(1), **options)
-        buffer = ReplayBuffer(replay, config.gamma, 2, *specs)
-        trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(updates_per_log=updates))
+        agent, learner = build_learner("dqn", envs, (model_config, config), Seeds(1), **options)
+        trainer = Trainer(envs, agent, learner, ReplayBuffer(envs, replay), TrainerConfig(updates_per_log=updates))
         return trainer, trainer.step()
 
 
@@ -349,11 +348,11 @@ def test_learns_the_values_of_a_two_step_env(env, values, n_step, kind):
     replay = ReplayConfig(n_step=n_step, warmup=100, batch_size=64)
     settings = QModelConfig(hidden_sizes=(32,), distributional=kind, v_min=0.0, v_max=12.0, num_atoms=25)
     with make_vec_env(env, 2, seed=0) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, learner = build_learner("dqn", specs, (settings, config), Seeds(1))
-        agent.exploration = EpsilonGreedy(Constant(1.0), envs.action_spec)
+        agent, learner = build_learner("dqn", envs, (settings, config), Seeds(1))
+        always = EpsilonGreedyConfig(epsilon_start=1.0, epsilon_schedule="constant")
+        agent.exploration = EpsilonGreedy(always, envs.action_spec)
         steps = TrainerConfig(updates_per_log=1200, total_timesteps=3000)
-        trainer = Trainer(envs, agent, learner, ReplayBuffer(replay, 0.9, 2, *specs), steps)
+        trainer = Trainer(envs, agent, learner, ReplayBuffer(envs, replay), steps)
         trainer.step()
         trainer.step()
     learned = agent.q_values(np.array([[0.0], [1.0]], np.float32)).mean(axis=1)

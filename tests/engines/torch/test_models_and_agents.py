@@ -30,6 +30,7 @@ ACTIONS = [
     ActionSpec("multi_binary", shape=(3,), dtype="int8"),
     ActionSpec("box", shape=(2,), low=(-2.0, -np.inf), high=(2.0, np.inf), dtype="float32"),
 ]
+SPECS = EnvSpecs(VECTOR, ACTIONS[0])
 
 
 def observations(spec, count):
@@ -47,7 +48,7 @@ def make_agent(obs_spec, action_spec, seed=0, normalizer=None, **config):
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh policy head is nearly flat: give it opinions
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return PolicyAgent(model, obs_spec, action_spec, normalizer, np.random.default_rng(0))
+    return PolicyAgent(model, EnvSpecs(obs_spec, action_spec), normalizer, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
@@ -156,7 +157,7 @@ class Own(nn.Module):
 
 
 def test_a_model_of_ones_own(tmp_path):
-    agent = PolicyAgent(Own(), VECTOR, ACTIONS[0], rng=np.random.default_rng(0))
+    agent = PolicyAgent(Own(), SPECS, rng=np.random.default_rng(0))
     obs = observations(VECTOR, 20)
     agent.save(tmp_path)
     with pytest.raises(BadInput, match="model of your own"):
@@ -172,7 +173,7 @@ def test_a_model_of_ones_own(tmp_path):
 def test_a_hand_composed_model_is_known_by_the_config_it_is_given(tmp_path, config):
     backbone = MLP((3,), hidden_sizes=(8, 4), activation="relu")
     model = PolicyValueModel(Model(backbone, LogitsHead(4, 4)), Model(backbone, ValueHead(4)), config)
-    agent, obs = PolicyAgent(model, VECTOR, ACTIONS[0]), observations(VECTOR, 9)
+    agent, obs = PolicyAgent(model, SPECS), observations(VECTOR, 9)
     agent.save(tmp_path)
     if config is None or not config.shared:  # no config, or that of another model
         with pytest.raises(BadInput, match="model of your own"):
@@ -198,7 +199,7 @@ def test_plain_state_dicts_for_pytorch_users(tmp_path):
 
 
 def test_a_policy_only_agent_has_no_value(tmp_path):
-    agent = PolicyAgent(make_policy_model(VECTOR, ACTIONS[0], ModelConfig()), VECTOR, ACTIONS[0])
+    agent = PolicyAgent(make_policy_model(VECTOR, ACTIONS[0], ModelConfig()), SPECS)
     for call in (lambda: agent.value(observations(VECTOR, 1)), lambda: agent.save_value_net(tmp_path / "v.pth")):
         with pytest.raises(BadInput, match="policy-only"):
             call()
@@ -224,7 +225,7 @@ def spoiled_models():
 
 @pytest.mark.parametrize(("name", "model"), spoiled_models(), ids=lambda x: x if isinstance(x, str) else "")
 def test_the_numpy_path_never_ignores_a_users_own_code(name, model):
-    agent = PolicyAgent(model, VECTOR, ACTIONS[0])
+    agent = PolicyAgent(model, SPECS)
     obs = observations(VECTOR, 5)
     with torch.no_grad():
         answer = model(torch.from_numpy(obs))
@@ -248,11 +249,11 @@ def test_layers_that_depend_on_the_mode_are_refused(layer):
     model = make_policy_model(VECTOR, ACTIONS[0], ModelConfig())
     model.backbone.append(layer)
     with pytest.raises(BadInput, match="LayerNorm"):
-        PolicyAgent(model, VECTOR, ACTIONS[0])
+        PolicyAgent(model, SPECS)
 
 
 def test_a_users_value_is_found_by_looking():
-    agent = PolicyAgent(Own(), VECTOR, ACTIONS[0])
+    agent = PolicyAgent(Own(), SPECS)
     assert agent.has_value
     assert agent.value(observations(VECTOR, 3)).shape == (3,)
 

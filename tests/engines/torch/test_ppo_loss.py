@@ -8,7 +8,7 @@ import torch
 
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig
-from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
 from drl.engines.torch.algorithms.ppo import ppo_loss
 from drl.engines.torch.flat_optimizer import CompileUnavailable, FlatOptimizer
@@ -195,4 +195,4 @@ def test_a_critic_rate_needs_a_critic_of_its_own():
 
     model = make_policy_value_model(OBS, ACTIONS["categorical"], ModelConfig(shared=True))
     with pytest.raises(BadInput, match="critic of its own"):
-        PPO(model, ACTIONS["categorical"], PPOConfig(critic_learning_rate=1e-3))
+        PPO(model, EnvSpecs(OBS, ACTIONS["categorical"]), PPOConfig(critic_learning_rate=1e-3))

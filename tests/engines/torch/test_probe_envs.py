@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from drl.buffers.episode_buffer import EpisodeBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
@@ -27,13 +25,8 @@ MODEL = ModelConfig(hidden_sizes=(32,))
 def train(algorithm, env, steps, config=None, num_envs=4, **options):
     config = config or CONFIGS[algorithm]
     with make_vec_env(env, num_envs, seed=0) as envs:
-        shapes = (num_envs, envs.obs_spec, envs.action_spec)
-        seeds = Seeds(3)
-        agent, learner = build_learner(algorithm, shapes[1:], (MODEL, config), seeds, **options)
-        buffer = (
-            EpisodeBuffer(16, *shapes) if algorithm == "reinforce" else RolloutBuffer(config.rollout_length, *shapes)
-        )
-        trainer = Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps))
+        agent, learner = build_learner(algorithm, envs, (MODEL, config), Seeds(3), **options)
+        trainer = Trainer(envs, agent, learner, config=TrainerConfig(total_timesteps=steps))
         for log in trainer():
             if log.env_steps >= steps:
                 return trainer, log
@@ -57,7 +50,8 @@ def test_learns_which_action_fits_the_observation(algorithm):
 
 @pytest.mark.parametrize("baseline", ["none", "mean"])
 def test_reinforce_without_a_critic(baseline):
-    trainer, log = train("reinforce", "drl/Match-v0", 8000, ReinforceConfig(baseline=baseline, **FAST))
+    config = ReinforceConfig(baseline=baseline, episodes_per_step=16, **FAST)
+    trainer, log = train("reinforce", "drl/Match-v0", 8000, config)
     assert not trainer.agent.has_value
     assert log.recent["mean_ep_return"] > 0.8
 
@@ -65,11 +59,11 @@ def test_reinforce_without_a_critic(baseline):
 def test_reinforce_values_a_truncated_tail_as_far_as_its_baseline_can():
     """OneStep with reward 1, truncated: the return is 1 + γ · tail."""
     for baseline, expected in (("none", 1.0), ("mean", 1 / (1 - 0.9 * 1)), ("value", 10.0)):
-        config = ReinforceConfig(baseline=baseline, mean_momentum=0.0, normalize_advantage=False, **FAST)
+        settings = {"mean_momentum": 0.0, "normalize_advantage": False, "episodes_per_step": 4} | FAST
+        config = ReinforceConfig(baseline=baseline, **settings)
         with make_vec_env("drl/OneStep-v0", 1, seed=0, env_kwargs={"truncate": True}) as envs:
-            shapes = (1, envs.obs_spec, envs.action_spec)
-            agent, learner = build_learner("reinforce", shapes[1:], (MODEL, config), Seeds(0))
-            trainer = Trainer(envs, agent, learner, EpisodeBuffer(4, *shapes))
+            agent, learner = build_learner("reinforce", envs, (MODEL, config), Seeds(0))
+            trainer = Trainer(envs, agent, learner)
             for log in trainer():
                 if log.learning_steps == (600 if baseline == "value" else 100):
                     break
@@ -122,10 +116,9 @@ def test_target_kl_stops_the_epochs():
 def test_separate_learning_rates_change_only_their_own_network():
     config = PPOConfig(rollout_length=16, critic_learning_rate=1e-12)
     with make_vec_env("drl/Match-v0", 2, seed=0) as envs:
-        specs = (envs.obs_spec, envs.action_spec)
-        agent, learner = build_learner("ppo", specs, (MODEL, config), Seeds(0))
+        agent, learner = build_learner("ppo", envs, (MODEL, config), Seeds(0))
         before = {name: p.detach().clone() for name, p in agent.model.named_parameters()}
-        trainer = Trainer(envs, agent, learner, RolloutBuffer(16, 2, *specs))
+        trainer = Trainer(envs, agent, learner)
         trainer.step()
     after = dict(agent.model.named_parameters())
     assert torch.allclose(before["critic.head.weight"], after["critic.head.weight"], atol=1e-9)

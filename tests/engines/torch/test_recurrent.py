@@ -10,7 +10,7 @@ from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, Distribution, ObsSpec
+from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops, recurrent_scan
 from drl.engines.torch.agents import PolicyAgent
@@ -24,7 +24,7 @@ from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
-DIST = Distribution.on(SPEC)
+SPECS, DIST = EnvSpecs(OBS, SPEC), Distribution.on(SPEC)
 IMAGE, ROUNDS = ObsSpec("box", (2, 36, 40), "uint8"), ObsSpec("box", (10, 5))
 GAUSSIAN = ActionSpec("box", shape=(2,), low=(-1, -1), high=(1, 1), dtype="float32")
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -202,7 +202,7 @@ def test_ppo_and_a2c_learn_from_a_recurrent_batch():
     batch = make_batch(12)
     for algorithm, config in (("ppo", PPOConfig(minibatches=2)), ("a2c", A2CConfig())):
         model_config = ModelConfig(hidden_sizes=(8,), recurrent="gru", recurrent_size=6)
-        _, learner = build_learner(algorithm, (OBS, SPEC), (model_config, config), Seeds(0))
+        _, learner = build_learner(algorithm, SPECS, (model_config, config), Seeds(0))
         assert np.isfinite(list(learner.learn(batch).log.values())).all()
     with pytest.raises(BadInput, match="sequences"):
         learner.learn(RolloutBatch(**{**vars(batch), "rnn_state": None}))
@@ -214,9 +214,9 @@ def test_ppo_and_a2c_learn_from_a_recurrent_batch():
 def test_acting_in_numpy_equals_torch(kind, shared, spec):
     """Also the critic's memory moves on: the learner starts from it."""
     rng = np.random.default_rng(0)
-    agent = PolicyAgent(make_model(kind, shared, spec=spec), OBS, spec)
+    agent = PolicyAgent(make_model(kind, shared, spec=spec), EnvSpecs(OBS, spec))
     assert recurrent_views(agent.model) is not None
-    slow = PolicyAgent(agent.model, OBS, spec)
+    slow = PolicyAgent(agent.model, EnvSpecs(OBS, spec))
     slow._memory.make = lambda model: None
     for _ in range(3):
         obs = rng.normal(size=(5, 3)).astype(np.float32)
@@ -229,7 +229,7 @@ def test_acting_in_numpy_equals_torch(kind, shared, spec):
 def test_playing_step_by_step_is_what_the_learner_sees():
     """Acting, with resets by mask, arrives at the very states that the packed pass works out anew."""
     model, batch = make_model("gru", False), make_batch(12)
-    agent = PolicyAgent(model, OBS, SPEC)
+    agent = PolicyAgent(model, SPECS)
     agent.rnn_state = batch.rnn_state
     played = {}
     for t in range(STEPS):
@@ -243,7 +243,7 @@ def test_playing_step_by_step_is_what_the_learner_sees():
 
 
 def test_acting_remembers_until_an_episode_begins():
-    agent = PolicyAgent(make_model("gru", True), OBS, SPEC)
+    agent = PolicyAgent(make_model("gru", True), SPECS)
     obs = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
     fresh = agent.dist_params(obs)
     agent.act(obs)
@@ -273,7 +273,7 @@ def test_acting_remembers_until_an_episode_begins():
 )
 @KINDS
 def test_a_saved_agent_plays_the_same_when_loaded(tmp_path, kind, obs_spec, options):
-    agent = PolicyAgent(make_model(kind, options.pop("shared", False), obs_spec, **options), obs_spec, SPEC)
+    agent = PolicyAgent(make_model(kind, options.pop("shared", False), obs_spec, **options), EnvSpecs(obs_spec, SPEC))
     agent.save(tmp_path)
     loaded = load_agent(tmp_path)
     rng = np.random.default_rng(0)
@@ -285,7 +285,7 @@ def test_a_saved_agent_plays_the_same_when_loaded(tmp_path, kind, obs_spec, opti
 
 
 def test_state_goes_on_where_it_was():
-    agents = [PolicyAgent(make_model("lstm", False), OBS, SPEC, rng=np.random.default_rng(i)) for i in range(2)]
+    agents = [PolicyAgent(make_model("lstm", False), SPECS, rng=np.random.default_rng(i)) for i in range(2)]
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     agents[0].act(obs, explore=True)
     agents[1].load_state_dict(agents[0].state_dict())
@@ -296,9 +296,9 @@ def test_state_goes_on_where_it_was():
 def test_what_cannot_be_is_refused_by_name():
     recurrent = ModelConfig(recurrent="gru")
     with pytest.raises(BadInput, match="reinforce takes no recurrent"):
-        build_learner("reinforce", (OBS, SPEC), (recurrent, ReinforceConfig()), Seeds(0))
+        build_learner("reinforce", SPECS, (recurrent, ReinforceConfig()), Seeds(0))
     with pytest.raises(BadInput, match="compile takes no recurrent"):
-        build_learner("ppo", (OBS, SPEC), (recurrent, PPOConfig()), Seeds(0), compile_update=True)
+        build_learner("ppo", SPECS, (recurrent, PPOConfig()), Seeds(0), compile_update=True)
     with pytest.raises(BadInput, match="'none', 'gru' or 'lstm'"):
         ModelConfig(recurrent="rnn")
     with pytest.raises(BadInput, match="recurrent_size is 0"):
@@ -310,7 +310,7 @@ def test_what_cannot_be_is_refused_by_name():
 def test_only_the_critics_rate_reaches_the_critics_memory():
     model, batch = make_model("gru", False), make_batch(12)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    PPO(model, SPEC, PPOConfig(minibatches=1, critic_learning_rate=1e-12)).learn(batch)
+    PPO(model, SPECS, PPOConfig(minibatches=1, critic_learning_rate=1e-12)).learn(batch)
     moved = {name for name, parameter in model.named_parameters() if (parameter - before[name]).abs().max() > 1e-6}
     assert moved == {name for name in before if name.startswith("actor")}
 

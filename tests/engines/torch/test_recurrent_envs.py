@@ -7,7 +7,6 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from drl.buffers.episode_buffer import EpisodeBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.algorithms.a2c_record import A2CConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig
@@ -33,11 +32,9 @@ CONFIGS = {
 
 def make_trainer(envs, algorithm="ppo", config=None, steps=None, normalize=False, **model):
     config = config or CONFIGS[algorithm]
-    specs = (envs.obs_spec, envs.action_spec)
     model_config = ModelConfig(**{"hidden_sizes": (16,), "recurrent": "gru", "recurrent_size": 16} | model)
-    agent, learner = build_learner(algorithm, specs, (model_config, config), Seeds(3), normalize_obs=normalize)
-    buffer = RolloutBuffer(config.rollout_length, envs.num_envs, *specs)
-    return Trainer(envs, agent, learner, buffer, TrainerConfig(total_timesteps=steps))
+    agent, learner = build_learner(algorithm, envs, (model_config, config), Seeds(3), normalize_obs=normalize)
+    return Trainer(envs, agent, learner, config=TrainerConfig(total_timesteps=steps))
 
 
 def train(algorithm, env, steps, config=None, **model):
@@ -168,6 +165,6 @@ def test_every_episode_of_an_evaluation_begins_with_a_blank_memory():
 def test_a_memory_of_single_rows_is_refused():
     with make_vec_env("drl/Recall-v0", 2, seed=0) as envs:
         trainer = make_trainer(envs)
-        episodes = EpisodeBuffer(4, 2, envs.obs_spec, envs.action_spec)
+        episodes = EpisodeBuffer(envs, 4)
         with pytest.raises(BadInput, match="use a RolloutBuffer, not EpisodeBuffer"):
             Trainer(envs, trainer.agent, trainer.algorithm, episodes)

@@ -22,7 +22,7 @@ from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
 
 LOGGED = ("policy_loss", "value_loss", "entropy")
 
@@ -107,11 +107,11 @@ class A2C(Learner):
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or A2CConfig()
+        self.config: A2CConfig = config or A2CConfig()
         super().__init__(model_state, RECORD.variant(self.config))
         dist = distribution_of(model_state.model, specs.action_spec)
-        self.pure = PureA2C(model_state.model, dist, self.config, optax)
-        self.opt_state = self.pure.optimizer.init(model_state.params)
+        self.pure: PureA2C = PureA2C(model_state.model, dist, self.config, optax)
+        self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.scaled(values_at(self.pure.schedules, progress))

@@ -148,6 +148,9 @@ _update = jax.jit(PureDQN.update, static_argnums=0)
 class DQN(Learner):
     """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
+    opt_state: OptState
+    target: Tree
+    count: AnyArray
     record: ClassVar[AlgorithmRecord] = RECORD
 
     def __init__(
@@ -158,12 +161,12 @@ class DQN(Learner):
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or DQNConfig()
+        self.config: DQNConfig = config or DQNConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
-        self.pure = PureDQN(model_state.model, self.config, optax)
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
+        self.pure: PureDQN = PureDQN(model_state.model, self.config, optax)
         _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
-        self.learning_rate = self.pure.schedules["learning_rate"]
+        self.learning_rate: Schedule = self.pure.schedules["learning_rate"]
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""

@@ -25,7 +25,7 @@ from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
 from drl.engines.jax.models import AnyModel, distribution_of
 from drl.engines.jax.on_policy import LearnerState, Rows, Window, evaluate_rollout, weight_of, window_of
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer
+from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
 from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 LOGGED = (
@@ -184,14 +184,14 @@ class PPO(Learner):
         rng: np.random.Generator | None = None,
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or PPOConfig()
+        self.config: PPOConfig = config or PPOConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # shuffles the rollout
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")  # shuffles the rollout
         if self.config.critic_learning_rate is not None and getattr(model_state.model, "shared", True):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
         dist = distribution_of(model_state.model, specs.action_spec)
-        self.pure = PurePPO(model_state.model, dist, self.config, optax)
-        self.opt_state = self.pure.optimizer.init(model_state.params)
+        self.pure: PurePPO = PurePPO(model_state.model, dist, self.config, optax)
+        self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         settings = self.scaled(values_at(self.pure.schedules, progress))

@@ -137,6 +137,9 @@ _step = jax.jit(PureReinforce.step, static_argnums=0)
 class Reinforce(Learner):
     """Learns from whole episodes of its own policy: a policy-only model, or policy-value with baseline `value`."""
 
+    opt_state: OptState
+    running_mean: AnyArray
+
     record: ClassVar[AlgorithmRecord] = RECORD
 
     def __init__(
@@ -147,9 +150,9 @@ class Reinforce(Learner):
         rng: np.random.Generator | None = None,  # unused; every algorithm takes one
         optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
     ):
-        self.config = config or ReinforceConfig()
+        self.config: ReinforceConfig = config or ReinforceConfig()
         super().__init__(model_state, RECORD.variant(self.config))
-        self.pure = PureReinforce(
+        self.pure: PureReinforce = PureReinforce(
             model_state.model, distribution_of(model_state.model, specs.action_spec), self.config, optax
         )
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)

@@ -1,9 +1,10 @@
-"""SAC (Haarnoja et al., 2018), and two algorithms that are settings of it: TQC and CrossQ.
+"""SAC (Haarnoja et al., 2018), and three algorithms that are settings of it: TQC, CrossQ and normalized SAC.
 
-A stochastic policy climbs Q(s, a) + α · entropy; the temperature α is fixed, or learned so that the entropy stays near
-a goal. With Discrete actions every expectation over actions is exact (Christodoulou, 2019). TQC (Kuznetsov et al.,
-2020): critics of quantiles, the largest of which are dropped from the target. CrossQ (Bhatt et al., 2024): batch
-renormalization in the critics, no target network.
+The actor maximizes the expected Q(s, a) − α log π(a | s): the action value plus α times the policy's entropy. The
+temperature α is constant, or learned so that the entropy stays near `target_entropy`. With Discrete actions,
+expectations over actions are exact sums (Christodoulou, 2019). TQC (Kuznetsov et al., 2020) has critics of quantiles
+and drops the largest from the target. CrossQ (Bhatt et al., 2024) has batch renormalization in its critics and no
+target network. Normalized SAC is CrossQ with C51 critics whose hidden weights are scaled to norm 1 after every update.
 """
 
 import math

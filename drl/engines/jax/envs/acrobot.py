@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,8 @@ class Acrobot:
     """body: angle of the first link (0 hangs down), angle of the second to the first, their velocities."""
 
     max_steps: int | None = 500
-    obs_spec = ObsSpec("box", box_shape=(6,))
-    action_spec = ActionSpec("discrete", sizes=(3,))
+    obs_spec: ClassVar[ObsSpec] = ObsSpec("box", box_shape=(6,))
+    action_spec: ClassVar[ActionSpec] = ActionSpec("discrete", sizes=(3,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

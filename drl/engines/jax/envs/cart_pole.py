@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,8 @@ class CartPole:
 
     sutton_barto_reward: bool = False  # −1 at failure and 0 before, instead of 1 at every step
     max_steps: int | None = 500
-    obs_spec = ObsSpec("box", box_shape=(4,))
-    action_spec = ActionSpec("discrete", sizes=(2,))
+    obs_spec: ClassVar[ObsSpec] = ObsSpec("box", box_shape=(4,))
+    action_spec: ClassVar[ActionSpec] = ActionSpec("discrete", sizes=(2,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

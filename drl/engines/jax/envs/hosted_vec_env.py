@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from drl.core.contracts import VecEnv, VecStep
-from drl.core.specs import Array
+from drl.core.specs import ActionSpec, Array, ObsSpec
 from drl.core.state_files import StateDict
 from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
 from drl.engines.jax.envs.stepping import JaxStep, advance
@@ -30,9 +30,12 @@ class HostedVecEnv(VecEnv):
     unreachable = "it is a compiled program; use --vectorization sync, if Gymnasium has it"
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int, env_id: str, stream: str = "world"):
-        self.env_id, self.num_envs, self.seed = env_id, num_envs, seed
-        self.obs_spec, self.action_spec = env.obs_spec, env.action_spec
-        self.stats = EpisodeStats(env_id, num_envs, seed, stream)
+        self.env_id: str = env_id
+        self.num_envs: int = num_envs
+        self.seed: int = seed
+        self.obs_spec: ObsSpec = env.obs_spec
+        self.action_spec: ActionSpec = env.action_spec
+        self.stats: EpisodeStats = EpisodeStats(env_id, num_envs, seed, stream)
         self._always_valid = np.ones(num_envs, bool)
         self._env = env
         self._key = jax.random.key(0)  # replaced by the first reset

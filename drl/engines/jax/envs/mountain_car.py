@@ -1,6 +1,7 @@
 """Mountain Car: rock a weak car out of a valley. Gymnasium's MountainCar-v0 and MountainCarContinuous-v0."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +42,8 @@ class MountainCar:
 
     goal_velocity: float = 0.0  # smallest velocity at the goal
     max_steps: int | None = 200
-    obs_spec = ObsSpec("box", box_shape=(2,))
-    action_spec = ActionSpec("discrete", sizes=(3,))
+    obs_spec: ClassVar[ObsSpec] = ObsSpec("box", box_shape=(2,))
+    action_spec: ClassVar[ActionSpec] = ActionSpec("discrete", sizes=(3,))
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)
@@ -70,8 +71,8 @@ class MountainCarContinuous:
 
     goal_velocity: float = 0.0  # smallest velocity at the goal
     max_steps: int | None = 999
-    obs_spec = ObsSpec("box", box_shape=(2,))
-    action_spec = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,), dtype="float32")
+    obs_spec: ClassVar[ObsSpec] = ObsSpec("box", box_shape=(2,))
+    action_spec: ClassVar[ActionSpec] = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,), dtype="float32")
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +32,10 @@ class Pendulum:
 
     g: float = 10.0  # gravity
     max_steps: int | None = 200
-    obs_spec = ObsSpec("box", box_shape=(3,))
-    action_spec = ActionSpec("box", shape=(1,), low=(-STRONGEST,), high=(STRONGEST,), dtype="float32")
+    obs_spec: ClassVar[ObsSpec] = ObsSpec("box", box_shape=(3,))
+    action_spec: ClassVar[ActionSpec] = ActionSpec(
+        "box", shape=(1,), low=(-STRONGEST,), high=(STRONGEST,), dtype="float32"
+    )
 
     def __post_init__(self) -> None:
         check_max_steps(self.max_steps)

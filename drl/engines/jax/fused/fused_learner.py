@@ -81,15 +81,16 @@ class FusedLearner:
     """The state of one or more runs of a program, between two chunks."""
 
     def __init__(self, program: Program, params: list[Tree], seeds: list[int]):
-        self.program, self.seeds = program, seeds
+        self.program: Program = program
+        self.seeds: list[int] = seeds
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(transposed(each) for each in params))
         keys = np.stack([np.asarray(jax.random.PRNGKey(seed)) for seed in seeds])
-        self.carry = _begin(program, stacked, keys)
+        self.carry: Tree = _begin(program, stacked, keys)
         size = sum(np.size(array) for array in jax.tree.leaves(params[0]))
         seconds = program.steps * (ROW_SECONDS + (2 + 6 * program.passes) * size / FLOPS)
-        self.room = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
-        self.preferred = min(self.room, math.ceil(CHUNK_SECONDS / seconds))  # learning steps in a chunk
-        self.most_steps = program.steps  # environment steps of one learning step
+        self.room: int = max(1, min(MOST_STEPS, MOST_ROWS // (program.rows * program.num_envs)))
+        self.preferred: int = min(self.room, math.ceil(CHUNK_SECONDS / seconds))  # learning steps in a chunk
+        self.most_steps: int = program.steps  # environment steps of one learning step
 
     def advance(self, count: int) -> list[Report]:
         """Take `count` learning steps. Returns one report per seed; the first axis is the learning step."""

@@ -37,10 +37,13 @@ class SeedBatch:
         sync_points: Sequence[float] = (),  # periods in environment steps
         reward_threshold: float | None = None,  # the return of a success, if the environment does not report success
     ):
-        self.learner, self.reward_threshold = learner, reward_threshold
-        self.sync_points = [every for every in sync_points if every]
-        self.computed = [0] * len(agents)  # environment steps that the program has taken, per seed
-        self.trainers = [FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)]
+        self.learner: FusedLearner = learner
+        self.reward_threshold: float | None = reward_threshold
+        self.sync_points: list[float] = [every for every in sync_points if every]
+        self.computed: list[int] = [0] * len(agents)  # environment steps that the program has taken, per seed
+        self.trainers: list[FusedTrainer] = [
+            FusedTrainer(self, number, agent, config) for number, agent in enumerate(agents)
+        ]
 
     def advance(self) -> None:
         """Compute one chunk and queue its reports at the trainers."""
@@ -80,9 +83,12 @@ class FusedTrainer(TrainerLoop):
     vectorization = "jax"
 
     def __init__(self, seed_batch: SeedBatch, number: int, agent: Agent, config: TrainerConfig):
-        self.seed_batch, self.number, self.agent, self.config = seed_batch, number, agent, config
-        self.stats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
-        self.opened = ExitStack()
+        self.seed_batch: SeedBatch = seed_batch
+        self.number: int = number
+        self.agent: Agent = agent
+        self.config: TrainerConfig = config
+        self.stats: TrainingStats = TrainingStats(config.window, config.total_timesteps, config.num_episodes)
+        self.opened: ExitStack[bool | None] = ExitStack()
         self.pending: deque[Taken] = deque()
         self._left: StateDict | None = None  # its last state, if it was left before the end
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned
-from drl.core.schedules import changing_rates, schedule_of, values_at
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.specs import Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -56,12 +56,12 @@ class A2C(Learner):
         rng: np.random.Generator | None = None,  # as the other algorithms take it; nothing is drawn here
         compile_update: bool = False,
     ):
-        self.config = config or A2CConfig()
+        self.config: A2CConfig = config or A2CConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.dist = distribution_of(model, specs.action_spec)
-        self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.changing = changing_rates(self.config, "entropy_coef")
-        self.optimizer = FlatOptimizer(
+        self.dist: Distribution = distribution_of(model, specs.action_spec)
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
+        self.optimizer: FlatOptimizer = FlatOptimizer(
             model,
             partial(a2c_loss, dist=self.dist, config=self.config),
             kind=self.config.optimizer,

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
 from drl.core.contracts import Learned
-from drl.core.schedules import schedule_of
+from drl.core.schedules import Schedule, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import Array, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.layers import noisy_layers, resample
+from drl.engines.torch.layers import NoisyLinear, noisy_layers, resample
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
 from drl.engines.torch.models import QHead
@@ -87,15 +87,15 @@ class DQN(Learner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.config = config or DQNConfig()
+        self.config: DQNConfig = config or DQNConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # seeds the noise of noisy layers
-        self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.target = copy.deepcopy(model).requires_grad_(False)
-        self.device = next(model.parameters()).device
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")  # seeds the noise of noisy layers
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.target: nn.Module = copy.deepcopy(model).requires_grad_(False)
+        self.device: torch.device = next(model.parameters()).device
         head = getattr(model, "head", None)
-        self.head = head if isinstance(head, QHead) else None
-        self.optimizer = FlatOptimizer(
+        self.head: QHead | None = head if isinstance(head, QHead) else None
+        self.optimizer: FlatOptimizer = FlatOptimizer(
             model,
             partial(dqn_loss, target=self.target, head=self.head, config=self.config),
             kind=self.config.optimizer,
@@ -107,8 +107,8 @@ class DQN(Learner):
             compiled=compile_update,
         )
         # The target's copies of what is trained lie in one flat tensor too; frozen parameters are equal for good.
-        self.target_values = self.optimizer.bind_copy(self.target, self.optimizer.values.clone())
-        self.noisy = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
+        self.target_values: Tensor = self.optimizer.bind_copy(self.target, self.optimizer.values.clone())
+        self.noisy: list[NoisyLinear] = noisy_layers(model) + noisy_layers(self.target)  # independent noise for both
         self._resample()
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:

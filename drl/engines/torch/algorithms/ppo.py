@@ -13,7 +13,7 @@ from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import changing_rates, schedule_of, values_at
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import Distribution, Specs
 from drl.core.state_files import StateDict
@@ -80,20 +80,20 @@ class PPO(Learner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.config = config or PPOConfig()
+        self.config: PPOConfig = config or PPOConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.rng = rng or stream_of(specs, "learner")  # shuffles the rollout
-        self.dist = distribution_of(model, specs.action_spec)
-        self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.changing = changing_rates(self.config, "entropy_coef")
-        self.clip_range = schedule_of(self.config, "clip_range")
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")  # shuffles the rollout
+        self.dist: Distribution = distribution_of(model, specs.action_spec)
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
+        self.clip_range: Schedule = schedule_of(self.config, "clip_range")
         groups: list[tuple[Iterator[nn.Parameter], float]] = []
         if self.config.critic_learning_rate is not None:
             if not isinstance(model, PolicyValueModel) or model.shared:
                 raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
             factor = self.config.critic_learning_rate / self.config.learning_rate
             groups = [(model.critic.parameters(), factor)]
-        self.optimizer = FlatOptimizer(
+        self.optimizer: FlatOptimizer = FlatOptimizer(
             model,
             partial(ppo_loss, dist=self.dist, config=self.config),
             eps=self.config.adam_eps,

@@ -11,7 +11,7 @@ from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput
-from drl.core.schedules import changing_rates, schedule_of, values_at
+from drl.core.schedules import Schedule, changing_rates, schedule_of, values_at
 from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict
 from drl.core.transition import RolloutBatch
@@ -68,13 +68,13 @@ class Reinforce(Learner):
     ):
         if recurrent_parts(model):
             raise BadInput("reinforce takes no recurrent model; use ppo or a2c, or recurrent none")
-        self.config = config or ReinforceConfig()
+        self.config: ReinforceConfig = config or ReinforceConfig()
         super().__init__(model, RECORD.variant(self.config))
-        self.dist = distribution_of(model, specs.action_spec)
-        self.learning_rate = schedule_of(self.config, "learning_rate")
-        self.changing = changing_rates(self.config, "entropy_coef")
+        self.dist: Distribution = distribution_of(model, specs.action_spec)
+        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.changing: dict[str, Schedule] = changing_rates(self.config, "entropy_coef")
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
-        self.optimizer = FlatOptimizer(
+        self.optimizer: FlatOptimizer = FlatOptimizer(
             model,
             partial(reinforce_loss, dist=self.dist, config=self.config),
             eps=self.config.adam_eps,

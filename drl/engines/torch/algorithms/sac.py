@@ -1,9 +1,10 @@
-"""SAC (Haarnoja et al., 2018), and two algorithms that are settings of it: TQC and CrossQ.
+"""SAC (Haarnoja et al., 2018), and three algorithms that are settings of it: TQC, CrossQ and normalized SAC.
 
-A stochastic policy climbs Q(s, a) + α · entropy; the temperature α is fixed, or learned so that the entropy stays near
-a goal. With Discrete actions every expectation over actions is exact (Christodoulou, 2019). TQC (Kuznetsov et al.,
-2020): critics of quantiles, the largest of which are dropped from the target. CrossQ (Bhatt et al., 2024): batch
-renormalization in the critics, no target network.
+The actor maximizes the expected Q(s, a) − α log π(a | s): the action value plus α times the policy's entropy. The
+temperature α is constant, or learned so that the entropy stays near `target_entropy`. With Discrete actions,
+expectations over actions are exact sums (Christodoulou, 2019). TQC (Kuznetsov et al., 2020) has critics of quantiles
+and drops the largest from the target. CrossQ (Bhatt et al., 2024) has batch renormalization in its critics and no
+target network. Normalized SAC is CrossQ with C51 critics whose hidden weights are scaled to norm 1 after every update.
 """
 
 import math
@@ -32,7 +33,7 @@ class Temperature(nn.Module):
 
     def __init__(self, initial: float):
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(initial)]))
+        self.log_alpha: nn.Parameter = nn.Parameter(torch.tensor([math.log(initial)]))
 
     def forward(self) -> Tensor:
         return self.log_alpha
@@ -61,7 +62,7 @@ class SAC(OffPolicyLearner):
         compile_update: bool = False,
     ):
         self.config = config or SACConfig()
-        self.discrete = specs.action_spec.kind == "discrete"
+        self.discrete: bool = specs.action_spec.kind == "discrete"
         super().__init__(
             model,
             specs.action_spec,
@@ -69,11 +70,13 @@ class SAC(OffPolicyLearner):
             rng or stream_of(specs, "learner"),
             compile_update,
         )
-        self.entropy_goal = self.config.entropy_goal(specs.action_spec)
-        self.temperature = Temperature(self.config.temperature).to(self.device)
-        self.temperature_optimizer = FlatOptimizer(self.temperature, temperature_loss, eps=self.config.adam_eps)
+        self.entropy_goal: float = self.config.entropy_goal(specs.action_spec)
+        self.temperature: Temperature = Temperature(self.config.temperature).to(self.device)
+        self.temperature_optimizer: FlatOptimizer = FlatOptimizer(
+            self.temperature, temperature_loss, eps=self.config.adam_eps
+        )
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)
-        self.temperature_factor = (rates[0] or rates[1]) / rates[1]
+        self.temperature_factor: float = (rates[0] or rates[1]) / rates[1]
 
     def _state(self) -> tuple[Tensor, ...]:
         return (self.temperature.log_alpha.detach().exp(),)

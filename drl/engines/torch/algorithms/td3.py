@@ -24,7 +24,7 @@ class TD3(OffPolicyLearner):
     """Needs a deterministic actor-critic model and Box actions."""
 
     config: DDPGConfig
-    ACTOR_LOGS = ("actor_loss",)
+    ACTOR_LOGS: tuple[str] = ("actor_loss",)
     TARGET_ACTOR = True
 
     record: ClassVar[AlgorithmRecord] = TD3_RECORD

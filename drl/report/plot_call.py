@@ -1,0 +1,111 @@
+"""`drl.plot`: pictures of one run, or of several together."""
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
+from drl.core.notebook import html_picture
+from drl.core.safe_files import check_out
+from drl.experiment.finished import RunLike, folders_of
+from drl.experiment.run_folder import find_run, runs_in
+from drl.report.one_file import write_report
+from drl.tracking.figures import picture_format
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Files that `plot` wrote: pictures, and reports if they were asked for. A notebook shows the pictures."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.paths))
+
+    def _repr_html_(self) -> str:
+        return "".join(html_picture(path, path.stem) for path in self.paths)
+
+
+def plot(
+    runs: RunLike | Iterable[RunLike],
+    *,
+    labels: Sequence[str] = (),
+    metric: str | Sequence[str] = (),
+    statistic: str | None = None,
+    smooth: int | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    report: bool = False,
+    console: bool = False,
+) -> Plots:
+    """Draw one run into its folder `plots/`, or several runs on one picture.
+
+    `runs` are runs, or experiments with all their runs. `labels` has a name for each of them, or for each line.
+    `metric` names columns of metrics.jsonl, a panel each; by default the return of each episode. `statistic` over seeds
+    is mean (the default), median or iqm. `smooth` is how many episodes or rows a trailing mean is over; 1: none; by
+    default it depends on the runs' length. `out` is a .png, .pdf or .svg, by default comparison.png beside the first
+    run. `report` also writes report.html into each run, as `drl.report` does.
+    """
+    from drl.tracking.plots import plot_compare, plot_run
+
+    found = [(given, folder) for given in folders_of(runs) for folder in _runs_of(given)]
+    folders = [folder for _, folder in found]
+    if not folders:
+        raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
+    path = Path(out or folders[0].parent / "comparison.png")
+    picture_format(path)
+    check_out(path, overwrite=overwrite or not out)
+    metrics = (metric,) if isinstance(metric, str) else tuple(metric)
+    changes = {"metrics": metrics, "statistic": statistic, "smooth": smooth}
+    options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
+    try:
+        if labels:
+            options["labels"] = label_of_each(labels, found)
+        if len(folders) == 1 and out is None and not options:
+            written = plot_run(folders[0])
+        else:
+            written = [plot_compare(folders, path, **options)]
+        if report:
+            written += [write_report([folder]) for folder in folders]
+    except DrlError:
+        raise
+    except Exception as error:  # a run's files may come from anyone and contain anything
+        message = one_line(error, 300)
+        raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({message})") from error
+    if not written:
+        raise BadInput(f"{folders[0]} has nothing to draw yet: no finished episode in metrics.jsonl")
+    plots = Plots(tuple(written))
+    if console:
+        print(plots)
+    return plots
+
+
+def label_of_each(labels: Sequence[str], found: Sequence[tuple[Path | str, Path]]) -> list[str]:
+    """The label of each run: that of its path, or else that of its line."""
+    from drl.tracking.run_groups import grouped_runs
+
+    paths = list(dict.fromkeys(given for given, _ in found))
+    if len(labels) == len(paths):
+        return [labels[paths.index(given)] for given, _ in found]
+    lines = grouped_runs([folder for _, folder in found])
+    if len(labels) != len(lines):
+        raise BadInput(
+            f"--labels has {len(labels)} names; expected one for each path ({len(paths)}), "
+            f"or one for each line of the plot ({len(lines)}: {'; '.join(lines)})"
+        )
+    of_run = {run.resolve(): label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
+    return [of_run[folder.resolve()] for _, folder in found]
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    """One run, or every run of an experiment folder; one that was stopped before its first row is left out."""
+    if os.path.lexists(folder / "run.json") or not (runs := runs_in(folder)):
+        return [find_run(folder)]
+    logged = [run for run in runs if os.path.lexists(run / "metrics.jsonl")]
+    for run in runs if logged else ():
+        if run not in logged:
+            warnings.warn(f"left out: {run} has logged nothing yet", stacklevel=2)
+    return logged or runs
