@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import tempfile
 
 import pytest
 
@@ -11,6 +12,10 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Most time of tests with JAX is that of compiling; these halve it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# The key that signs runs; the workers of xdist inherit it.
+if "drl-tests-" not in os.environ.get("XDG_STATE_HOME", ""):
+    STATE = tempfile.TemporaryDirectory(prefix="drl-tests-")
+    os.environ["XDG_STATE_HOME"] = STATE.name
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a job in the background, and so in the processes of tests
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,7 +44,7 @@ def hub(monkeypatch):
 
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with StandIn() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server

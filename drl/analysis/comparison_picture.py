@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from drl.analysis.comparison import Comparison
 from drl.analysis.resampling import Estimate
+from drl.core.errors import plural
 from drl.tracking.curves import Band
 from drl.tracking.figures import (
     CHARACTER,
@@ -35,7 +36,7 @@ def draw_comparison(result: Comparison, out: Path) -> Path:
     raw = not result.normalization.low
     unit = "return" if raw else "normalized score"
     runs = {len(each.scores) for each in result.contestants.values()}
-    counts = f"{min(runs)} seeds" if len(runs) == 1 else f"{min(runs)} to {max(runs)} seeds"
+    counts = plural(min(runs), "seed") if len(runs) == 1 else f"{min(runs)} to {plural(max(runs), 'seed')}"
     envs = result.envs[0] if len(result.envs) == 1 else f"{len(result.envs)} environments"
     caption = (
         f"{counts} per environment; score: {result.score_is}; normalization: {result.normalization.words}; "

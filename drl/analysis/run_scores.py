@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from drl.core.errors import BadInput, DrlError
+from drl.core.errors import BadInput, DrlError, plural
 from drl.core.size_limits import is_score
 from drl.core.specs import PlainDict, PlainValue
 from drl.experiment.run_folder import read_record, read_settings, runs_in
@@ -129,7 +129,9 @@ def _labels(found: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Pa
     belong together; or the folders' names."""
     if labels:
         if len(labels) != len(found):
-            raise BadInput(f"--labels has {len(labels)} names for {len(found)} folders; expected one for each")
+            raise BadInput(
+                f"--labels has {plural(len(labels), 'name')} for {plural(len(found), 'folder')}; expected one for each"
+            )
         return dict(zip(found, labels, strict=True))
     algorithms = {folder: _default_name(folder, runs) for folder, runs in found.items()}
     covered = [(name, run.env) for folder, name in algorithms.items() for run in found[folder][:1]]

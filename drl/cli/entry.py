@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from drl import __version__
-from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean, printable
+from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_mean, printable, raised_at
 
 T = TypeVar("T")
 MOST_LETTERS = 1000  # of an error message
@@ -94,8 +94,11 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
         elif isinstance(error, DrlError):
             print(f"{name}: {_one_line(str(error))}", file=sys.stderr)
         else:
-            said = _one_line(f"unexpected {type(error).__name__}: {error}")
+            said = _one_line(f"unexpected {type(error).__name__} at {raised_at(error)}: {error}")
             print(f"{name}: {said}; add --debug for the traceback", file=sys.stderr)
+        if "--debug" not in arguments:
+            for line in advice_of(error).splitlines():
+                print(f"{name}: {printable(line)}", file=sys.stderr)
         return error.exit_code if isinstance(error, DrlError) else 1
 
 

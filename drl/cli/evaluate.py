@@ -10,7 +10,7 @@ import tyro
 from drl.cli.flags import list_wrappers, parse_flags
 from drl.core.configs import require
 from drl.core.contracts import Agent
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.experiment.run_folder import find_agent_folder
@@ -30,6 +30,7 @@ class Flags:
     env: str | None = None  # environment to play in; default: the one it was trained in
     wrappers: tuple[str, ...] = ()  # around it, also as --wrapper, once for each; default: those of the training
     episodes: int = 10
+    max_steps: int | None = None  # environment steps for all episodes together; default: 100 000 for each
     seed: int = 1  # for the evaluation's environments and actions
     sampled: bool = False  # sample actions from the policy instead of taking the most likely
     temperature: float = 1.0  # of sampled actions
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
     )
-    require(flags, "a whole number of at least 1", "episodes", lambda x: x >= 1)
+    require(flags, "a whole number of at least 1", "episodes max_steps", lambda x: x >= 1)
     require(flags, "a whole number of at least 0", "seed", lambda x: x >= 0)
     require(flags, "a number above 0", "temperature", lambda x: x > 0)
     if flags.temperature != 1.0 and not flags.sampled:
@@ -55,9 +56,10 @@ def main(arguments: list[str]) -> int:
     import_plugins(flags.plugins)
     folder = find_agent_folder(flags.agent, flags.which)
 
-    from drl.experiment.agent_env import env_for
+    from drl.experiment.agent_env import env_for, is_env_of, own_run
     from drl.experiment.load_agent import load_agent, sample_actions
 
+    own = own_run(folder)
     agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
     env = env_for(
         agent,
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
         wrappers=flags.wrappers or None,
         source=f"{folder}/card.json",
         command=f"drl evaluate {flags.agent}",
-        trust=flags.trust,
+        trust=flags.trust or is_env_of(agent, own),
     )
     if flags.sampled:
         sample_actions(agent, folder, flags.temperature)
@@ -91,15 +93,20 @@ def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
 
 
 def _play(agent: Agent, env: "EnvConfig", flags: Flags) -> "Evaluation":
-    from drl.experiment.evaluation import Evaluation, evaluate
+    from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
     from drl.experiment.watch import watch
 
     if flags.render or flags.step_by_step:
         if flags.json:
             raise BadInput("--json prints numbers only; leave out --render and --step-by-step")
+        if flags.max_steps is not None:
+            raise BadInput("--max-steps is for an evaluation; leave it out with --render and --step-by-step")
         mode = "human" if flags.render else "ansi"
         return Evaluation(watch(agent, env, mode, flags.episodes, flags.seed, explore=flags.sampled))
-    return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled)
+    try:
+        return evaluate(agent, env, flags.episodes, flags.seed, explore=flags.sampled, max_steps=flags.max_steps)
+    except NotEvaluated as error:
+        raise EnvFailed(f"{error}; --max-steps {10 * error.env_steps} plays longer, and {TIME_LIMIT}") from None
 
 
 def _free_name(folder: Path, stem: str, suffix: str) -> Path:

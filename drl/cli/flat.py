@@ -197,6 +197,7 @@ def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
 
 def _train(flags: argparse.Namespace) -> int:
     from drl.experiment.extras import Extras
+    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train
     from drl.experiment.run_writer import BestModelCopy
     from drl.experiment.session import say
@@ -215,6 +216,8 @@ def _train(flags: argparse.Namespace) -> int:
     if not copies[0].path.exists():
         text = f"no best model: one is saved after more than {flags.best_after} episodes (--best_after)"
     say(text if flags.quiet else f"\n{finished.report()}\n{text}")
+    if line := resume_line([finished]):
+        say(line)
     return EXIT_CODES[finished.status]
 
 

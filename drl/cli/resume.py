@@ -1,6 +1,7 @@
 """`drl resume RUN…`: continue runs exactly where they stopped."""
 
 import os
+import shlex
 from pathlib import Path
 
 from drl.cli.entry import EXIT_CODES
@@ -35,12 +36,13 @@ def main(arguments: list[str]) -> int:
             if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
                 say(f"{folder} is finished, or another process trains it; there is nothing to resume")
                 continue
-            finished = resume(folder, scaling=scaling, trust=options.trust)
+            finished = resume(folder, scaling=scaling, trust=options.trust, hint=False)
         except UnusableFile as error:  # the other runs are continued first
             unusable.append(error)
             continue
         say(f"\n{finished.report()}")
         if code := EXIT_CODES[finished.status]:
+            say(f"resume: {shlex.join(['drl', 'resume', *arguments])}")
             return code
     if unusable:
         raise unusable[0]

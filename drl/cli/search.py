@@ -1,16 +1,18 @@
 """`drl search ALGORITHM --env ID --n-trials N …`: search for better settings. The same command continues a search."""
 
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
-from drl.cli.train import import_named_plugins, peek
+from drl.cli.train import check_names, import_named_plugins, peek
 from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.config import read_yaml
+from drl.experiment.config import RunConfig, read_yaml
+from drl.experiment.foreign_settings import settings_of
+from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
 
@@ -27,6 +29,7 @@ def main(arguments: list[str]) -> int:
     algorithm, typed = arguments[0], arguments[1:]
     file, trust = peek(typed, "--config"), "--trust" in typed
     settings: PlainDict = {} if file is None else read_yaml(file)
+    trust = trust or is_own_config(file, settings)
     again = f"drl search {algorithm} --config {file}"
     import_named_plugins(typed, settings, trust, str(file), again)
     find_algorithm(algorithm)
@@ -42,6 +45,9 @@ def main(arguments: list[str]) -> int:
         preset: bool = True  # start from the preset of the pair, if there is one
         trust: bool = False  # import the modules that the file names; this runs their code
 
+    names = {each.name for kind in (Flags, SearchConfig) for each in fields(kind)}
+    of_runs = settings_of(algorithm) | {each.name for each in fields(RunConfig)}
+    check_names("drl search", algorithm, typed, names, filed=of_runs)
     flags = parse_flags(
         Flags,
         typed,
@@ -60,6 +66,8 @@ def main(arguments: list[str]) -> int:
     if not trust:
         check_trusted("", settings.get("wrappers") or (), str(file))
     settings |= {"plugins": list(flags.plugins)} if flags.plugins else {}
-    commands = Commands(shlex.join(["drl", "search", *arguments]))
-    result = search(algorithm, config, settings, use_preset=flags.preset, commands=commands)
+    command = shlex.join(["drl", "search", *arguments])
+    result = search(algorithm, config, settings, use_preset=flags.preset, commands=Commands(command))
+    if result.status != "finished":
+        print(f"resume: {command}", flush=True)
     return EXIT_CODES[result.status]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import list_wrappers, parse_flags
@@ -12,7 +13,9 @@ from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
 from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
-from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path
+from drl.experiment.foreign_settings import explain_unknown
+from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
+from drl.experiment.run_folder import is_own_config
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
@@ -40,6 +43,7 @@ def main(arguments: list[str]) -> int:
     experiment, source = read_experiment(algorithm, flags)
 
     # Engines load slowly, so the input is checked first.
+    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train, train_seeds
     from drl.experiment.session import say
 
@@ -51,6 +55,8 @@ def main(arguments: list[str]) -> int:
     seeds = experiment.run.all_seeds
     if missing := [str(seed) for seed in seeds[len(runs) :]]:
         say(f"not begun: seed {', '.join(missing)}")
+    if line := resume_line(runs):
+        say(line)
     statuses = [*(run.status for run in runs), *(["interrupted"] if missing else [])]
     return EXIT_CODES[next((status for status in statuses if status != "finished"), "finished")]
 
@@ -62,6 +68,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
     flags = [flag for flag in flags if flag not in ("--no-preset", "--trust")]
     from_file = read_yaml(config_file) if config_file is not None else {}
+    trust = trust or is_own_config(config_file, from_file)
     import_named_plugins(flags, from_file, trust, str(config_file), f"drl train {algorithm} --config {config_file}")
     find_algorithm(algorithm)
     if from_file.get("algorithm", algorithm) != algorithm:
@@ -93,6 +100,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     left_open["frame_stack"] = settings.get("frame_stack", 0)
     left_open["wrappers"] = tuple(settings.get("wrappers", AUTO))
     parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
+    names = {field.name for part in parts.values() for field in dataclasses.fields(part)}
+    check_names("drl train", algorithm, flags, names)
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
     parsed: object = parse_flags(
         dataclasses.make_dataclass("Flags", fields, frozen=True),
@@ -105,9 +114,21 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         "modules that the file names, which runs their code.",
     )
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
-    named = "" if preset_name is None else f" {preset_name}"
-    sources = ([f"preset{named} {algorithm}/{env}"] if preset else []) + ([str(config_file)] if config_file else [])
-    return experiment, ", then ".join(sources)
+    return experiment, sources(algorithm, env, preset_name or use_preset, config_file)
+
+
+def check_names(
+    command: str, algorithm: str, flags: list[str], names: Collection[str], filed: Collection[str] = ()
+) -> None:
+    """Answer flags of other libraries, and those of other algorithms, with what to type here. `filed`: settings that
+    the command takes in a file only."""
+    for flag, following in itertools.pairwise([*flags, "--"]):
+        name, equals, given = flag.partition("=")
+        word = name.removeprefix("--").replace("-", "_")
+        if name.startswith("--") and word not in names and word.removeprefix("no_") not in names:
+            value = given if equals else "" if following.startswith("--") else following
+            if known := explain_unknown(word, value, algorithm, names, typed=True, filed=filed):
+                raise BadInput(f"{known}; see `{command} {algorithm} --help`")
 
 
 def full_words(flags: list[str]) -> list[str]:

@@ -1,7 +1,14 @@
 """Errors a user can act on. Each has the exit code of the command line."""
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+OURS = str(Path(__file__).parents[1]) + os.sep
+LIBRARIES = tuple(f"{name}{os.sep}" for name in (sysconfig.get_path("stdlib"), "site-packages", "dist-packages"))
 
 
 class DrlError(Exception):
@@ -77,6 +84,45 @@ def one_line(error: BaseException, most: int = 200) -> str:
     'ValueError: a b'
     """
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+
+
+def raised_at(error: BaseException) -> str:
+    """Where an error was raised, as `file.py:LINE`: the last line of the user's own code on the way, else of a library,
+    else of `drl`; "" if that is not known.
+
+    >>> raised_at(ValueError("not raised"))
+    ''
+    """
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [place for place in places if not place[0].startswith("<")]
+    foreign = [place for place in places if not place[0].startswith(OURS)]
+    own = [place for place in foreign if not any(folder in place[0] for folder in LIBRARIES)]
+    for file, line in reversed(own or foreign or places):
+        here = os.path.relpath(file)
+        return f"{file if here.startswith(os.pardir) else here}:{line}"
+    return ""
+
+
+def advise(error: BaseException, advice: str) -> None:
+    """Say with an error what to look at next, unless something is said already: a note in Python, lines below the
+    message on the command line."""
+    if not advice_of(error):
+        error.advice = advice  # type: ignore[attr-defined]
+        error.add_note(advice)
+
+
+def advice_of(error: BaseException) -> str:
+    """What was said by `advise`."""
+    return str(getattr(error, "advice", ""))
+
+
+def plural(count: float, noun: str, many: str = "") -> str:
+    """A count with its noun; `many` is a plural that does not end in -s.
+
+    >>> plural(1, "episode"), plural(2500, "episode")
+    ('1 episode', '2,500 episodes')
+    """
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def printable(text: str) -> str:

@@ -126,10 +126,11 @@ def _has_module(function: str) -> bool:
     return name.isidentifier() and module not in scripts and not module.endswith(".py")
 
 
-def function_modules(settings: Mapping[str, object]) -> list[str]:
-    """The modules of functions `module:function` that flat settings name and that are not registered yet."""
+def function_modules(settings: Mapping[str, object], unknown: bool = True) -> list[str]:
+    """The modules of functions `module:function` that flat settings name; if `unknown`, of those that are not
+    registered yet."""
     given = [v for k, v in settings.items() if k in ("activation", "init") or k.endswith("_schedule")]
-    found = [name for name in given if isinstance(name, str) and _has_module(name) and not is_given(name)]
+    found = [name for name in given if isinstance(name, str) and _has_module(name) and not (unknown and is_given(name))]
     return sorted({name.partition(":")[0] for name in found})
 
 

@@ -349,6 +349,9 @@ class Settings(TrainerSettings, total=False):
     would take more than a tenth of the steps of training; the one at the end is always made."""
     evaluation_episodes: Whole
     """per evaluation. Default: 10."""
+    eval_max_steps: Whole | None
+    """Environment steps that one evaluation may take, all environments together; default: 100 000 for each episode. One
+    that takes more is given up, and the run has no evaluation."""
     checkpoint_every: Whole | None
     """environment steps; see evaluate_every. Default: None."""
     checkpoint_minutes: Number

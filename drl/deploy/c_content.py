@@ -7,7 +7,7 @@ import numpy as np
 
 from drl.core.agent_files import StoredAgent
 from drl.core.configs import ModelConfig, QModelConfig, backbone_name
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.deploy.c_network import CNetwork, literal
 from drl.deploy.policy_graph import PolicyGraph
@@ -178,12 +178,14 @@ def _file(net: CNetwork, graph: PolicyGraph, raw_size: int, about: dict[str, str
         "An agent of drl, exported by `drl export --to c`. C99; compile with -lm.",
         *(f"{name}: {_harmless(about[name])}" for name in ("env", "drl_version", "agent_checksum")),
         f"Declare it where you use it: {signature(graph)};",
-        f"obs: {raw_size} numbers, one raw observation ({', '.join(parts)})",
+        f"obs: {plural(raw_size, 'number')}, one raw observation ({', '.join(parts)})",
         "Discrete values are given as numbers, pixels from 0 to 255.",
     ]
     if graph.masked:
         lines.append(f"action_mask: {spec.num_choices} bytes, 1 for a legal choice, 0 for an illegal one")
-    result = "the result is the action" if spec.kind == "discrete" else f"action: room for {spec.entries} numbers"
+    result = (
+        "the result is the action" if spec.kind == "discrete" else f"action: room for {plural(spec.entries, 'number')}"
+    )
     lines.append(f"{result}, in the environment's units")
     comment = "\n".join(f" * {line}" for line in lines)
     body = "\n".join(f"    {line}" for line in net.lines)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drl.core.errors import BadInput, shown
+from drl.core.errors import BadInput, plural, shown
 from drl.core.specs import MASK_KEY, ActionSpec, Array
 from drl.deploy.policy_graph import PolicyGraph
 from drl.deploy.sampled_inputs import affordable, raw_observations, sample_inputs
@@ -30,7 +30,8 @@ class Parity(NamedTuple):
     ties: int  # actions that differ because the agent's own values of both are equal up to rounding
 
     def __str__(self) -> str:
-        seen = f"{self.rows:,} observations" + (f" and {self.golden} golden pairs" if self.golden else "")
+        golden = f" and {plural(self.golden, 'golden pair')}" if self.golden else ""
+        seen = plural(self.rows, "observation") + golden
         equal = "actions equal" if not self.ties else f"actions equal but for {self.ties} ties"
         return f"{seen}: {equal}" + (f", outputs within {self.largest:.1g}" if self.largest else "")
 

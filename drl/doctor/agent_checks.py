@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drl.core.contracts import Agent
+from drl.core.errors import plural
 from drl.core.specs import Array
 from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, last_fifth
@@ -71,7 +72,7 @@ def unused_actions(run: RunRecords, play: AgentPlay) -> Finding | None:
     shares = taken if play.policy is None else play.policy.mean(axis=0)
     if shares.max() < ONE_ACTION:
         return None
-    seen = f"the agent takes action {shares.argmax()} in {shares.max():.1%} of {len(play.actions):,} steps"
+    seen = f"the agent takes action {shares.argmax()} in {shares.max():.1%} of {plural(len(play.actions), 'step')}"
     change = run.advice("--entropy-coef 0.01", "a larger --epsilon-decay", run.slower)
     series = Series("share of the steps", np.arange(len(shares)), shares, over="action")
     return Finding("unused-actions", PROBLEM, f"{seen}, and hardly any other of {len(shares)}", change, series)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from drl.core.errors import plural
 from drl.core.specs import Array
 from drl.doctor.findings import ADVICE, PROBLEM, Finding
 from drl.doctor.obs_faults import box_columns
@@ -132,7 +133,7 @@ def _constants(columns: Columns, table: Array) -> list[Finding]:
     if len(table) < ENOUGH or not still.any() or still.all():
         return []
     words = _listed([f"{columns[i][0]} = {table[0, i]:.3g}" for i in np.flatnonzero(still).tolist()])
-    seen = f"{int(still.sum())} of {len(columns)} entries never changed in {len(table):,} observations: {words}"
+    seen = f"{int(still.sum())} of {len(columns)} entries never changed in {plural(len(table), 'observation')}: {words}"
     return [Finding("constant-entries", ADVICE, seen, "check that they are filled, or leave them out")]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.errors import BadInput, DrlError, UnusableFile, plural
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
 from drl.core.size_limits import check_size, check_whole
@@ -107,7 +107,8 @@ def examine_run(
     if not run.rows:
         notes.insert(0, "how it learns: there is no row in metrics.jsonl")
     elif run.early:
-        counts = f"{len(run.rows)} learning steps, {run.updates:,} updates and {len(run.returns)} episodes"
+        counts = f"{plural(len(run.rows), 'learning step')}, {plural(run.updates, 'update')} and "
+        counts += plural(len(run.returns), "episode")
         notes.insert(0, f"how it learns: too early to say after {counts}")
     if picture and any(finding.series is not None for finding in findings):
         try:
@@ -123,13 +124,15 @@ def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | No
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
     """The agent in its environment; None, with a note, where that is not possible."""
-    from drl.experiment.agent_env import env_for
+    from drl.experiment.agent_env import env_for, is_env_of, own_run
     from drl.experiment.load_agent import load_agent
 
     try:
         if trust and isinstance(plugins := run.settings.get("plugins"), list):
             import_plugins([name for name in plugins if isinstance(name, str)])
+        own = own_run(run.folder / "agent")
         agent = load_agent(run.folder)
+        trust = trust or is_env_of(agent, own)
         config = env_for(agent, source=f"{run.folder}/agent/card.json", trust=trust)
         vectorization = "envpool" if run.settings.get("vectorization") == "envpool" else "sync"
         return play_agent(agent, config, steps, seed, vectorization)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from drl.core.errors import plural
 from drl.doctor.checked_env import CheckedEnv
 from drl.doctor.complaints import Broken, Complaints
 from drl.doctor.findings import ADVICE, PROBLEM, Finding
@@ -49,7 +50,7 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
             seen = f"{seen}; runs cannot be repeated or resumed exactly"
             return [Finding("not-deterministic", PROBLEM, seen, USE_SEED)]
         if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
-            seen = f"after {len(trace.outcomes):,} steps, reset(seed={seed}) returned the last observation"
+            seen = f"after {plural(len(trace.outcomes), 'step')}, reset(seed={seed}) returned the last observation"
             change = "put the whole state back to its beginning in reset"
             return [Finding("reset-without-effect", PROBLEM, seen, change)]
         if (gap := _difference(space, trace, again)) is not None:

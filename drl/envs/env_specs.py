@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line
 from drl.core.named_objects import is_given
+from drl.core.safe_files import read_plain
 from drl.envs.env_config import VECTORS
 from drl.envs.known_ids import import_package_of
 from drl.envs.parallel_games import PREFIX, find_game
@@ -43,11 +45,44 @@ def find_spec(env_id: str) -> EnvSpec:
     if callable(own):
         return _own_spec(name, own)
     spec = gym.registry.get(name) or latest_version(name)
-    if spec is None and module:
-        raise BadInput(f"{module} neither registers nor defines an environment {name!r}")
-    if spec is None:
-        raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
-    return spec
+    if spec is not None:
+        return spec
+    offers = _in_file(module or name)
+    if module and name:
+        said = f"{module} neither registers nor defines an environment {name!r}"
+        raise BadInput(f"{said}; {offers}" if offers else said)
+    if offers:
+        raise BadInput(f"{env_id!r} does not name an environment: {offers}")
+    raise BadInput(f"Gymnasium knows no environment {name!r}: {_advice(name)}")
+
+
+def _in_file(source: str) -> str:
+    """The environments that a Python file defines, as advice; "" if this is not the name of such a file. The file is
+    read, not run: a config may name it."""
+    path = Path(source if source.endswith(".py") else f"{source}.py")
+    try:
+        if not path.is_file():
+            return f"there is no file {path}" if source.endswith(".py") else ""
+        names = file_envs(read_plain(path).decode())
+    except (OSError, ValueError, UnusableFile) as error:
+        return f"{path} cannot be read ({one_line(error)})" if source.endswith(".py") else ""
+    if not names:
+        return f"{path} defines no class or function that could be one; name it as {path}:NAME"
+    return f"{path} has {', '.join(names)}; name one, such as {path}:{names[0]}"
+
+
+def file_envs(source: str) -> list[str]:
+    r"""The names of the environments in Python code: ids that it registers, and classes that derive from one called
+    …Env; if there are none, all public classes and functions.
+
+    >>> file_envs("class Maze(gym.Env): ...\nclass Small(Maze): ...\nclass Map: ...")
+    ['Maze', 'Small']
+    """
+    found = re.findall(r"""^\s*(?:\w+\.)*register\(\s*(?:id\s*=\s*)?["']([^"'\s]+)""", source, re.M)
+    for name, bases in re.findall(r"^class (\w+)\(([^()]*)\)", source, re.M):
+        if any(base.endswith("Env") or base in found for base in re.findall(r"\w+", bases)):
+            found.append(name)
+    return found or re.findall(r"^(?:class|def) ([^\W_]\w*)", source, re.M)
 
 
 def _advice(name: str) -> str:

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from drl.core.contracts import EnvChange
-from drl.core.errors import BadInput, EnvFailed, NonFinite
+from drl.core.errors import BadInput, EnvFailed, NonFinite, plural
 from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
@@ -106,7 +106,8 @@ class EpisodeStats:
             raise BadInput(f"step() of {self.env_id!r} before its first reset(); call environment.reset() once")
         if len(action) != self.num_envs:
             raise BadInput(
-                f"got {len(action)} actions for {self.num_envs} environments of {self.env_id!r}; give one each"
+                f"got {plural(len(action), 'action')} for {plural(self.num_envs, 'environment')} of {self.env_id!r}; "
+                "give one each"
             )
 
     def add(self, reward: Array, valid: Array | None = None, action: Array | None = None) -> None:
@@ -196,7 +197,7 @@ class EpisodeStats:
             return f"the actions of the running episodes of {self.env_id!r} were not recorded"
         for index, seen in enumerate(self.obs):
             where = f"environment {self.first_index + index} of {self.env_id!r}"
-            where += f", played again with {self.lengths[index]} actions"
+            where += f", played again with {plural(self.lengths[index], 'action')}"
             try:
                 shown = np.asarray(play_again(index), self.obs.dtype)
             except BaseException as error:
@@ -228,7 +229,7 @@ class EpisodeStats:
         said = error if isinstance(error, str) else reason(error)
         index = None if index is None else self.first_index + index
         where = f"environment {self.env_id!r}" + ("" if index is None else f", environment {index}")
-        failure = EnvFailed(f"{where} failed after {self.env_steps} steps: {said}")
+        failure = EnvFailed(f"{where} failed after {plural(self.env_steps, 'step')}: {said}")
         failure.env_index = index
         return failure
 
@@ -243,7 +244,9 @@ class EpisodeStats:
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
-            raise BadInput(f"this state is of {len(state['returns'])} environments, not {self.num_envs}; use as many")
+            raise BadInput(
+                f"this state is of {plural(len(state['returns']), 'environment')}, not {self.num_envs}; use as many"
+            )
         self.seeds = [EpisodeSeeds(int(state["seed"]), seeds.stream, seeds.index) for seeds in self.seeds]
         self.env_steps, self.episodes = int(state["env_steps"]), int(state["episodes"])
         self.returns = np.asarray(state["returns"], np.float64).tolist()

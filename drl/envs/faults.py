@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from drl.core.errors import BadInput, DrlError, EnvFailed, Interrupted, shown
+from drl.core.errors import BadInput, DrlError, EnvFailed, Interrupted, raised_at, shown
 from drl.core.specs import NUMBERS, Array
 
 
@@ -76,8 +76,8 @@ def checked_info(info: object) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line, as the reason of a failure. One that a signal's handler raised (Ctrl-C) is not the
-    environment's: it is raised again.
+    """An exception in one line, with the file and line that raised it, as the reason of a failure. One that a signal's
+    handler raised (Ctrl-C) is not the environment's: it is raised again.
 
     >>> reason(SystemExit(3))
     'SystemExit: 3'
@@ -90,7 +90,8 @@ def reason(error: BaseException) -> str:
         said = " ".join(str(error).split())[:MOST_LETTERS]
     except Exception:
         said = "an exception that cannot be shown"
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    where = raised_at(error)
+    return (f"{type(error).__name__}: {said}" if said else type(error).__name__) + (f" ({where})" if where else "")
 
 
 def _from_signal(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec, RawObs
 
 GymEnv = gym.Env[Any, Any]
@@ -117,7 +117,7 @@ def encode_fresh(spec: ObsSpec, batch: RawObs, num_envs: int) -> Array:
     encoded = spec.encode(batch)
     rows = np.array(encoded) if spec.kind == "box" else encoded  # only for a Box can it be the argument itself
     if len(rows) != num_envs:
-        raise BadInput(f"got {len(rows)} observations from {num_envs} environments")
+        raise BadInput(f"got {plural(len(rows), 'observation')} from {plural(num_envs, 'environment')}")
     return rows
 
 

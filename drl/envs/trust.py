@@ -16,10 +16,11 @@ COMPATIBILITY = ("GymV21Environment", "GymV26Environment")  # make what their ar
 WRITING = ("RecordVideo",)  # wrappers that write where their arguments say
 
 
-def check_trusted(env: str, wrappers: object, source: str, command: str | None = None) -> None:
+def check_trusted(env: str, wrappers: object, source: str, command: str | None = None, why: str = "") -> None:
     """Raise if a file names an environment or a wrapper that may only be made when the user types it.
 
     `source` is the file; `command` is what to type in front of `--env` or `--wrapper`. None: only `--trust` helps.
+    `why`: a further reason to refuse it.
     """
     if not isinstance(wrappers, list | tuple) or not all(isinstance(wrapper, str) for wrapper in wrappers):
         raise BadInput(f"{source}: wrappers is {shown(wrappers)}; expected a list of names")
@@ -33,8 +34,9 @@ def check_trusted(env: str, wrappers: object, source: str, command: str | None =
         if known and _is_harmless(kind, name, module):
             continue
         typed = f"name it yourself: {command} {flag} {shlex.quote(text)} (or add --trust)" if command else "add --trust"
-        why = f"importing the module {module!r} runs its code" if not known else "what it does depends on its arguments"
-        raise BadInput(f"{source} names the {kind} {text!r}, and {why}; if you trust it, {typed}")
+        reason = "what it does depends on its arguments" if known else f"importing the module {module!r} runs its code"
+        reason += f" ({why})" if why else ""
+        raise BadInput(f"{source} names the {kind} {text!r}, and {reason}; if you trust it, {typed}")
 
 
 def _is_harmless(kind: str, name: str, module: str) -> bool:

@@ -1,9 +1,11 @@
 """The environment that an agent plays in: the one that is named, or the one on its card."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig, EnvLike, as_config
@@ -11,6 +13,8 @@ from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
+from drl.experiment.config import RunConfig
+from drl.experiment.run_folder import own_settings
 
 MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
 
@@ -56,6 +60,31 @@ def env_for(
             carried = [name for name in usual_wrappers(config.env) if name in trained.wrappers]
             config = as_config(config, wrappers=carried, frame_stack=trained.frame_stack)
     return as_config(config, env_kwargs, wrappers, frame_stack)
+
+
+def own_run(folder: Path) -> PlainDict | None:
+    """The settings of the run that an agent's folder is in, if this account started it. Its plugins are imported, which
+    the agent may need."""
+    settings = own_settings(folder)
+    if settings is not None:
+        import_plugins([*(settings.get("plugins") or ()), *function_modules(settings)])
+    return settings
+
+
+def is_env_of(agent: Agent, settings: PlainDict | None) -> bool:
+    """Whether an agent's card names the environment of a run of this account, with the same arguments and wrappers:
+    the card itself is not signed."""
+    if settings is None:
+        return False
+    run = RunConfig(
+        env=settings.get("env", RunConfig.env),
+        env_kwargs=tuple(settings.get("env_kwargs") or ()),
+        wrappers=tuple(settings.get("wrappers") or ()),
+        frame_stack=settings.get("frame_stack", 0),
+    )
+    notes = getattr(agent, "notes", {})
+    names = ("env", "env_kwargs", "frame_stack", "wrappers")
+    return {name: notes[name] for name in names if name in notes} == env_notes(run.env_config)
 
 
 def _on_card(notes: PlainDict, source: str) -> EnvConfig | None:

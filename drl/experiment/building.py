@@ -1,14 +1,15 @@
 """Build the trainer of an `Experiment`."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import Config
+from drl.core.configs import Config, ReplayConfig
 from drl.core.contracts import AnyCollector, VecEnv
-from drl.core.errors import BadInput, MissingExtra
+from drl.core.errors import BadInput, MissingExtra, plural
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
@@ -258,11 +259,29 @@ def _trainer_config(experiment: Experiment) -> TrainerConfig:
     )
 
 
+def check_budget(experiment: Experiment) -> None:
+    """Raise if the budget of a new run ends before the first update of a replay: it would learn nothing."""
+    run, replay = experiment.run, experiment.buffer
+    if run.num_episodes or not isinstance(replay, ReplayConfig):
+        return  # the number of steps is not known, or every rollout is learned from
+    steps = math.ceil(run.budget / run.num_envs) * run.num_envs
+    first = max(replay.warmup + replay.train_every, replay.batch_size)
+    if steps < first:
+        why = f"warmup {replay.warmup:,}, batch_size {replay.batch_size:,}"
+        smaller = [f"--warmup {run.budget // 10}"] if replay.warmup >= run.budget // 10 else []
+        smaller += [f"--batch-size {max(run.budget // 10, 1)}"] if replay.batch_size > run.budget else []
+        smaller += ["--train-every 1"] if replay.train_every > run.budget // 2 else []
+        raise BadInput(
+            f"total_timesteps is {run.budget:,}, but {experiment.algorithm} makes its first update at step {first:,} "
+            f"({why}), so it would learn nothing; use --total-timesteps {10 * first}, or {' '.join(smaller)}"
+        )
+
+
 def _check_minibatches(config: Config, envs: int, recurrent: bool = False) -> None:
     parts = getattr(config, "minibatches", 1)
     rows = getattr(config, "rollout_length", parts) * envs
     if parts > rows:
-        raise BadInput(f"minibatches is {parts}, but a rollout has only {rows} rows")
+        raise BadInput(f"minibatches is {parts}, but a rollout has only {plural(rows, 'row')}")
     if recurrent and parts > envs:
         why = f"a recurrent rollout is split by environment and there are {envs}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")

@@ -19,14 +19,14 @@ from drl.cluster.node_host import FolderSaved, Probe
 from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
-from drl.core.errors import BadInput, Interrupted
+from drl.core.errors import BadInput, DrlError, Interrupted, plural
 from drl.experiment.boards import check_server
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.node_run import After, Order, Progress
 from drl.experiment.packed_run import Answer, pack
-from drl.experiment.run_folder import lock_run, new_folder, unlock_run
+from drl.experiment.run_folder import adopt_run, lock_run, new_folder, unlock_run
 from drl.experiment.scaling_config import ScalingConfig
 from drl.experiment.stop_signals import StopSignals
 from drl.tracking.job_table import JobTable
@@ -244,8 +244,13 @@ class ClusterRuns:
         self.running.remove(run)
         self.ended += run.answer is not None
         if run.copy is not None and (missing := run.copy.update(())):
-            self.table.say(f"{run.job.name}: {len(missing)} files could not be copied to {self.url}: {run.copy.error}")
+            self.table.say(
+                f"{run.job.name}: {plural(len(missing), 'file')} could not be copied to {self.url}: {run.copy.error}"
+            )
         close([run.process])
+        if run.folder is not None:
+            with contextlib.suppress(DrlError, OSError):
+                adopt_run(run.folder, run.job.experiment.to_flat())
         run.unlock()
         self.table.remove(run.job.name)
 

@@ -12,7 +12,7 @@ from drl.cluster.ray_cluster import open_cluster
 from drl.cluster.ray_collectors import RayCollectors
 from drl.core.algorithms import find_algorithm
 from drl.core.contracts import Agent
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.seeding import Seeds
 from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
@@ -62,8 +62,8 @@ def block_sizes(experiment: Experiment) -> list[int]:
     blocks = experiment.scaling.env_blocks or min(DEFAULT_BLOCKS, envs)
     if not collectors <= blocks <= envs:
         raise BadInput(
-            f"there are {envs} environments in {blocks} blocks for {collectors} collectors; expected at least as many "
-            "blocks as collectors and no more than environments: see --env-blocks and --num-envs"
+            f"num_envs is {envs}, in {plural(blocks, 'block')} for {plural(collectors, 'collector')}; expected at "
+            "least as many blocks as collectors and no more than environments: see --env-blocks and --num-envs"
         )
     return [envs // blocks + (number < envs % blocks) for number in range(blocks)]
 

@@ -20,6 +20,7 @@ from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.wrapper_names import split_wrapper
+from drl.experiment.foreign_settings import explain_unknown
 from drl.experiment.scaling_config import ScalingConfig
 
 MOST_PROCESSES = 1024  # environments that have a process each
@@ -28,8 +29,9 @@ AS_SET = "as the settings say"  # why an update is compiled or not, if they do
 # Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
 OF_A_RUN = """
     stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
-    wandb_project mlflow_experiment group evaluate_every evaluation_episodes checkpoint_every checkpoint_minutes
-    keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url cpus_per_run gpus_per_run
+    wandb_project mlflow_experiment group evaluate_every evaluation_episodes eval_max_steps checkpoint_every
+    checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url
+    cpus_per_run gpus_per_run
 """
 
 
@@ -84,6 +86,9 @@ class RunConfig:
     # would take more than a tenth of the steps of training; the one at the end is always made.
     evaluate_every: int | None = None
     evaluation_episodes: int = 10  # per evaluation
+    # Environment steps that one evaluation may take, all environments together; default: 100 000 for each episode. One
+    # that takes more is given up, and the run has no evaluation.
+    eval_max_steps: int | None = None
     checkpoint_every: int | None = None  # environment steps; see evaluate_every
     checkpoint_minutes: float = 5.0  # wall time after which a checkpoint is due as well
     keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
@@ -99,7 +104,8 @@ class RunConfig:
     log_every: int = 0
 
     def __post_init__(self) -> None:
-        positive = "num_envs total_timesteps num_episodes window evaluation_episodes threads num_seeds workers"
+        positive = "num_envs total_timesteps num_episodes window evaluation_episodes eval_max_steps threads num_seeds"
+        positive += " workers"
         require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
         require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
         require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
@@ -229,7 +235,9 @@ class Experiment:
         sorted_values: dict[str, PlainDict] = {part: {} for part in parts}
         for name, value in flat.items():
             if name not in names:
-                raise BadInput(f"{source}: unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}")
+                known = explain_unknown(name, value, record.name, names, typed=False)
+                unknown = f"unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}"
+                raise BadInput(f"{source}: {known or unknown}")
             part, config_field = names[name]
             sorted_values[part][name] = _coerced(parts[part], config_field.name, value, source)
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from drl.core.contracts import Agent, VecEnv
-from drl.core.errors import BadInput, EnvFailed
+from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
 from drl.core.notebook import html_table
@@ -21,13 +21,23 @@ from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment.agent_env import env_for
+from drl.experiment.agent_env import env_for, is_env_of, own_run
 from drl.experiment.finished import Finished
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import EnvOptions, open_vec_env
+from drl.experiment.run_folder import find_agent_folder
 from drl.trainer.trainer import rates
 
-ENDLESS = 100_000  # vector steps without an episode end after which an evaluation raises
+MOST_STEPS = 100_000  # environment steps of an evaluation by default, for each of its episodes
+TIME_LIMIT = "--wrapper TimeLimit:max_episode_steps=1000 ends its episodes"  # what to type
+
+
+class NotEvaluated(EnvFailed):
+    """An evaluation whose episodes do not end within its limit of steps."""
+
+    def __init__(self, message: str, env_steps: int, inputs: GoldenInputs | None):
+        super().__init__(message)
+        self.env_steps, self.inputs = env_steps, inputs
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +76,7 @@ class Evaluation:
         """The summary in one line."""
         means = self.summary()
         success = f", success rate {means['success_rate']:.0%}" if "success_rate" in means else ""
-        count = f"{len(self.episodes)} episode{'' if len(self.episodes) == 1 else 's'}"
+        count = plural(len(self.episodes), "episode")
         return (
             f"mean return {means['mean_return']:.2f} ± {means['std_return']:.2f} "
             f"(min {means['min_return']:.2f}, max {means['max_return']:.2f}), "
@@ -75,15 +85,24 @@ class Evaluation:
         )
 
 
-def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = False) -> Evaluation:
-    """Play exactly `episodes` episodes, equally many in every environment, so that short ones are not favored."""
+def run_episodes(
+    agent: Agent, envs: VecEnv, episodes: int, explore: bool = False, max_steps: int | None = None
+) -> Evaluation:
+    """Play exactly `episodes` episodes, equally many in every environment, so that short ones are not favored.
+
+    Raises `NotEvaluated` if they do not end in `max_steps` steps of all environments; None: 100,000 for each episode.
+    """
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
     finished: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
-    obs, quiet_steps, vector_steps = envs.reset(), 0, 0
+    obs, vector_steps = envs.reset(), 0
+    most = MOST_STEPS * episodes if max_steps is None else max_steps
     seen = InputSampler(pairs_for(envs.obs_spec))
     agent.begin()
     while any(len(played) < share for played, share in zip(finished, quota, strict=True)):
+        if vector_steps * envs.num_envs >= most:
+            steps, ended = vector_steps * envs.num_envs, sum(map(len, finished))
+            raise NotEvaluated(_endless(envs.env_id, ended, episodes, steps), steps, seen.inputs())
         seen.see(obs, envs.action_mask)
         step = envs.step(agent.action_spec.to_env(agent.decide(obs, explore, envs.action_mask)))
         obs, vector_steps = step.obs, vector_steps + 1
@@ -92,12 +111,13 @@ def run_episodes(agent: Agent, envs: VecEnv, episodes: int, explore: bool = Fals
         for episode in step.episodes:
             if len(finished[episode.env_index]) < quota[episode.env_index]:
                 finished[episode.env_index].append(episode)
-        quiet_steps = 0 if step.episodes else quiet_steps + 1
-        if quiet_steps > ENDLESS:
-            limit = "--wrapper TimeLimit:max_episode_steps=1000"
-            raise EnvFailed(f"no episode of {envs.env_id} ended in {ENDLESS} steps; give it a time limit: {limit}")
     episodes_played = [episode for by_env in finished for episode in by_env]
     return Evaluation(episodes_played, vector_steps * envs.num_envs, inputs=seen.inputs())
+
+
+def _endless(env: str, ended: int, episodes: int, steps: int) -> str:
+    how_many = f"only {ended} of {plural(episodes, 'episode')}" if ended else "no episode"
+    return f"not evaluated, because {how_many} of {env} ended in {plural(steps, 'step')}"
 
 
 def check_fit(agent: Agent, obs_spec: ObsSpec, action_spec: ActionSpec, env: str) -> None:
@@ -143,6 +163,7 @@ def evaluate(
     wrappers: Iterable[WrapperLike] | None = None,
     timeout: float = PATIENCE,
     prepare: Callable[[VecEnv], object] | None = None,
+    max_steps: int | None = None,
     trust: bool = False,
 ) -> Evaluation:
     """Play `episodes` episodes and return them. `explore=True` explores as in training. Rewards are never clipped, and
@@ -151,13 +172,19 @@ def evaluate(
     `agent` may be a run, also one that `train` returned, or whatever `load_agent` takes. `env` is anything that
     `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
     training, unless given. `prepare` is called with the environments before their first reset, to set attributes for
-    example. `trust`: import modules that the agent's card names, which runs their code.
+    example.
+    `max_steps`: environment steps that all episodes together may take; None: 100,000 for each. With more, or with an
+    environment that never ends an episode, there is no result: it raises `NotEvaluated`.
+    `trust`: import modules that the agent's card names, which runs their code; a run of this account needs no word.
     """
     check_whole("episodes", episodes)
     check_whole("seed", seed, 0)
+    if max_steps is not None:
+        check_whole("max_steps", max_steps)
     given = agent.agent if isinstance(agent, Finished) else agent
+    own = own_run(find_agent_folder(given)) if isinstance(given, str | Path) and Path(given).suffix != ".pth" else None
     player: Agent = load_agent(given) if isinstance(given, str | Path) else given
-    config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust)
+    config = env_for(player, env, env_kwargs, wrappers, frame_stack, trust=trust or is_env_of(player, own))
     config = replace(config, env_kwargs=whole_games(config.env, config.env_kwargs))
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}
     with open_vec_env(config, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
@@ -166,5 +193,5 @@ def evaluate(
             prepare(envs)
         with own_stream(player, seed):
             started = time.perf_counter()
-            played = run_episodes(player, envs, episodes, explore)
+            played = run_episodes(player, envs, episodes, explore, max_steps)
             return replace(played, seconds=time.perf_counter() - started)

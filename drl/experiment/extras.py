@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checkable
 
 from drl.core.algorithms import find_algorithm
 from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
@@ -22,6 +22,7 @@ from drl.experiment.run_folder import Run
 if TYPE_CHECKING:
     from drl.experiment.building import AnyTrainer
 
+Result = TypeVar("Result")
 Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Evaluation]
 
 
@@ -103,7 +104,7 @@ class LogFunction:
             yield log
 
 
-def with_context(function: Callable[..., Any], first: object, context: Context) -> Any:
+def with_context(function: Callable[..., Result], first: object, context: Context) -> Result:
     """Call a stage or a function, with the context if it takes one: a second parameter without a default, or one with
     the name `context`."""
     try:
@@ -115,6 +116,15 @@ def with_context(function: Callable[..., Any], first: object, context: Context) 
     places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     takes = len(places) > 1 and places[1].default is inspect.Parameter.empty
     return function(first, context) if takes else function(first)
+
+
+@runtime_checkable
+class WithState(Protocol):
+    """A stage or `on_log` that is stored in checkpoints."""
+
+    def state_dict(self) -> StateDict: ...
+
+    def load_state_dict(self, state: StateDict) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -181,13 +191,13 @@ class Extras:
         for key, plain in state.items():
             stages[key].load_state_dict(restored(plain))
 
-    def _with_state(self) -> Iterator[tuple[str, Any]]:
+    def _with_state(self) -> Iterator[tuple[str, WithState]]:
         for number, stage in enumerate(map(_inside, self.stages)):
-            if hasattr(stage, "state_dict") and hasattr(stage, "load_state_dict"):
+            if isinstance(stage, WithState):
                 yield f"stage {number} ({type(stage).__name__})", stage
 
 
-def _inside(stage: Stage) -> Any:
+def _inside(stage: Stage) -> object:
     return stage.function if isinstance(stage, LogFunction) else stage
 
 

@@ -1,18 +1,20 @@
 """What a run leaves to the program that started it."""
 
 import contextlib
+import json
+import shlex
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.log import Log
 from drl.core.notebook import html_picture, html_table, html_text
 from drl.envs.env_config import EnvConfig
 from drl.envs.spaces import EnvKwargs
-from drl.experiment.run_folder import Run, find_agent_folder
+from drl.experiment.run_folder import Run, find_agent_folder, own_settings, read_record
 from drl.tracking.files import read_metrics
 from drl.tracking.plots import plot_run
 
@@ -50,7 +52,7 @@ class RunMetrics(dict[str, list[object]]):
 
     def _size(self) -> str:
         rows = max(map(len, self.values()), default=0)
-        return f"{rows} row{'' if rows == 1 else 's'}, {len(self)} columns"
+        return f"{plural(rows, 'row')}, {plural(len(self), 'column')}"
 
     def _repr_html_(self) -> str:
         last = [(name, *map(_short, values[-LAST_ROWS:])) for name, values in self.items()]
@@ -87,7 +89,9 @@ class Finished:
         lines = [f"{self.status}: {folder}"]
         if summary:
             score = f"mean return {summary['mean_return']:.2f} ± {summary['std_return']:.2f}"
-            lines.append(f"final agent: {score} over {summary['episodes']} episodes")
+            lines.append(f"final agent: {score} over {plural(int(summary['episodes']), 'episode')}")
+        elif self.status == "finished" and (reason := read_record(folder).get("not_evaluated")):
+            lines.append(str(reason))
         paths = {"agent": folder / "agent", "plot": folder / "plots" / "return.png"}
         paths |= {"video": folder / "videos" / "final_agent.mp4"}
         return "\n".join(lines + [f"  {name:6} {path}" for name, path in paths.items() if path.exists()])
@@ -132,3 +136,20 @@ def agent_folder(agent: AgentLike, which: str | int | None = None) -> Iterator[P
     with tempfile.TemporaryDirectory() as folder:
         agent.save(Path(folder) / "agent")
         yield Path(folder) / "agent"
+
+
+def resume_line(runs: Sequence[Finished], *, python: bool = False, trust: bool = False) -> str:
+    """How to resume the runs that a signal stopped: as a command, or as Python calls. Empty if there are none. `trust`:
+    they were started with that flag, and it is needed again unless they are runs of this account."""
+    records = {run.folder: read_record(run.folder) for run in runs if run.status != "finished"}
+    stopped = [folder for folder, record in records.items() if record.get("status") != "finished"]
+    if stopped and records[stopped[0]].get("seed_batch"):
+        stopped = stopped[:1]  # one program, which is resumed as a whole
+    if not stopped:
+        return ""
+    foreign = trust and any(own_settings(folder / "agent") is None for folder in stopped)
+    if python:
+        word = ", trust=True" if foreign else ""
+        calls = [f"drl.resume({json.dumps(str(folder), ensure_ascii=False)}{word})" for folder in stopped]
+        return f"resume: {'; '.join(calls)}"
+    return f"resume: drl resume {shlex.join(map(str, stopped))}{' --trust' if foreign else ''}"

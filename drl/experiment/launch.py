@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, shown
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, plural, shown
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -19,12 +19,12 @@ from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
 from drl.experiment.boards import boards_of, check_boards
-from drl.experiment.building import AnyTrainer, build_seed_batch, in_one_program, open_trainer
+from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.finished import Finished, RunLike, folder_of
-from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, runs_in
+from drl.experiment.finished import Finished, RunLike, folder_of, resume_line
+from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
@@ -68,7 +68,9 @@ def train(experiment: Experiment, extras: Extras = NOTHING, console: bool = True
     """
     if len(experiment.run.all_seeds) > 1:
         raise BadInput(f"this is one run, but there are {len(experiment.run.all_seeds)} seeds; leave all but one out")
+    check_budget(experiment)
     if experiment.scaling.runs_elsewhere:
+        _announce(experiment, console)
         return train_in_processes(experiment, extras, console)[0]
     return _train(experiment, None, extras, console)
 
@@ -85,13 +87,15 @@ def resume(
     scaling: Mapping[str, PlainValue] | None = None,
     console: bool = True,
     trust: bool = False,
+    hint: bool = True,
 ) -> Finished:
     """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run or an experiment,
     whose newest run is meant. A run of several seeds in one program continues with all of them.
 
     Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
     defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
-    the modules that its config.yaml names, which runs their code.
+    the modules that its config.yaml names, which runs their code; a run of this account needs no such word. `hint`:
+    print the call that resumes it if a signal stops it.
     """
     folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
@@ -100,7 +104,8 @@ def resume(
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
         if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
             raise BadInput(f"{folder} has neither collectors nor learners for a cluster; leave --cluster out")
-    return continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
+    finished = continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
+    return hinted([finished], console and hint, trust)[0]
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
@@ -141,6 +146,7 @@ def fork(
     on_log: OnLog | None = None,
     console: bool = True,
     trust: bool = False,
+    hint: bool = True,
 ) -> Finished:
     """A new run that begins where another one was, with changed settings. `at` is the step of one of its checkpoints;
     None: the newest. The new run is beside the other; its `run.json` names it. Objects are given as in `resume`."""
@@ -156,7 +162,14 @@ def fork(
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
     extras = Extras.of(experiment, model, trackers, stages, on_log)
-    return _train(experiment, None, extras, console, Origin(folder, state, changes))
+    return hinted([_train(experiment, None, extras, console, Origin(folder, state, changes))], console and hint)[0]
+
+
+def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Finished]:
+    """The runs of a Python call, after printing how to resume those that a signal stopped."""
+    if console and (line := resume_line(runs, python=True, trust=trust)):
+        say(line)
+    return runs
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -168,12 +181,14 @@ def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool 
     """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
     environment can be compiled, and processes otherwise; on a cluster always processes."""
     config = experiment.run
+    check_budget(experiment)
     if experiment.scaling.cluster is None and in_one_program(experiment, extras.model):
         if config.workers is not None:
             raise BadInput("workers is for seeds in processes; these are one compiled program: leave it out")
         finished = _train_seeds(experiment, None, console)
     else:
         check_boards(config)
+        _announce(experiment, console)
         finished = train_in_processes(experiment, extras, console)
     folders = [each.folder for each in finished]
     if config.plots and len(folders) > 1:
@@ -192,6 +207,7 @@ def _train(
     """Train in a new run folder, or in that of `resumed`."""
     config = experiment.run
     check_boards(config)
+    _announce(experiment, console)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -246,6 +262,7 @@ def _train(
 def _train_seeds(experiment: Experiment, resumed: list[Run] | None, console: bool) -> list[Finished]:
     config, sessions = experiment.run, list[Session]()
     check_boards(config)
+    _announce(experiment, console)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         with signals.at_once():
@@ -283,18 +300,19 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
 
 
 def experiment_of(folder: Path, trust: bool) -> Experiment:
-    """The settings of a run. Modules that they name are imported only if they are known or trusted."""
+    """The settings of a run. Modules that they name are imported only if they are known or trusted, or if this account
+    started the run."""
     file = folder / "config.yaml"
-    settings = read_settings(folder)
+    settings, foreign = read_started(folder)
     plugins = settings.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(plugin, str) for plugin in plugins):
         raise UnusableFile(f"{file} has plugins {plugins!r:.80}; expected a list of modules")
     plugins = [*plugins, *function_modules(settings)]
-    if not trust:
+    if not trust and foreign is not None:
         if plugins:
-            what = f"the plugins {', '.join(plugins)}, and importing them runs their code"
+            what = f"the plugins {', '.join(plugins)}, and importing them runs their code ({foreign})"
             raise BadInput(f"{file} names {what}; if you trust them, add --trust")
-        check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file))
+        check_trusted(str(settings.get("env")), settings.get("wrappers") or (), str(file), why=foreign)
     import_plugins(plugins)
     try:
         return Experiment.from_flat(settings, str(file))
@@ -332,6 +350,14 @@ def _continue(session: Session) -> None:
         say(f"resumed: inexact: {trainer.inexact}")
 
 
+def _announce(experiment: Experiment, console: bool) -> None:
+    """Print what begins, before engine and environments are started, which may take seconds."""
+    config, seeds = experiment.run, len(experiment.run.all_seeds)
+    if console and not config.quiet:
+        counts = [plural(config.num_envs, "environment"), *([plural(seeds, "seed")] if seeds > 1 else [])]
+        say(f"{experiment.algorithm} on {config.env}, {', '.join(counts)}, {config.engine}")
+
+
 def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: Path | None = None) -> Run:
     config = experiment.run
     name = config.name or re.sub(r"[^\w.-]+", "_", f"{config.env}_{experiment.algorithm}")
@@ -341,8 +367,7 @@ def _begin_run(experiment: Experiment, trainer: AnyTrainer, quiet: bool, place: 
     run = Run.create(name, settings, place or config.results_dir, config.seed)
     run.note(engine=config.engine, vectorization=trainer.vectorization, **trainer.notes)
     if not quiet:
-        envs = f"{config.num_envs} environments ({trainer.vectorization})"
-        say(f"{experiment.algorithm} on {config.env}, {envs}, {config.engine}: {run.folder}")
+        say(f"run: {run.folder} (vectorization {trainer.vectorization})")
         if isinstance(taken := trainer.notes.get("from_agent"), dict):
             left_out = ", ".join(taken["left_out"]) or "nothing"
             say(f"begins with the weights of {taken['agent']}; new in this run: {left_out}")

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+from drl.core.errors import plural
 from drl.core.size_limits import check_memory
 from drl.core.specs import ActionSpec, ObsSpec, Specs
 from drl.experiment.config import Experiment
@@ -30,7 +31,7 @@ def _buffer_needs(experiment: Experiment, obs_spec: ObsSpec, action_spec: Action
     if (batch := getattr(buffer, "batch_size", None)) is not None:
         needs[f"batch_size {batch:,}"] = batch * (2 * seen + acted + 12)
     if (length := getattr(learner, "rollout_length", None)) is not None:
-        steps = f"rollout_length {length:,} with {run.num_envs:,} environments"
+        steps = f"rollout_length {length:,} with {plural(run.num_envs, 'environment')}"
         needs[steps] = length * run.num_envs * (seen + acted + 7)
     return needs
 

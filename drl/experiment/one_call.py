@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Unpack
 
 import yaml
@@ -22,7 +23,9 @@ from drl.experiment.building import AnyTrainer, open_trainer
 from drl.experiment.config import OF_A_RUN, Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished
-from drl.experiment.presets import load_preset, one_budget, one_schedule
+from drl.experiment.presets import load_preset, one_budget, one_schedule, sources
+from drl.experiment.run_folder import is_own_config
+from drl.experiment.session import say
 
 
 def train(
@@ -54,9 +57,11 @@ def train(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
         trust=trust, **settings,
     )  # fmt: skip
+    _say_sources(experiment, preset, config, console)
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
-    return launch.train(experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
+    finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
+    return launch.hinted([finished], console)[0]
 
 
 def make_trainer(
@@ -114,7 +119,16 @@ def train_seeds(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
         trust=trust, **settings,
     )  # fmt: skip
-    return launch.train_seeds(experiment, Extras.of(experiment, model), console)
+    _say_sources(experiment, preset, config, console)
+    return launch.hinted(launch.train_seeds(experiment, Extras.of(experiment, model), console), console)
+
+
+def _say_sources(experiment: Experiment, preset: bool | str, config: object, console: bool) -> None:
+    """Print where the settings come from, as the command does."""
+    file = config if isinstance(config, str | Path) else None
+    named = sources(experiment.algorithm, experiment.run.env, preset, file)
+    if named and console and not experiment.run.quiet:
+        say(f"settings: {named}")
 
 
 def make_experiment(
@@ -159,7 +173,7 @@ def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: 
     source = "config" if given else str(config)
     if settings.get("algorithm", algorithm) != algorithm:
         raise BadInput(f"{source} is for {settings['algorithm']}; expected {algorithm}")
-    if not trust and not given:
+    if not trust and not given and not is_own_config(config, settings):
         if plugins := settings.get("plugins"):
             raise BadInput(f"{source} names the plugins {plugins}, and importing runs their code; add trust=True")
         check_trusted(str(settings.get("env", "")), settings.get("wrappers") or (), source)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from drl.core.errors import DrlError, Interrupted
+from drl.core.errors import DrlError, Interrupted, advice_of
 from drl.core.named_objects import give_objects, given_objects
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, import_plugins
 from drl.core.schedules import FUNCTIONS
@@ -34,7 +34,8 @@ class Answer(NamedTuple):
         if isinstance(error, Interrupted):
             return cls(error="stopped before it began", exit_code=130)
         code = error.exit_code if isinstance(error, DrlError) else 1
-        return cls(error=f"{type(error).__name__}: {error}", exit_code=code)
+        said = [f"{type(error).__name__}: {error}", *advice_of(error).splitlines()]
+        return cls(error="; ".join(said), exit_code=code)
 
 
 class PackedRun(NamedTuple):

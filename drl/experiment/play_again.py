@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from drl.core.errors import BadInput, EnvFailed
+from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.notebook import html_table
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
+from drl.envs.faults import reason
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
 from drl.experiment.config import RunConfig
@@ -136,11 +138,15 @@ def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     except EnvFailed:
         raise
     except Exception as error:
-        raise EnvFailed(f"the environment fails again: {type(error).__name__}: {error}") from error
+        raise EnvFailed(f"the environment fails again: {reason(error)}") from error
+    if not recorded.number:  # the episode of a crash
+        length = plural(len(actions), "action is", "actions are")
+        warnings.warn(f"the failure does not recur: {length} played to the end; {CAUSES}", stacklevel=2)
     if recorded.number and not np.isclose(total, recorded.episode_return, rtol=1e-9, equal_nan=True):
         raise EnvFailed(f"the return is {total:g}; recorded was {recorded.episode_return:g}: {UNREPEATABLE}")
 
 
+CAUSES = "the environment was changed, does not repeat itself, or failed for what happened before this episode"
 UNREPEATABLE = "this environment does not repeat itself, or its version is another"
 
 

@@ -20,6 +20,7 @@ from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.versions import versions
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.experiment.checkpoints import Checkpoints
+from drl.experiment.run_signature import SIGNATURE, sign, why_foreign
 from drl.tracking.files import MOST_METRICS, CsvTracker, JsonlTracker, read_metrics
 from drl.trainer.trainer_loop import TrainerLoop
 
@@ -48,8 +49,10 @@ class Run:
             (folder / part).mkdir()
         settings = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
         write_atomically(folder / "config.yaml", settings)
+        checksum = hashlib.sha256(settings).hexdigest()
         record = {
-            "config_checksum": hashlib.sha256(settings).hexdigest(),
+            "config_checksum": checksum,
+            SIGNATURE: sign(checksum, config),
             "status": UNFINISHED,
             "seed": seed,
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -161,7 +164,46 @@ def read_settings(folder: Path) -> PlainDict:
 
 def settings_at_start(folder: Path) -> PlainDict:
     """The content of `config.yaml`, which must be what the run was started with."""
-    file, expected = folder / "config.yaml", read_record(folder).get("config_checksum")
+    return _settings_of(folder, read_record(folder))
+
+
+def read_started(folder: Path) -> tuple[PlainDict, str | None]:
+    """`read_settings`, and why this is not a run that this account started; None: it is."""
+    check_folder(folder, foreign="wandb")
+    record = read_record(folder)
+    settings = _settings_of(folder, record)
+    return settings, why_foreign(folder, record, settings)
+
+
+def own_settings(path: Path) -> PlainDict | None:
+    """The settings of the run that a file or an agent's folder is in, if this account started it."""
+    for folder in (path.parent, path.parent.parent):
+        with contextlib.suppress(UnusableFile):  # no run, or a damaged one
+            record = read_record(folder)
+            settings = _settings_of(folder, record)
+            return settings if why_foreign(folder, record, settings) is None else None
+    return None
+
+
+def is_own_config(file: object, settings: PlainDict) -> bool:
+    """Whether settings that were read from a file are those of a run that this account started."""
+    path = Path(str(file))
+    return path.name == "config.yaml" and settings == own_settings(path)
+
+
+def adopt_run(folder: Path, settings: PlainDict) -> None:
+    """Sign a run that a node of a cluster has made for this account, if its settings are those that it was sent."""
+    found, foreign = read_started(folder)
+    left_open = ("compile",)  # which the node decides
+    if foreign is None or any(found.get(name) != value for name, value in settings.items() if name not in left_open):
+        return
+    record = read_record(folder)
+    record[SIGNATURE] = sign(str(record.get("config_checksum")), found)
+    write_sealed(folder / "run.json", {"format": RUN_FORMAT} | record)
+
+
+def _settings_of(folder: Path, record: PlainDict) -> PlainDict:
+    file, expected = folder / "config.yaml", record.get("config_checksum")
     content = read_inside(folder, file, MOST_SETTINGS)
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:
         raise UnusableFile(

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import shlex
 import time
 import traceback
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from drl.core.contracts import EnvChange, Tracker, repeat_changes
-from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite
+from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite, advise
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
 from drl.core.specs import EnvValue
@@ -21,7 +22,7 @@ from drl.experiment import stages
 from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.evaluation import Evaluation, evaluate
+from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
 from drl.experiment.extras import NOTHING, Context, Extras, with_context
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
@@ -30,6 +31,7 @@ from drl.experiment.stages import BestModel, EvaluationSteps
 from drl.experiment.stop_signals import StopSignals
 from drl.experiment.watch import film
 from drl.tracking.board import Board, Ending
+from drl.tracking.console import Waiting
 from drl.tracking.files import FileTracker
 from drl.tracking.guarded import Guarded, guard
 from drl.tracking.job_bar import JobBar
@@ -77,6 +79,7 @@ class Session:
         about |= {"license": experiment.run.license} if experiment.run.license else {}
         trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about
         self.logs: Iterator[Log] | None = None
+        self.waiting: Waiting | None = None  # for the first log, if a console shows it
 
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
@@ -139,15 +142,16 @@ class Session:
             self.extras.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
-        """Note why a run ended, with the episode in which an environment failed."""
+        """Note why a run ended, with the episode in which an environment failed; the error names both files."""
         with contextlib.suppress(Exception), self.signals.held():
             self.run.note(status="failed", error=f"{type(error).__name__}: {error}")
             if not isinstance(error, NonFinite):  # after an environment failure the agent is still good
                 self._save_agent()
-            report = "".join(traceback.format_exception(error))
+            report, replay = "".join(traceback.format_exception(error)), ""
             if isinstance(error, EnvFailed) and self._save_crash(error):
-                report += f"\nThe episode: drl replay {self.run.folder} --episode crash\n"
-            (self.run.folder / "error.txt").write_text(report)
+                replay = f"\nthe episode again: drl replay {shlex.quote(str(self.run.folder))} --episode crash"
+            (self.run.folder / "error.txt").write_text(f"{report}{replay}\n")
+            advise(error, f"the traceback: {self.run.folder / 'error.txt'}{replay}")  # of several seeds the first
 
     def _save_crash(self, error: EnvFailed) -> bool:
         if not isinstance(self.trainer, Trainer) or error.env_index is None:
@@ -172,13 +176,7 @@ class Session:
         if status == "finished":
             try:
                 if self.env is not None:
-                    evaluation = self._evaluate().summary()
-                    self.save(lambda: run.note(final_evaluation=evaluation))
-                    self.save(lambda: self._save_agent(evaluation=evaluation))
-                    steps = trainer.env_steps
-                    stages.keep_evaluated(
-                        trainer.agent, lambda: run.models, evaluation, self.best, self.save, env_steps=steps
-                    )
+                    evaluation = self._evaluate_at_the_end()
                 self._note_status(status)
                 with self.signals.at_once():
                     _illustrate(config, self.env, trainer, run)
@@ -202,7 +200,11 @@ class Session:
         self.save(lambda: self.run.note(status=status, **counts))
 
     def _evaluate(self) -> Evaluation:
-        evaluation = self._evaluate_for_user()
+        try:
+            evaluation = self._evaluate_for_user()
+        except NotEvaluated as error:
+            self.trainer.agent.golden_inputs = error.inputs
+            raise
         self.trainer.agent.golden_inputs = evaluation.inputs
         return evaluation
 
@@ -229,12 +231,35 @@ class Session:
                 explore=explore,
                 vectorization=vectorization,
                 prepare=functools.partial(repeat_changes, changes),
+                max_steps=config.eval_max_steps,
             )
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
-        result = self._evaluate()
+        try:
+            result = self._evaluate()
+        except NotEvaluated as error:
+            self.evaluation_steps.add(error.env_steps)
+            warnings.warn(f"{error}; {TIME_LIMIT}, and --evaluate-every 0 leaves evaluations out", stacklevel=2)
+            return {}
         self.evaluation_steps.add(result.env_steps)
         return result.summary()
+
+    def _evaluate_at_the_end(self) -> dict[str, float] | None:
+        """The final evaluation, on the agent's card too; None, with a note, if its episodes do not end."""
+        try:
+            evaluation = self._evaluate().summary()
+        except NotEvaluated as error:
+            again = f"`drl evaluate {self.run.folder} --max-steps {10 * error.env_steps}` plays longer"
+            reason = f"{error}; {again}, and {TIME_LIMIT}"
+            warnings.warn(reason, stacklevel=2)
+            self.save(lambda: self.run.note(not_evaluated=reason))
+            self.save(self._save_agent)
+            return None
+        self.save(lambda: self.run.note(final_evaluation=evaluation))
+        self.save(lambda: self._save_agent(evaluation=evaluation))
+        agent, steps = self.trainer.agent, self.trainer.env_steps
+        stages.keep_evaluated(agent, lambda: self.run.models, evaluation, self.best, self.save, env_steps=steps)
+        return evaluation
 
     def _save_agent(self, **notes: object) -> None:
         agent, models = self.trainer.agent, self.run.models
@@ -247,6 +272,7 @@ class Session:
         """The logs of the trainer, after one that an earlier process has not finished."""
         waiting = [] if self.pending is None or self.staged else [self.pending]
         for log in itertools.chain(waiting, self.trainer()):
+            self.end_waiting()
             self.pending, self.staged = log, False
             yield log
 
@@ -256,8 +282,30 @@ class Session:
         for stage in self.extras.stages:
             logs = with_context(stage, logs, self.context)
         for log in itertools.chain(waiting, logs):
+            self.end_waiting()
             self.staged = True
             yield log
+
+    def wait(self) -> None:
+        """Show on the console what happens before the first log."""
+        self.waiting = Waiting(self._before_first_log)
+
+    def end_waiting(self) -> None:
+        """The first log is there, or there will be none."""
+        if self.waiting is not None:
+            self.waiting.end()
+            self.waiting = None
+
+    def _before_first_log(self) -> str:
+        experiment, steps = self.experiment, self.trainer.env_steps
+        if self.trainer.vectorization == "jax":
+            return "compiling the program"
+        rollout = getattr(experiment.learner, "rollout_length", 0) * experiment.run.num_envs
+        needed = rollout or getattr(experiment.buffer, "warmup", 0)
+        if not needed or self.trainer.learning_steps:
+            return f"step {steps:,}"
+        what = "the first rollout" if rollout else "the warm-up"
+        return f"step {steps:,} of {needed:,} in {what}" if steps < needed else "the first update"
 
     def _pipeline(self) -> Iterator[Log]:
         trainer, config = self.trainer, self.experiment.run
@@ -299,6 +347,8 @@ class Session:
 def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
     """Pull all sessions in step, then save each."""
     interrupted, running = False, list(sessions)
+    if console and not sessions[0].experiment.run.quiet:
+        sessions[0].wait()
     try:
         while running:
             running = [session for session in running if session.pull()]
@@ -310,6 +360,7 @@ def drive(sessions: list[Session], console: bool = True) -> list[Finished]:
         raise
     finally:
         for session in sessions:
+            session.end_waiting()
             for tracker in session.watchers:
                 tracker.close()
         for session in sessions:

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from drl.core.contracts import Agent, EnvChange, repeat_changes
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
@@ -97,7 +97,7 @@ def watch(
                 if mode == "ansi":
                     print(_line(agent, length, step, single), file=stream)
             how = "terminated" if last.terminated else "truncated"
-            print(f"episode {index + 1}: {how} after {length} steps, return {total:g}", file=stream)
+            print(f"episode {index + 1}: {how} after {plural(length, 'step')}, return {total:g}", file=stream)
             success = judge_success(success_in(last.info), total, reward_threshold(config.env))
             finished.append(Episode(total, length, last.terminated, success, env_index=0))
     return finished

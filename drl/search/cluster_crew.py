@@ -57,7 +57,8 @@ class ClusterCrew(Crew):
         worker = NodeWorker(self.ray, self.needs)
         self.applicants.append(worker)
         worker.pipe.send(settings)
-        why = f"no node had {self.needs.cpus:g} CPUs and {self.needs.gpus:g} GPUs free for {START_SECONDS:g} seconds"
+        wanted = f"{self.needs.cpus:g} CPU and {self.needs.gpus:g} GPU"
+        why = f"no node had {wanted} free for {START_SECONDS:g} seconds"
         with contextlib.suppress(EOFError):
             if worker.pipe.poll(START_SECONDS):
                 why = str(worker.pipe.recv())

@@ -42,7 +42,10 @@ def search(
     described = as_settings(env, env_kwargs, wrappers)
     config = SearchConfig(env=described.pop("env"), **own)
     space = _dimensions(search_space)
-    return run(algorithm, config, described | given, use_preset=preset, space=space, console=console)
+    result = run(algorithm, config, described | given, use_preset=preset, space=space, console=console)
+    if result.status != "finished" and console and not config.quiet:
+        print(f"resume: the same drl.search(…) continues {result.folder}", flush=True)
+    return result
 
 
 def _dimensions(space: Mapping[str, Dimension | list[PlainValue]] | None) -> Space | None:

@@ -20,6 +20,7 @@ from drl.core.state_files import PlainDict
 from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer, start_engine
 from drl.experiment.config import Experiment, RunConfig, is_folder_name
+from drl.experiment.foreign_settings import explain_unknown
 from drl.experiment.open_envs import open_vec_env
 from drl.experiment.presets import BUDGETS, load_preset, one_budget
 from drl.experiment.scaling_config import ScalingConfig
@@ -175,9 +176,9 @@ class SearchPlan:
         self.space: Space = space or space_for(algorithm, config.mode, run.num_envs, self.budget.get("total_timesteps"))
         if unknown := [name for name in self.space if name != "width" and name not in self.start_flat]:
             known = ["width", *self.start_flat]
-            raise BadInput(
-                f"search_space has {unknown[0]!r}, no setting of {algorithm}; {did_you_mean(unknown[0], known)}"
-            )
+            theirs = explain_unknown(unknown[0], None, algorithm, self.start_flat, typed=False)
+            advice = theirs or f"no setting of {algorithm}; {did_you_mean(unknown[0], known)}"
+            raise BadInput(f"search_space has {unknown[0]!r}: {advice}")
         self.space |= {name: Choice(some) for name, some in narrowed.items() if name in self.space}
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
         share = cores // max(config.n_jobs, 1) if config.cluster is None else min(int(config.cpus_per_run), cores)

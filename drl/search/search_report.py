@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import yaml
 
+from drl.core.errors import plural
 from drl.core.safe_files import write_atomically
 from drl.core.state_files import PlainDict, write_json
 from drl.search.search_pictures import draw_study
@@ -60,7 +61,7 @@ class Display:
         for trial in complete:
             self._note(trial.value, trial.number)
         again = f", {finished} of them already there" if finished else ""
-        self.bar.say(f"search {self.name}: {config.n_trials} trials{again}, {config.n_jobs} at a time")
+        self.bar.say(f"search {self.name}: {plural(config.n_trials, 'trial')}{again}, {config.n_jobs} at a time")
         if lost:
             numbers = ", ".join(map(str, lost))
             self.bar.say(f"a search before this one was killed; it lost: trial {numbers}")
@@ -82,7 +83,7 @@ class Display:
     def again(self, count: int) -> None:
         """The best trials begin again on fresh seeds."""
         if count:
-            self.bar.say(f"re-running the best on fresh seeds: {count} runs")
+            self.bar.say(f"re-running the best on fresh seeds: {plural(count, 'run')}")
             self.bar.begin("fresh seeds", count)
 
     def ended_again(self, job: Job, outcome: Outcome) -> None:
@@ -117,7 +118,7 @@ def write_report(result: "SearchResult", config: "SearchConfig", commands: Comma
 
 def _preset(result: "SearchResult", typed: str, train: str) -> str:
     best, budget = result.best, result.study.user_attrs["search"]["budget"]
-    honest = "none" if best.honest is None else f"{best.honest:.2f} over {len(best.fresh)} fresh seeds"
+    honest = "none" if best.honest is None else f"{best.honest:.2f} over {plural(len(best.fresh), 'fresh seed')}"
     lines = [
         f"# Found by {typed}: trial {best.number}.",
         f"# Mean return in the search {best.score:.2f}; honest score {honest}; trained with {budget}.",

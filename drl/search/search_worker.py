@@ -103,6 +103,7 @@ def _trained(
                     run.evaluation_episodes,
                     run.seed,
                     vectorization="envpool" if run.vectorization == "envpool" else "sync",
+                    max_steps=run.eval_max_steps,
                 ).summary()
 
         logs = measured(trainer(), run.budget, job.reports, bool(run.num_episodes), measure)

@@ -5,13 +5,16 @@ throttled line per log with the share of the budget and the time left, and the b
 """
 
 import atexit
+import contextlib
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.log import Log
 from drl.tracking.live_panel import draw
 from drl.tracking.log_blocks import Block, blocks, clock, number, plain_text
@@ -184,7 +187,7 @@ class ConsoleTracker:
             if name in times
         ]
         if share is None:
-            status.add_row(f"{log.env_steps:,} steps", f"{log.episodes:,} episodes", *words, self.label)
+            status.add_row(plural(log.env_steps, "step"), plural(log.episodes, "episode"), *words, self.label)
         else:
             bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="cyan", finished_style="green")
             status.add_row(bar, f"{share:4.0%}", *words, self.label)
@@ -230,7 +233,7 @@ class QuietConsole:
         if self._last is None:
             return
         log, self._last = self._last, None
-        parts = [f"{log.env_steps:,} steps", f"{log.episodes:,} episodes"]
+        parts = [plural(log.env_steps, "step"), plural(log.episodes, "episode")]
         names = [name for name in ("mean_ep_return", "success_rate") if name in log.recent]
         parts += [f"{name} {number(name, log.recent[name])}" for name in names]
         if "window" in log.recent and len(parts) > 2:
@@ -240,6 +243,43 @@ class QuietConsole:
         parts.append(number("time_elapsed", self._seconds))
         self.stream.write(" · ".join(parts) + "\n")
         self.stream.flush()
+
+
+class Waiting:
+    """Says what a run does before its first log, which may take minutes: after a second and a half, and then from time
+    to time; on a terminal in one line that is overwritten. `text` is called in a thread.
+
+    >>> waiting = Waiting(lambda: "step 12")
+    >>> waiting.end()
+    """
+
+    def __init__(self, text: Callable[[], str], stream: TextIO | None = None, *, seconds: float = 1.5):
+        self.text, self.seconds, self.stream = text, seconds, sys.stdout if stream is None else stream
+        self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
+        self._shown = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="waiting", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Say nothing more; the line on a terminal is removed. May be called twice."""
+        self._ended.set()
+        self._thread.join()
+        if self.live and self._shown:
+            self._write("\r\x1b[K")
+            self._shown = False
+
+    def _work(self) -> None:
+        started, pause = time.monotonic(), self.seconds
+        while not self._ended.wait(pause):
+            text = f"before the first log, {clock(time.monotonic() - started)}: {self.text()}"
+            self._write(f"\r\x1b[K{text}" if self.live else f"{text}\n")
+            self._shown, pause = True, self.seconds if self.live else 10 * self.seconds
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe does not end the run
+            self.stream.write(text)
+            self.stream.flush()
 
 
 def _is_terminal(stream: object) -> bool:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
+from drl.core.errors import plural
 from drl.tracking.job_bar import JobBar
 from drl.tracking.log_blocks import clock
 from drl.tracking.pace import Pace
@@ -98,7 +99,7 @@ class JobTable(JobBar):
         parts = [f"{len(running)} running on {nodes} node{'s' * (nodes != 1)}"] if running else []
         if waiting := len(self.rows) - len(running):
             parts.append(f"{waiting} waiting")
-        return ", ".join([*parts, f"{sum(row.steps for row in running):,} steps"])
+        return ", ".join([*parts, plural(sum(row.steps for row in running), "step")])
 
     def _drawing(self, bar: "RenderableType") -> "Group":
         from rich.console import Group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.tracking.curves import (
@@ -161,7 +161,7 @@ def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], stat
         for curve in curves if thin else ():
             draw_line(ax, curve.x, curve.y, Look(style.color), width=0.7, alpha=0.3)
         band = across([(curve.x, curve.y) for curve in curves], statistic)
-        draw_band(ax, band, style, label=f"{label} ({len(curves)} seeds)", marks=marks)
+        draw_band(ax, band, style, label=f"{label} ({plural(len(curves), 'seed')})", marks=marks)
 
 
 def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
@@ -182,7 +182,7 @@ def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
     )
     if window > 1:
         smooth = trailing_mean(episodes.returns, window)
-        label = f"mean of the last {window:,} episodes"
+        label = f"mean of the last {plural(window, 'episode')}"
         draw_line(ax, episodes.env_steps[shown], smooth[shown], look(1)._replace(dashes="-"), label=label)
     finish(ax, "return")
     add_legend(figure, [ax])
@@ -196,7 +196,7 @@ def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
 
     count = len(episodes.success)
     window = max(smoothing_window(count), min(count, 10))  # a rate over fewer than ten episodes is too noisy
-    figure, ax = make_figure("Success rate", f"{label} · share of the last {window:,} episodes")
+    figure, ax = make_figure("Success rate", f"{label} · share of the last {plural(window, 'episode')}")
     shown = thinned(count, POINTS)
     smooth = trailing_mean(episodes.success, window)
     draw_line(ax, episodes.env_steps[shown], smooth[shown], Look(COLORS[2]))

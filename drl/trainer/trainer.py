@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, Taken, VecEnv
-from drl.core.errors import BadInput, NonFinite
+from drl.core.errors import BadInput, NonFinite, plural
 from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
@@ -247,7 +247,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             buffer = _buffer_for(algorithm, envs)
         buffer.attach(getattr(algorithm, "config", None))
         if buffer.num_envs != envs.num_envs:
-            raise BadInput(f"the buffer is for {buffer.num_envs} environments, but there are {envs.num_envs}")
+            raise BadInput(f"the buffer is for {plural(buffer.num_envs, 'environment')}, but there are {envs.num_envs}")
         if agent.recurrent and not buffer.takes_sequences:
             raise BadInput(f"a recurrent agent learns from sequences: use a RolloutBuffer, not {type(buffer).__name__}")
         if needs := getattr(algorithm, "needs", None):  # an algorithm of the user's own may not say

@@ -59,7 +59,8 @@ def test_wrappers_and_arguments_are_examined_too(capsys):
     assert said["numbers"]["mean length"] == pytest.approx(8, abs=4)
 
 
-def test_a_run_with_modules_of_its_own_needs_trust(capsys, run):
+def test_a_run_of_another_account_with_modules_of_its_own_needs_trust(capsys, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     said = told(capsys, run, "--no-picture", "--json", code=1).out
     assert "add --trust" in json.loads(said)["notes"][-1]
     assert not (run / "doctor").exists()

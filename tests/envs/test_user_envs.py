@@ -195,3 +195,26 @@ def test_a_file_may_not_name_a_module_of_a_wrapper():
         check_trusted("CartPole-v1", ["evil.py:W:k=1"], "card", "drl evaluate x")
     with pytest.raises(BadInput, match="expected a list of names"):
         check_trusted("CartPole-v1", "evil", "card")
+
+
+@pytest.mark.parametrize("name", ["my_line.py", "./my_line.py", "my_line", "my_line.py:", "my_line.py:Nothing"])
+def test_a_file_without_a_name_lists_its_environments(file, name):
+    with pytest.raises(BadInput, match=r"my_line\.py has Line; name one, such as my_line\.py:Line$"):
+        make_vec_env(name, num_envs=1)
+
+
+def test_the_environments_of_a_file_are_listed_without_running_it(tmp_path, monkeypatch):
+    """A config may name any file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')\ngym.register(id='Evil-v0')\ndef make_evil(): ...\n")
+    with pytest.raises(BadInput, match=r"evil\.py has Evil-v0; name one, such as evil\.py:Evil-v0$"):
+        make_vec_env("evil.py", num_envs=1)
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / "makers.py").write_text("def make_maze(): ...\ndef _private(): ...\n")
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "binary.py").write_bytes(b"\xff\x00")
+    said = {"makers": "has make_maze;", "empty": "defines no class or function", "binary": "cannot be read",
+            "absent": "there is no file absent.py"}  # fmt: skip
+    for name, words in said.items():
+        with pytest.raises(BadInput, match=words):
+            make_vec_env(f"{name}.py", num_envs=1)

@@ -238,3 +238,33 @@ def test_frame_stacks_reach_the_agent_and_its_evaluation(tmp_path):
     finished = run(tmp_path, frame_stack=3, plots=False, video=True)
     assert finished.agent.obs_spec.shape == (12,)
     assert (finished.folder / "videos" / "final_agent.mp4").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"total_timesteps": 1500, "warmup": 10_000},
+            r"1,500.*step 10,001.*--total-timesteps 100010, or --warmup 150$",
+        ),
+        ({"total_timesteps": 64, "warmup": 0}, r"first update at step 128 .*or --batch-size 6$"),
+        ({"total_timesteps": 100, "train_every": 999, "warmup": 0, "batch_size": 8}, r"or --train-every 1$"),
+    ],
+)
+def test_a_budget_without_an_update_is_refused(tmp_path, settings, said):
+    experiment = Experiment.from_flat({"algorithm": "dqn", "results_dir": str(tmp_path), "num_envs": 4} | settings, "x")
+    for begin in (train, launch.train_seeds):
+        with pytest.raises(BadInput, match=said):
+            begin(experiment)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("steps", "first"), [(30, 29), (30, 32)])
+def test_the_first_update_is_where_the_check_expects_it(steps, first, tmp_path):
+    """Four environments make 32 steps of 30."""
+    settings = {"algorithm": "dqn", "total_timesteps": steps, "num_envs": 4, "warmup": first - 1, "batch_size": 4}
+    settings |= {"results_dir": str(tmp_path), "quiet": True, "plots": False, "video": False, "hidden_sizes": [4]}
+    finished = train(Experiment.from_flat(settings | {"tensorboard": False, "evaluation_episodes": 1}, "test"))
+    assert finished.log.learn
+    with pytest.raises(BadInput, match="it would learn nothing"):
+        train(Experiment.from_flat(settings | {"warmup": 32}, "test"))

@@ -43,6 +43,12 @@ def command(folder, *arguments):
     return python(folder, "-m", "drl.cli.entry", *arguments)
 
 
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """The account that began the run is another one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("functions")
@@ -69,7 +75,7 @@ def test_the_config_names_the_functions(folder):
     }
 
 
-def test_they_are_imported_only_if_trusted(folder):
+def test_they_are_imported_only_if_trusted(folder, stranger):
     run = str(run_of(folder, "whole"))
     refused = command(folder, "fork", run, "--set", "gamma=0.9")
     assert refused.returncode == 2
@@ -82,7 +88,7 @@ def test_they_are_imported_only_if_trusted(folder):
     assert '"trainer/learning_rate": 0.001' in rows
 
 
-def test_an_agent_needs_the_module_to_act(folder):
+def test_an_agent_needs_the_module_to_act(folder, stranger):
     run = str(run_of(folder, "whole"))
     refused = command(folder, "evaluate", run, "--episodes", "1")
     assert refused.returncode == 3

@@ -1,8 +1,10 @@
 """`drl.train(…)`: the same as the command, with objects where it takes names."""
 
 import json
+import re
 import sys
 import types
+from functools import partialmethod
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +19,7 @@ from drl.core.errors import BadInput
 from drl.core.log import Log
 from drl.envs.env_config import EnvConfig
 from drl.experiment.one_call import make_experiment
+from drl.tracking.console import Waiting
 
 TINY = {
     "num_envs": 2,
@@ -267,8 +270,9 @@ def test_begin_with_the_weights_of_an_agent(tiny, engine):
     assert record["from_agent"]["left_out"] == []
     with pytest.raises(BadInput, match="normalizes its observations; add --normalize-obs"):
         tiny(from_agent=str(first.folder), **options | {"normalize_obs": False})
+    of_ppo = dict.fromkeys(("rollout_length", "minibatches", "epochs"))
     with pytest.raises(BadInput, match=r"nothing of .* a policy-value model, fits"):
-        tiny("dqn", from_agent=str(first.folder), **options, rollout_length=None, minibatches=None, epochs=None)
+        tiny("dqn", from_agent=str(first.folder), **options, **of_ppo, warmup=0, batch_size=16, train_every=1)
     with pytest.raises(BadInput, match=r"trained on box observations \(4,\), and these are box \(6,\)"):
         tiny(from_agent=str(first.folder), env="Acrobot-v1", **options)
 
@@ -316,3 +320,22 @@ def test_seeds_in_processes(tmp_path, monkeypatch):
     with pytest.raises(drl.core.errors.DrlError, match=r"seed 0: BadInput: .*minibatches") as failed:
         drl.train_seeds("ppo", "CartPole-v1", num_seeds=2, **settings | {"minibatches": 1000})
     assert failed.value.exit_code == 2
+
+
+def test_a_call_names_its_preset_as_the_command_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Waiting, "__init__", partialmethod(Waiting.__init__, seconds=0.0))  # as if it took long
+    settings = TINY | {"console": True, "num_envs": 1, "env": "CartPole-v1", "results_dir": str(tmp_path)}
+    run = drl.train("ppo", **settings)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["settings: preset ppo/CartPole-v1", "ppo on CartPole-v1, 1 environment, torch"]
+    assert lines[2] == f"run: {run.folder} (vectorization sync)"
+    assert any(re.match(r"before the first log, 0:00:0\d: step \d+ of 16 in the first rollout", line) for line in lines)
+    file = tmp_path / "my.yaml"
+    file.write_text("gamma: 0.9\n")
+    drl.train_seeds("ppo", config=str(file), num_seeds=2, engine="jax", vectorization="jax", **settings)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"settings: preset ppo/CartPole-v1, then {file}"
+    assert lines[1] == "ppo on CartPole-v1, 1 environment, 2 seeds, jax"
+    for silent in ({"quiet": True}, {"console": False}, {"preset": False}):
+        drl.train("ppo", **settings | silent)
+        assert "settings:" not in capsys.readouterr().out

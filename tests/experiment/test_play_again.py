@@ -1,6 +1,9 @@
 """Recorded episodes are played again exactly, and the one in which an environment failed, too."""
 
 import json
+import re
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode, Log, Played
+from drl.envs.user_objects import find_object
 from drl.experiment.config import Experiment
 from drl.experiment.launch import train
 from drl.tracking.recorded_episodes import EpisodeTracker, read_episode
@@ -78,14 +82,17 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path, capsys):
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_the_episode_of_a_crash_is_kept(vectorization, tmp_path, capsys):
     env = "tests.experiment.crashing_env:Crashing-v0"
-    with pytest.raises(EnvFailed, match="left its track"):
+    place = r"left its track \(.*crashing_env\.py:11\)"
+    with pytest.raises(EnvFailed, match=f"failed after .* {place}\n") as failed:
         trained(tmp_path, env=env, vectorization=vectorization, total_timesteps=5000)
     (run,) = (path.parent for path in tmp_path.rglob("run.json"))
     report = (run / "error.txt").read_text()
     assert "left its track" in report
-    assert "--episode crash" in report
+    again = f"the episode again: drl replay {run} --episode crash"
+    assert report.endswith(f"\n{again}\n")
+    assert failed.value.__notes__[-1] == f"the traceback: {run / 'error.txt'}\n{again}"
     assert main(["replay", str(run), "--episode", "crash", "--trust"]) == EnvFailed.exit_code
-    assert "the environment fails again: RuntimeError: the cart left its track" in capsys.readouterr().err
+    assert re.search(f"the environment fails again: RuntimeError: the cart {place}", capsys.readouterr().err)
     if vectorization == "sync":
         assert main(["replay", str(run), "--episode", "crash", "--trust", "--video"]) == 0
         assert (run / "videos" / "episode_crash.mp4").stat().st_size
@@ -109,3 +116,39 @@ def test_actions_of_every_kind_are_read_as_they_were_written(tmp_path):
         assert (read.number, read.env_index, read.played.seed) == (4, 2, 7)
         assert np.array_equal(read.played.actions, actions)
         assert read.played.actions.dtype == (np.float32 if actions.dtype.kind == "f" else np.int64)
+
+
+FRAGILE = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+
+STEPS = 0
+
+
+class Fragile(CartPoleEnv):
+    def step(self, action):
+        global STEPS
+        STEPS += 1
+        return super().step(action) if STEPS < 100 else [][0]
+"""
+
+
+def test_a_crash_that_does_not_recur_says_so(tmp_path, monkeypatch, capsys):
+    """It depends on what happened before its episode."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    flags = "--num-envs 1 --total-timesteps 500 --rollout-length 32 --minibatches 2 --quiet --no-tensorboard"
+    env = ["--env", "fragile.py:Fragile", "--vectorization", "sync"]
+    assert main(["train", "ppo", *env, *flags.split()]) == EnvFailed.exit_code
+    (run,) = Path("results").glob("*/*")
+    assert capsys.readouterr().err.splitlines() == [
+        "drl: environment 'Fragile', environment 0 failed after 99 steps: IndexError: list index out of range "
+        "(fragile.py:12)",
+        f"drl: the traceback: {run}/error.txt",
+        f"drl: the episode again: drl replay {run} --episode crash",
+    ]
+    find_object("fragile.py:Fragile").step.__globals__["STEPS"] = 0  # as in another process
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["replay", str(run), "--episode", "crash"]) == 0
+    assert "drl: warning: the failure does not recur: " in capsys.readouterr().err

@@ -22,15 +22,18 @@ def test_a_signal_saves_every_run(tmp_path):
     """It reaches the whole group, as from a terminal; each run gets it once and saves its last step."""
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--num-seeds", "2", "--workers", "2"]
     command += ["--total-timesteps", "100000000", "--results-dir", str(tmp_path), *QUIET]
-    with subprocess.Popen(command, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+    environ, pipe = os.environ | {"OMP_NUM_THREADS": "1"}, subprocess.PIPE
+    with subprocess.Popen(command, start_new_session=True, env=environ, stdout=pipe, text=True) as process:
         deadline = time.monotonic() + 120
         while len([file for file in tmp_path.rglob("metrics.jsonl") if file.stat().st_size]) < 2:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 128 + signal.SIGINT
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGINT
     folders = [file.parent for file in tmp_path.rglob("run.json")]
+    assert said.splitlines()[-1] == f"resume: drl resume {' '.join(map(str, sorted(folders)))}"
     records = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert [record["status"] for record in records] == ["interrupted"] * 2
     for folder, record in zip(folders, records, strict=True):

@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import json
 from typing import NamedTuple
 
 import pytest
@@ -94,19 +95,26 @@ def test_text_that_is_left_out_is_said_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("'hint' of the observation is text and is left out") == 1
 
 
-def test_an_episode_without_an_end_says_what_to_type(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("drl.experiment.evaluation.ENDLESS", 50)
-    command = [
-        "train",
-        "ppo",
-        "--env",
-        "CliffWalking-v1",
-        *ROLLOUT,
-        *LEAN,
-        "--evaluate-every",
-        "32",
-        "--results-dir",
-        str(tmp_path),
-    ]
-    assert main(command) == 5
-    assert "--wrapper TimeLimit:max_episode_steps=1000" in capsys.readouterr().err
+@pytest.mark.filterwarnings("ignore:not evaluated, because")
+def test_a_run_whose_evaluation_does_not_end_is_finished(tmp_path, capsys):
+    command = ["train", "ppo", "--env", "CliffWalking-v1", *ROLLOUT, *LEAN, "--eval-max-steps", "50", "--no-quiet"]
+    assert main([*command, "--evaluate-every", "32", "--results-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "not evaluated, because no episode of CliffWalking-v1 ended in 50 steps; `drl evaluate" in said
+    assert "--wrapper TimeLimit:max_episode_steps=1000" in said
+    (record,) = tmp_path.rglob("run.json")
+    noted = json.loads(record.read_text())
+    assert noted["status"] == "finished"
+    assert noted["not_evaluated"] in said
+    assert "golden_pairs" in json.loads((record.parent / "agent" / "card.json").read_text())
+    assert main(["fork", str(record.parent), "--set", "total_timesteps=96", "quiet=true"]) == 0
+    assert main(["evaluate", str(record.parent), "--episodes", "1", "--max-steps", "50"]) == 5
+    said = capsys.readouterr().err
+    assert (
+        "not evaluated, because no episode of CliffWalking-v1 ended in 50 steps; --max-steps 500 plays longer" in said
+    )
+    assert (
+        main(["evaluate", str(record.parent), "--wrapper", "TimeLimit:max_episode_steps=9", "--max-steps", "90"]) == 5
+    )
+    assert "only 8 of 10 episodes" in capsys.readouterr().err
+    assert main(["evaluate", str(record.parent), "--wrapper", "TimeLimit:max_episode_steps=9"]) == 0

@@ -219,6 +219,17 @@ def test_a_signal_stops_and_the_next_command_goes_on(tmp_path, scored):
     assert finished.study.trials[3].value == 3.0
 
 
+def test_a_stopped_search_says_how_to_go_on(tmp_path, scored, capsys):
+    scored(lambda seed: os.kill(os.getpid(), signal.SIGINT) or 1.0)
+    flags = ["ppo", "--env", "drl/Match-v0", "--n-trials", "2", "--num-timesteps-per-trial", "96", "--n-jobs", "0"]
+    assert main(["search", *flags, "--results-dir", str(tmp_path / "a b")]) == 130
+    expected = f"resume: drl search {' '.join(flags)} --results-dir '{tmp_path}/a b'"
+    assert capsys.readouterr().out.splitlines()[-1] == expected
+    options = {"n_trials": 2, "num_timesteps_per_trial": 96, "n_jobs": 0, "results_dir": str(tmp_path / "c")}
+    assert drl.search("ppo", "drl/Match-v0", **options).status == "interrupted"
+    assert capsys.readouterr().out.splitlines()[-1].startswith("resume: the same drl.search(…) continues")
+
+
 def test_trials_of_a_dead_search_are_lost_and_those_of_a_living_one_are_not(tmp_path, scored):
     scored(float)
     study = run(tmp_path, 1).study

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.tracking.console import ConsoleTracker, QuietConsole
+from drl.tracking.console import ConsoleTracker, QuietConsole, Waiting
 from drl.tracking.log_blocks import blocks, plain_text
 
 
@@ -295,3 +296,50 @@ def test_quiet_is_one_line_at_the_end():
     assert stream.getvalue() == (
         "4,096 steps · 18 episodes · mean_ep_return 32.00 · success_rate 0.5000 over the last 9 · 3.00 s\n"
     )
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (io.StringIO(), r"before the first log, 0:00:00: step 12\n"),
+        (Terminal(), r"(\r\x1b\[Kbefore the first log, 0:00:00: step 12)+\r\x1b\[K"),
+    ],
+)
+def test_what_happens_before_the_first_log(stream, expected, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    waiting = Waiting(lambda: "step 12", stream, seconds=0.05)
+    while not stream.getvalue():
+        time.sleep(0.01)
+    waiting.end()
+    waiting.end()
+    written = stream.getvalue()
+    assert re.fullmatch(expected, written)
+    time.sleep(0.1)
+    assert stream.getvalue() == written  # nothing after its end
+
+
+def test_a_first_log_that_comes_at_once_is_not_waited_for():
+    stream = Terminal()
+    Waiting(lambda: "step 12", stream).end()
+    assert stream.getvalue() == ""
+
+
+def test_a_closed_stream_does_not_end_a_run():
+    stream = io.StringIO()
+    waiting = Waiting(lambda: "step 12", stream, seconds=0.01)
+    stream.close()
+    time.sleep(0.05)
+    waiting.end()
+
+
+def test_one_episode_is_not_many():
+    stream = io.StringIO()
+    console = QuietConsole(stream)
+    console.write(full_log(episodes=1, env_steps=1))
+    console.close()
+    assert stream.getvalue().startswith("1 step · 1 episode · ")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from drl.core.configs import Config
+from drl.core.errors import plural
 from drl.engines.torch.recurrent import recurrent_parts
 
 # Measured by `python benchmarks/speed_compile.py`, in CPU seconds of one thread (benchmarks/RESULTS.md).
@@ -64,7 +65,7 @@ def choose(work: Work, model: nn.Module) -> Choice:
     saved = work.updates * saved_seconds(tensors, work.rows)
     programs = 1 if work.even else 2
     warm, cold = programs * (WARM + WARM_PER_TENSOR * tensors), programs * (COLD + COLD_PER_TENSOR * tensors)
-    what = f"{work.updates:,} updates of {work.rows:,} rows × {weights:,} weights"
+    what = f"{plural(work.updates, 'update')} of {work.rows:,} rows × {weights:,} weights"
     if saved > cold:
         return Choice("on", f"{what}: saves about {saved:.0f} s, costs about {warm:.0f} s, the first time {cold:.0f} s")
     return Choice("off", f"{what}: would save about {saved:.0f} s and cost {warm:.0f} s, the first time {cold:.0f} s")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.reinforce import PureReinforce, ReinforceState
 from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
@@ -66,7 +66,7 @@ class FusedEpisodes:
         if episodes % num_envs:
             fitting = max(n for n in range(1, num_envs + 1) if episodes % n == 0)
             raise BadInput(
-                f"episodes_per_step is {episodes} with {num_envs} environments; in one program all play "
+                f"episodes_per_step is {episodes} with {plural(num_envs, 'environment')}; in one program all play "
                 f"equally many: use --num-envs {fitting}, or --vectorization sync"
             )
         if self.env.max_steps is None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, plural
 from drl.core.normalize import return_bound
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
@@ -87,8 +87,8 @@ class FusedOffPolicy:
         every, num_envs = self.buffer.train_every, self.num_envs
         if every % num_envs and num_envs % every:
             raise BadInput(
-                f"train_every is {every} with {num_envs} environments; in one program one must divide the other: "
-                f"use --train-every {max(every // num_envs, 1) * num_envs}, or --vectorization sync"
+                f"train_every is {every} with {plural(num_envs, 'environment')}; in one program one must divide the "
+                f"other: use --train-every {max(every // num_envs, 1) * num_envs}, or --vectorization sync"
             )
         if self.buffer.capacity // num_envs <= self.buffer.n_step:
             raise BadInput(
