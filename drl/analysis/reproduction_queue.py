@@ -70,9 +70,9 @@ def reproduce(
     """Train a preset as its stored result was measured, with fresh seeds, and answer PASS, FAIL or UNDECIDED.
 
     `preset` is ALGORITHM/ENVIRONMENT; `all` reproduces as many presets as fit into `minutes` of wall time. The next
-    call continues a run that the time limit stopped, and counts the `seeds` of an undecided answer. `engine` defaults to
-    the engine of the stored result. Runs go to reproduce/ in `results_dir`, answers to reproductions.yaml. `record` also
-    stores the result with the presets, in a clone of the repository. `console=True` prints answers as they come.
+    call continues a run that the time limit stopped and counts the `seeds` of an undecided answer. `engine` defaults to
+    the engine of the stored result. Runs go to reproduce/ in `results_dir`, answers to reproductions.yaml. `record`
+    also stores the result with the presets, in a clone of the repository. `console=True` prints answers as they come.
     """
     _check(preset, seeds, all, minutes, engine, record)
     from drl.experiment.session import say as print_now

@@ -158,7 +158,7 @@ def test_a_better_return_does_not_excuse_an_actor_that_is_stuck(tmp_path):
     assert "the actor's gradient is 0" in saturated_actions(RunRecords(stuck), play).seen
     (finding,) = examine_run(stuck, picture=False).findings
     assert finding.name == "zero-gradients"
-    assert finding.change.startswith("--learning-rate 0.03 (a tenth of it)")
+    assert finding.change.startswith("--learning-rate 0.03 (a tenth)")
 
 
 def ended(**columns):
