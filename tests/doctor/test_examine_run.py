@@ -208,7 +208,7 @@ def test_a_run_without_rows_is_not_called_healthy(tmp_path):
     with pytest.raises(UnusableFile, match="no row"):
         examine_run(written(tmp_path / "ended", count=0))
     found = examine_run(written(tmp_path / "goes on", count=0, status="running"))
-    assert "there is no row in metrics.jsonl" in found.notes[0]
+    assert "metrics.jsonl has no rows" in found.notes[0]
 
 
 def test_forged_records_are_refused(tmp_path):
