@@ -158,6 +158,8 @@ def _options(name: str, kind: ConfigClass) -> list[str]:
         elif name == "device":
             own.append("torch.device")
         return own + ending
+    if name == "optimizer_kwargs":
+        return ["Mapping[str, object]", "list[str]", "tuple[str, ...]"]
     if typing.get_origin(wanted) is tuple:
         items = {int: "Sequence[Whole]", str: "list[str] | tuple[str, ...]"}
         pairs = ["Mapping[str, object]"] if name.endswith("_kwargs") else []

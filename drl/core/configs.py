@@ -35,7 +35,7 @@ from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
-OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "rmsprop", "muon")
+OPTIMIZER_NAMES: tuple[str, ...] = ("sgd", "adam", "adamw", "rmsprop", "muon")
 ConfigT = TypeVar("ConfigT")
 # Settings as users give them; configs hold their `plain_setting`.
 Whole = int | np.integer[Any]
@@ -82,7 +82,8 @@ def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
     return next(option for option in options if option is not type(None)), type(None) in options
 
 
-LIBRARY_OPTIMIZER = re.compile(r"(torch\.optim|optax)\.[A-Za-z]\w*")  # all that a file may make us import
+# All that a file may make us import.
+LIBRARY_OPTIMIZER: re.Pattern[str] = re.compile(r"(torch\.optim|optax)\.[A-Za-z]\w*")
 
 
 def settle_optimizer(config: Config) -> None:

@@ -164,7 +164,7 @@ class TrainerSettings(TypedDict, total=False):
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "muon"] | str | Factory
     """sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
     Default: 'adam'; 'rmsprop' (a2c); 'adamw' (dqn)."""
-    optimizer_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
+    optimizer_kwargs: Mapping[str, object] | list[str] | tuple[str, ...]
     """NAME=VALUE pairs for it, in Python also a dict; values are read as YAML."""
     adam_eps: Number
     """of adam, adamw and rmsprop: added to the denominator of the step. Default: 1e-08; 1e-05 (ppo, reinforce). Not of

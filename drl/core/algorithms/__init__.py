@@ -108,9 +108,15 @@ def _variation(
         if isinstance(maker, type) and not callable(getattr(maker, "learn", None)):
             raise BadInput(f"{engine}={maker.__name__} has no method learn; expected a subclass of an algorithm")
     made: dict[str, Any] = {"summary": f"a variation of {like.name}", "like": like.like or like.name}
-    if own:  # a compiled program would not know its methods
-        made |= {"engines": own, "fused": None}
+    if own:
+        made |= {"engines": own, "fused": like.fused if _learns_like_ours(own.get("jax")) else None}
     return replace(like, **(made | {"name": name, "config": config or like.config} | dict(changes)))
+
+
+def _learns_like_ours(maker: Maker | None) -> bool:
+    """Whether a class has its own losses at most: a compiled program calls these, but not a `learn` of its own."""
+    owners = [each for each in getattr(maker, "__mro__", ()) if "learn" in vars(each)]
+    return bool(owners) and owners[0].__module__.startswith("drl.engines.jax.")
 
 
 def _same_classes(before: AlgorithmRecord, now: AlgorithmRecord) -> bool:
