@@ -96,6 +96,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.ablation import ablate as ablate
     from drl.experiment.evaluation import Evaluation as Evaluation
     from drl.experiment.evaluation import evaluate as evaluate
+    from drl.experiment.extras import Context as Context
     from drl.experiment.finished import Finished as Finished
     from drl.experiment.finished import finish_run as finish_run
     from drl.experiment.hub import Pulled as Pulled
@@ -177,6 +178,7 @@ _PUBLIC = {
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.ablation": "Ablation ablate",
     "drl.experiment.evaluation": "Evaluation evaluate",
+    "drl.experiment.extras": "Context",
     "drl.experiment.finished": "Finished finish_run",
     "drl.experiment.hub": "Pulled Pushed pull push",
     "drl.experiment.launch": "fork resume",

@@ -49,6 +49,8 @@ class TrainerSettings(TypedDict, total=False):
     """your modules to import first; they register algorithms and network parts."""
     window: Whole
     """episodes in the statistics of recent episodes. Default: 100."""
+    info_keys: list[str] | tuple[str, ...]
+    """Numbers in the last info of each episode whose means are logged; default: all numbers."""
     device: Literal["auto", "cpu", "cuda", "mps"] | str | torch.device
     """auto · cpu · cuda · mps. Default: 'auto'."""
     compile: Literal["auto", "on", "off"]

@@ -74,6 +74,8 @@ class RunConfig:
     fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
     record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
     window: int = 100  # episodes in the statistics of recent episodes
+    # Numbers in the last info of each episode whose means are logged; default: all numbers.
+    info_keys: tuple[str, ...] = ()
     best_after: int = 0  # a best model is saved after more episodes than this
     wandb_project: str | None = None  # Weights & Biases project; None: off
     # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.

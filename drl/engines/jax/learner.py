@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.schedules import Constant, Schedule, rates_type, schedule_of
+from drl.core.schedules import Constant, ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, AnyArray, Array, Distribution, Specs
 from drl.core.state_files import StateDict
@@ -27,7 +27,7 @@ from drl.engines.jax.on_policy import LearnerState, fields
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
 
 
-class Learner:
+class Learner(ScaledRate):
     """An algorithm and its model state. `record` has the variant that the model must have, and the default config.
 
     A subclass sets states of optimizers, target networks and further arrays as attributes; `state_dict` finds them, and
@@ -58,7 +58,7 @@ class Learner:
         self.model = model_state.model
         self.action_spec: ActionSpec = specs.action_spec
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
-        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.learning_rate = schedule_of(self.config, "learning_rate")
         freeze = tuple(getattr(getattr(self.model, "config", None), "freeze", ()))
         self.pure: Any = self.PURE(type(self), self.model, self.action_spec, self.config, freeze)
         self.pure.check_names(by_name(model_state.params))

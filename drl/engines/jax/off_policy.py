@@ -27,7 +27,7 @@ from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import QHead
 from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
-from drl.engines.numpy.update_draws import UpdateDraws, draw_update
+from drl.engines.numpy.update_draws import draw_update
 
 Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` of `ActorOutputs`
 
@@ -42,6 +42,15 @@ class OffPolicyState(NamedTuple):
     temperature: Tree  # {"log_alpha": [1]} of SAC; () otherwise
     temperature_optimizer: OptState
     count: AnyArray  # int32: updates so far
+
+
+class Draws(NamedTuple):
+    """The random numbers of one update: `UpdateDraws`, and the key of dropout."""
+
+    next_noise: AnyArray  # [B, entries] standard normal: of the target's actions
+    noise: AnyArray  # [B, entries] standard normal: of the actor's actions
+    subset: AnyArray  # [M] int: critics whose values make up the target
+    dropout: AnyArray | None  # None: no dropout
 
 
 class Sometimes(NamedTuple):
@@ -130,14 +139,14 @@ class PureOffPolicy(Pure):
         """Distribution parameters, for acting."""
         return self.model.apply(params, obs)
 
-    def draw(self, key: jax.Array, rows: int) -> UpdateDraws:
+    def draw(self, key: jax.Array, rows: int) -> Draws:
         noise_key, subset_key = jax.random.split(key)
         noise = jax.random.normal(noise_key, (2, rows, self.dist.entries))
         count = self.model.num_critics
         chosen = jnp.arange(count)
         if self.subset < count:
             chosen = jax.random.permutation(subset_key, count)[: self.subset]
-        return UpdateDraws(noise[0], noise[1], chosen, jax.random.fold_in(key, 2) if self.drops else None)
+        return Draws(noise[0], noise[1], chosen, jax.random.fold_in(key, 2) if self.drops else None)
 
     def step(
         self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
@@ -146,7 +155,7 @@ class PureOffPolicy(Pure):
         return self.update(state, rows, self.draw(key, len(rows.reward)), rate, *rates)
 
     def update(
-        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, *rates: ArrayLike
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
         """The same with given random numbers."""
         config, rows = self.config, split_rows(rows)
@@ -174,7 +183,7 @@ class PureOffPolicy(Pure):
         return self.rates(rates)
 
     def update_critics(
-        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
         """One step of the critics."""
         hooks, named_rates = self.hooks, self.rates_now(state, rates)
@@ -203,7 +212,7 @@ class PureOffPolicy(Pure):
         return state, scalars(result.metrics) | {"critic_grad_norm": norm}, result.priority
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor."""
         config, hooks, named_rates = self.config, self.hooks, self.rates_now(state, rates)
@@ -317,8 +326,8 @@ class OffPolicyLearner(Learner):
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its mean error over the critics."""
         settings, pure = self.rates_at(progress), self.pure
-        draws = draw_update(self.rng, len(batch.reward), self.dist.entries, self.model.num_critics, pure.subset)
-        draws = draws._replace(dropout=self.dropout_key())
+        drawn = draw_update(self.rng, len(batch.reward), self.dist.entries, self.model.num_critics, pure.subset)
+        draws = Draws(*drawn, dropout=self.dropout_key())
         state = self.state._replace(params=self.model_state.params)
         inputs = (replay_rows(batch), draws, *map(np.float32, settings.values()))
         state, logs, priority = _update(pure, state, *inputs)

@@ -13,7 +13,6 @@ class UpdateDraws(NamedTuple):
     next_noise: AnyArray  # [B, entries] standard normal: of the target's actions
     noise: AnyArray  # [B, entries] standard normal: of the actor's actions
     subset: AnyArray  # [M] int: critics whose values make up the target
-    dropout: AnyArray | None = None  # a key of JAX, with which dropout is on
 
 
 def draw_update(rng: np.random.Generator, rows: int, entries: int, critics: int, subset: int) -> UpdateDraws:

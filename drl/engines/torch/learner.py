@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.schedules import Schedule, rates_type, schedule_of
+from drl.core.schedules import ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from drl.engines.torch.learner_group import LearnerGroup
 
 
-class Learner:
+class Learner(ScaledRate):
     """An algorithm and its model. `record` says which variant the model must have, and the config by default.
 
     A subclass sets its optimizers, target networks and further networks as attributes; `state_dict` finds them, and
@@ -55,7 +55,7 @@ class Learner:
         self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("Any", specs))  # of environments, or alone
         self.device: torch.device = next(model.parameters()).device
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
-        self.learning_rate: Schedule = schedule_of(self.config, "learning_rate")
+        self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
         freeze(model, getattr(getattr(model, "config", None), "freeze", ()))
 

@@ -22,10 +22,17 @@ from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
 from drl.core.specs import AnyArray
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Tree
-from drl.engines.jax.off_policy import Actions, OffPolicyLearner, OffPolicyState, PureOffPolicy, critic_target, reduced
+from drl.engines.jax.off_policy import (
+    Actions,
+    Draws,
+    OffPolicyLearner,
+    OffPolicyState,
+    PureOffPolicy,
+    critic_target,
+    reduced,
+)
 from drl.engines.jax.optimizer import Optimizer
 from drl.engines.jax.replay_rows import ReplayRows
-from drl.engines.numpy.update_draws import UpdateDraws
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class PureSAC(PureOffPolicy):
         return self.rates(rates, temperature=jnp.exp(state.temperature["log_alpha"]))
 
     def update_actor(
-        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor, then one of the temperature, which falls where there is more entropy than wanted."""
         config = self.config
