@@ -1,1 +1,1 @@
-"""Is a difference real? Comparisons of algorithms and reproductions of stored results."""
+"""Statistical comparisons of algorithms, and reproductions of stored results."""

@@ -1,7 +1,7 @@
-"""Scores of many runs in one number, as rliable defines them (Agarwal et al. 2021, "Deep Reinforcement Learning at the
-Edge of the Statistical Precipice").
+"""Aggregate scores of many runs as defined by rliable (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
+the Statistical Precipice").
 
-Scores are arrays [..., runs, envs]; whatever is in front, such as bootstrap draws, stays.
+Scores are arrays [..., runs, envs]; leading axes, such as bootstrap draws, are kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ Aggregate = Callable[[Array], Array]
 
 
 def mean(scores: Array) -> Array:
-    """Of the environments' means."""
+    """Mean of the environments' means."""
     return scores.mean(axis=(-2, -1))
 
 
 def median(scores: Array) -> Array:
-    """Of the environments' means.
+    """Median of the environments' means.
 
     >>> median(np.array([[0.0, 1.0, 5.0], [2.0, 1.0, 5.0]]))
     np.float64(1.0)
@@ -30,12 +30,12 @@ def median(scores: Array) -> Array:
 
 
 def iqm(scores: Array) -> Array:
-    """Interquartile mean of all runs of all environments."""
+    """Interquartile mean over all runs of all environments."""
     return curves.iqm(_pooled(scores))
 
 
 def optimality_gap(scores: Array, target: float = 1.0) -> Array:
-    """How far runs stay below the target on average; what lies above it counts as the target.
+    """Mean distance of runs below the target; scores above the target count as the target.
 
     >>> optimality_gap(np.array([[0.5], [7.0]]))
     np.float64(0.25)
@@ -44,7 +44,7 @@ def optimality_gap(scores: Array, target: float = 1.0) -> Array:
 
 
 def performance_profile(scores: Array, thresholds: Array) -> Array:
-    """The share of runs above each threshold.  # [..., thresholds]
+    """Share of runs above each threshold.  # [..., thresholds]
 
     >>> performance_profile(np.array([[0.0], [1.0]]), np.array([-1.0, 0.0, 1.0]))
     array([1. , 0.5, 0. ])
@@ -57,7 +57,7 @@ def performance_profile(scores: Array, thresholds: Array) -> Array:
 
 
 def probability_of_improvement(first: Array, second: Array) -> Array:
-    """How often a run of the first scores higher than a run of the second, a tie counting half; mean over environments.
+    """Probability that a run of the first scores higher than a run of the second (ties count half), averaged over envs.
 
     >>> probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[2.0], [1.0]]))
     np.float64(0.625)

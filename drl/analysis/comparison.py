@@ -1,4 +1,4 @@
-"""`drl.compare`: algorithms over environments and seeds, with intervals, and who is better than whom."""
+"""`drl.compare`: compare algorithms over environments and seeds, with intervals and a winner for each pair."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +26,7 @@ GAP = "optimality gap"
 
 
 class Profile(NamedTuple):
-    """The share of runs above each threshold, with its interval."""
+    """Share of runs above each threshold, with its interval."""
 
     share: Array
     low: Array | None  # None with a single run
@@ -35,7 +35,7 @@ class Profile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
-    """The result of `compare`. Printed, it is what the command prints; a notebook shows tables and the answers."""
+    """The result of `compare`. `print` shows the output of `drl compare`; a notebook shows tables and answers."""
 
     envs: list[str]
     normalization: Normalization
@@ -48,11 +48,11 @@ class Comparison:
     pairs: list[Versus]
     left_out: list[str]
     notes: list[str]
-    written: tuple[Path, ...] = ()  # pictures and numbers, as `out` asked
+    written: tuple[Path, ...] = ()  # the files of `out`
 
     @property
     def winners(self) -> list[str]:
-        """Algorithms that are better than another one: a label for each pair with a winner."""
+        """The label of the winner of each pair that has one."""
         return [pair.winner for pair in self.pairs if pair.winner]
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Comparison:
         return html_table(header, rows, ", ".join(self.envs)) + html_text(answers) + "".join(pictures)
 
     def to_json(self) -> PlainDict:
-        """Everything, as plain data."""
+        """Return everything as plain data."""
         versus = [asdict(pair) | {"winner": pair.winner, "answer": pair.sentence()} for pair in self.pairs]
         for pair in versus:
             pair |= {name: pair[name]._asdict() for name in ("probability", "iqm_difference")}
@@ -111,14 +111,14 @@ def compare(
     overwrite: bool = False,
     console: bool = False,
 ) -> Comparison:
-    """Compare algorithms by their runs, and say which is better or how many seeds would tell.
+    """Compare algorithms by their runs, and say which is better or how many seeds are needed to decide.
 
-    `runs` has an entry for each algorithm: a folder of runs, a run, or a list of them, such as `train_seeds` returns;
-    `{"mine": …, "theirs": …}` names them as `labels` does. Entries of the same name are one algorithm. `normalize` is
-    auto (none for one environment, else reference), reference (0: a random policy, 1: the target), minmax (over the
-    runs), none, or a YAML file with lines ENV: [LOW, HIGH]. `score` is evaluation (of the final agent), training (of
-    the last episodes) or auto. `mixed_budgets` also compares runs with different budgets, or that ended early. `out`
-    are files to write: .png, .pdf or .svg for a picture, .json for all numbers.
+    `runs` has an entry for each algorithm: a folder of runs, a run, or a list of runs as returned by `train_seeds`.
+    `{"mine": …, "theirs": …}` names the entries, as `labels` does. Entries with the same name are one algorithm.
+    `normalize` is auto (none for one environment, else reference), reference (0: a random policy, 1: the target),
+    minmax (over the runs), none, or a YAML file with lines ENV: [LOW, HIGH]. `score` is evaluation (the final agent's),
+    training (the last episodes') or auto. `mixed_budgets` also compares runs with different budgets and runs that ended
+    early. `out` are files to write: .png, .pdf or .svg for a picture, .json for all numbers.
     """
     outs = [Path(out)] if isinstance(out, str | Path) else [Path(each) for each in out]
     folders, names = _folders(runs, labels)
@@ -141,10 +141,10 @@ def compare(
 def _folders(
     runs: Iterable[RunLike | Iterable[RunLike]] | Mapping[str, RunLike | Iterable[RunLike]], labels: Sequence[str]
 ) -> tuple[list[Path], list[str]]:
-    """Folders, each once, and a label for each; or no labels."""
+    """Return the distinct folders and a label for each, or no labels."""
     if isinstance(runs, Mapping):
         if labels:
-            raise BadInput("labels is given, and runs has names already; leave out labels")
+            raise BadInput("labels is given, but runs already has names; leave out labels")
         labels, runs = list(runs), list(runs.values())
     entries = [runs] if isinstance(runs, str | Path | Finished) else list(runs)
     groups = [folders_of(entry) for entry in entries]
@@ -153,7 +153,7 @@ def _folders(
     if not labels:
         labels = [group[0].resolve().parent.name if len(group) > 1 else str(group[0]) for group in groups if group]
         if len(set(labels)) < len(groups):
-            raise BadInput('lists of runs need names that differ: drl.compare({"mine": runs, "theirs": others})')
+            raise BadInput('lists of runs need different names: drl.compare({"mine": runs, "theirs": others})')
     if len(labels) != len(groups):
         raise BadInput(f"labels has {len(labels)} names for {len(groups)} entries of runs; expected one for each")
     named = {folder.resolve(): (folder, label) for label, group in zip(labels, groups, strict=True) for folder in group}
@@ -173,15 +173,15 @@ def _write(result: Comparison, path: Path) -> None:
 
 
 def compare_scores(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Comparison:
-    """Compare the algorithms of a table over the environments that all of them have. The answer depends on nothing but
-    the scores: the draws come from `seed`."""
+    """Compare the algorithms of a table over the environments that all of them have. The result depends only on the
+    scores; the bootstrap draws come from `seed`."""
     labels, notes = list(table.scores), list(table.notes)
     envs = sorted(set.intersection(*(set(by_env) for by_env in table.scores.values())))
     if not envs:
         had = "; ".join(f"{label}: {', '.join(by_env)}" for label, by_env in table.scores.items())
-        raise BadInput(f"the algorithms share no environment ({had}); nothing can be compared")
+        raise BadInput(f"the algorithms have no environment in common ({had}); train them on the same one")
     others = sorted({env for by_env in table.scores.values() for env in by_env} - set(envs))
-    notes += [f"{env} is left out: not every algorithm has it" for env in others]
+    notes += [f"{env} is left out because not every algorithm has it" for env in others]
     pooled = {env: [s for label in labels for s in table.scores[label][env].values()] for env in envs}
     normalization = choose_normalization(normalize, pooled)
     contestants = {label: _contestant(label, table.scores[label], envs, normalization, notes) for label in labels}
@@ -221,7 +221,7 @@ def _contestant(
     normalization: Normalization,
     notes: list[str],
 ) -> Contestant:
-    """As many runs in every environment; the seeds that all of them have come first."""
+    """Keep the same number of runs in every environment, preferring seeds that all environments have."""
     runs = min(len(scores[env]) for env in envs)
     seeds = []
     for env in envs:
@@ -249,7 +249,7 @@ def _profile(scores: Array, drawn: Array, thresholds: Array) -> Profile:
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    """Tables, answers, and what was left out."""
+    """Return tables, answers and notes on what was left out."""
     lines = [
         f"environments: {', '.join(result.envs)}",
         f"score: {result.score_is}",
@@ -266,7 +266,7 @@ def comparison_lines(result: Comparison) -> list[str]:
     if len(result.pairs) > 1:
         lines.append(f"p values are adjusted for {len(result.pairs)} pairs (Holm)")
     lines += [f"note: {note}" for note in result.notes] + [f"left out: {each}" for each in result.left_out]
-    return [printable(line) for line in lines]  # settings and names may come from anyone
+    return [printable(line) for line in lines]  # settings and names are untrusted
 
 
 def _aggregate_table(result: Comparison) -> list[list[str]]:
@@ -280,7 +280,7 @@ def _aggregate_table(result: Comparison) -> list[list[str]]:
 
 
 def _how(pair: Versus) -> str:
-    """What the answer rests on."""
+    """Describe the evidence for the answer."""
     how = "paired by seed" if pair.pairs else "not paired: the seeds differ"
     if pair.pairs and not pair.paired_test:
         how = "intervals paired by seed; too few pairs for a paired test, so the test is the unpaired one"
@@ -291,7 +291,7 @@ def _how(pair: Versus) -> str:
     said += f"difference of the IQM {_shown(pair.iqm_difference)}"
     if pair.winner:
         return said
-    needed = "more than anyone trains" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
+    needed = "too many seeds" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
     return f"{said}; a power of 80 % takes {needed}"
 
 

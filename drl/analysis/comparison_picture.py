@@ -1,4 +1,4 @@
-"""The picture of a comparison: aggregates with intervals, performance profiles, probabilities of improvement."""
+"""Figure of a comparison: aggregates with intervals, performance profiles, probabilities of improvement."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ ROW = 0.3  # inches
 
 
 def draw_comparison(result: Comparison, out: Path) -> Path:
-    """Three panels, or two if there is only one algorithm."""
+    """Draw three panels, or two if there is only one algorithm."""
     labels = list(result.contestants)
     looks = {label: look(i) for i, label in enumerate(labels)}
     raw = not result.normalization.low
@@ -111,7 +111,7 @@ def _draw_row(ax: "Axes", row: float, estimate: Estimate, look: Look) -> None:
 
 
 def _plain_ticks(ax: "Axes") -> None:
-    """Fractions along x, which `finish` leaves to whole numbers."""
+    """Allow fractions as ticks of x; `finish` allows only whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))

@@ -1,7 +1,7 @@
-"""A permutation test of the probability of improvement: how often do shuffled labels separate two algorithms as well?
+"""Permutation test of the probability of improvement: how often do shuffled labels separate two algorithms as well?
 
-Exact for any distribution if both algorithms have the same one, and therefore also with few seeds, where a bootstrap
-interval is too short. Labels are shuffled within an environment; if runs are pairs of one seed, within the pairs.
+The test is exact under the hypothesis that both algorithms have the same distribution, also with few seeds, where a
+bootstrap interval is too short. Labels are shuffled within an environment, or within pairs if runs are paired by seed.
 """
 
 import itertools
@@ -13,28 +13,28 @@ import numpy as np
 
 from drl.core.specs import Array
 
-LEVEL = 0.05  # of false winners
+LEVEL = 0.05  # significance level
 POWER = 0.8
-SHUFFLES = 10_000  # at most; all of them if there are no more
-MOST_SEEDS = 1000  # above this a number of seeds is no advice
+SHUFFLES = 10_000  # at most; all permutations if there are fewer
+MOST_SEEDS = 1000  # largest number of seeds to recommend
 
 
 class LabelTest(NamedTuple):
-    """Whether labels matter."""
+    """Result of the permutation test."""
 
     p_value: float
     spread: float  # standard deviation of the probability of improvement over the shuffles
 
 
 def label_test(first: Array, second: Array, paired: bool, rng: np.random.Generator) -> LabelTest:
-    """Scores are [runs, envs]; pairs are in the same row."""
+    """Test two algorithms. Scores are [runs, envs]; paired runs are in the same row."""
     observed, shuffled = (_pairwise if paired else _pooled)(first, second, rng)
     extreme = np.abs(shuffled - 0.5) >= abs(observed - 0.5) - 1e-9
     return LabelTest(float(extreme.mean()), float(np.sqrt(np.square(shuffled - 0.5).mean())))
 
 
 def smallest_p(runs: tuple[int, int], envs: int, paired: bool) -> float:
-    """The smallest p value that so many runs per environment can reach."""
+    """Smallest p value that can be reached with this many runs per environment."""
     ways: int = (2 ** runs[0] if paired else math.comb(sum(runs), runs[0])) ** envs
     return 2 / ways if ways.bit_length() < 1024 else 0.0
 
@@ -42,9 +42,9 @@ def smallest_p(runs: tuple[int, int], envs: int, paired: bool) -> float:
 def seeds_needed(
     probability: float, spread: float, runs: tuple[int, int], least: int, level: float = LEVEL
 ) -> int | None:
-    """Seeds for each algorithm with which the test tells them apart with a power of 80 %, if the probability of
-    improvement is what it seems; at least `least`. The spread under shuffling shrinks with the root of the number of
-    seeds (Noether 1987). None: more than MOST_SEEDS, or no number.
+    """Seeds per algorithm for a power of 80 % if the estimated probability of improvement is true, at least `least`.
+    The spread under shuffling shrinks with the square root of the number of seeds (Noether 1987). None: more than
+    MOST_SEEDS, or no finite number.
 
     >>> seeds_needed(0.75, (21 / 1200) ** 0.5, (10, 10), least=1)
     22
@@ -58,7 +58,7 @@ def seeds_needed(
 
 
 def fewest_seeds(envs: int, paired: bool, level: float = LEVEL) -> int:
-    """With fewer seeds for each algorithm the test cannot reach the level.
+    """Smallest number of seeds per algorithm with which the test can reach the level.
 
     >>> fewest_seeds(1, paired=False), fewest_seeds(1, paired=True), fewest_seeds(2, paired=True)
     (4, 6, 3)
@@ -67,7 +67,7 @@ def fewest_seeds(envs: int, paired: bool, level: float = LEVEL) -> int:
 
 
 def _pooled(first: Array, second: Array, rng: np.random.Generator) -> tuple[float, Array]:
-    """The probability as it is, and with labels shuffled among all runs of an environment."""
+    """Return the observed probability, and probabilities with labels shuffled among all runs of an environment."""
     runs, count = len(first), len(first) + len(second)
     ranks = midranks(np.concatenate([first, second]))  # [count, envs]
     if ranks.shape[1] == 1 and math.comb(count, runs) <= SHUFFLES:
@@ -75,7 +75,7 @@ def _pooled(first: Array, second: Array, rng: np.random.Generator) -> tuple[floa
         sums = ranks[sets, 0].sum(axis=1)[:, None]
     else:
         order = rng.permuted(np.broadcast_to(ranks, (SHUFFLES - 1, *ranks.shape)), axis=1)
-        sums = np.concatenate([ranks[None, :runs], order[:, :runs]]).sum(axis=1)  # as they are, and shuffled
+        sums = np.concatenate([ranks[None, :runs], order[:, :runs]]).sum(axis=1)  # observed, then shuffled
     return float(_probability(ranks[:runs].sum(axis=0), runs, len(second))), _probability(sums, runs, len(second))
 
 
@@ -98,7 +98,7 @@ def _probability(rank_sums: Array, first: int, second: int) -> Array:
 
 
 def midranks(scores: Array) -> Array:
-    """Ranks from 1 within each column; equal scores share the mean of theirs.
+    """Ranks from 1 within each column; equal scores share their mean rank.
 
     >>> midranks(np.array([[3.0], [1.0], [3.0]])).ravel()
     array([2.5, 1. , 2.5])

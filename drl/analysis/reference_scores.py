@@ -1,4 +1,4 @@
-"""Normalization: scores of different environments on one scale, and words that say which."""
+"""Normalization of scores: different environments on one scale, described in words."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ CHOICES = ("auto", "none", "reference", "minmax")
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is 0 and what is 1 in each environment."""
+    """The scores that become 0 and 1 in each environment."""
 
-    words: str  # for people
+    words: str  # description for the user
     low: Mapping[str, float]
     high: Mapping[str, float]
-    target: float | None  # the score that the optimality gap is about; None: not known
+    target: float | None  # target of the optimality gap; None: unknown
 
     def __call__(self, env: str, scores: Array) -> Array:
         low, high = self.low.get(env, 0.0), self.high.get(env, 1.0)
@@ -29,12 +29,13 @@ class Normalization:
 
 
 def read_references() -> dict[str, PlainDict]:
-    """By environment: `random`, `target` and what the target is."""
+    """Read `random`, `target` and a description of the target per environment."""
     return {entry["env"]: entry for entry in read_yaml(REFERENCE)["scores"]}
 
 
 def choose_normalization(choice: str, scores: Mapping[str, Sequence[float]]) -> Normalization:
-    """`choice` is one of CHOICES or a YAML file with `ENV: [LOW, HIGH]`; `scores` are all scores by environment."""
+    """Return the normalization for `choice`: one of CHOICES, or a YAML file with `ENV: [LOW, HIGH]`. `scores` are all
+    scores by environment."""
     envs, references = list(scores), read_references()
     if choice == "auto":
         choice = "none" if len(envs) == 1 else "reference"

@@ -1,7 +1,7 @@
-"""Train a preset again with fresh seeds, as its stored result was measured, and judge what comes out.
+"""Train a preset with fresh seeds, as its stored result was measured, and compare the results.
 
-Runs are in `RESULTS/reproduce/<preset>/`, answers in `RESULTS/reproductions.yaml`. Seeds of an undecided answer count
-again in the next one, and a run that was stopped goes on; seeds of a decided answer are not used again.
+Runs are in `RESULTS/reproduce/<preset>/`, answers in `RESULTS/reproductions.yaml`. The next call continues a run that
+was stopped and counts the seeds of an undecided answer again; seeds of a decided answer are not reused.
 """
 
 import datetime
@@ -35,9 +35,9 @@ from drl.experiment.run_folder import is_in_use, read_record, read_settings, run
 from drl.tracking.files import read_metrics
 from drl.tracking.run_groups import OF_ONE_RUN
 
-FIRST_SEED = 10_000  # no stored result and no choice of settings is based on these seeds
-EPISODES = 100  # of an evaluation, where the stored result does not say
-# Settings that change nothing about what is learned. A run keeps one checkpoint, to go on after a stop.
+FIRST_SEED = 10_000  # stored results and the choice of settings used only smaller seeds
+EPISODES = 100  # evaluation episodes if the stored result does not name a number
+# Settings that do not change what is learned. A run keeps one checkpoint, to continue after a stop.
 LEAN: PlainDict = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "record_episodes": False}
 LEAN |= {"evaluate_every": 0, "num_checkpoints": 0, "keep_checkpoints": 1}
 Say = Callable[[str], object]
@@ -45,15 +45,15 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Preset:
-    """One preset, and what it is compared with."""
+    """One preset and its stored result."""
 
     algorithm: str
     env: str
-    stored: Record | None  # None: nothing is stored, or it is of other settings
+    stored: Record | None  # None: no stored result for these settings
 
     @property
     def name(self) -> str:
-        """As the user types it."""
+        """The name as typed by the user."""
         return f"{self.algorithm}/{self.env}"
 
 
@@ -62,9 +62,9 @@ class Answer:
     """PASS, FAIL or UNDECIDED, and why."""
 
     preset: Preset
-    record: Record | None  # of the new seeds; None: training broke
+    record: Record | None  # of the new seeds; None: training failed
     judgement: Judgement | None  # None: there is no stored result to compare with
-    error: DrlError | None = None  # that broke training
+    error: DrlError | None = None  # why training failed
 
     @property
     def verdict(self) -> str:
@@ -95,20 +95,20 @@ def _seeds(count: int) -> str:
 
 
 def find_preset(name: str) -> Preset:
-    """`name` is ALGORITHM/ENVIRONMENT, as `drl list presets` shows them."""
+    """Find a preset by ALGORITHM/ENVIRONMENT, as listed by `drl list presets`."""
     presets = {f"{algorithm}/{env}": (algorithm, env) for algorithm, env in list_presets()}
     if name not in presets:
         raise BadInput(f"there is no preset {name!r:.80} (see `drl list presets`); {did_you_mean(name, presets)}")
     algorithm, env = presets[name]
     if env.endswith("*"):
-        raise BadInput(f"{name} is for every environment of {env[:-2]}, and no result of one of them is stored")
+        raise BadInput(f"{name} is a preset for every environment of {env[:-2]}, and none of them has a stored result")
     stored = read_records().get((algorithm, env))
     same = stored is not None and stored.settings == settings_digest(algorithm, env)
     return Preset(algorithm, env, stored if same else None)
 
 
 def answers_file(results_dir: Path) -> Path:
-    """Where `drl reproduce` keeps its answers."""
+    """Return the file of the answers of `drl reproduce`."""
     return results_dir / "reproductions.yaml"
 
 
@@ -121,8 +121,8 @@ def reproduce_preset(
     deadline: float | None = None,
     say: Say = print,
 ) -> Answer | None:
-    """Train `seeds` fresh seeds and answer; None if `deadline`, a time of `time.monotonic`, comes first. `engine` is by
-    default that of the stored result."""
+    """Train `seeds` fresh seeds and answer; None if `deadline` (a `time.monotonic` time) comes first. `engine` defaults
+    to the engine of the stored result."""
     experiment = _experiment(preset, engine, results_dir)
     earlier = [each for each in all_records(answers_file(results_dir)) if each.preset == (preset.algorithm, preset.env)]
     compared = set() if preset.stored is None else preset.stored.all_seeds
@@ -132,7 +132,7 @@ def reproduce_preset(
     folder = Path(experiment.run.results_dir) / str(experiment.run.name)
     there = {seed: run for seed, run in _runs(folder, experiment).items() if seed not in used}
     if carried:
-        say(f"{preset.name}: goes on from an undecided answer of {_seeds(len(carried))}")
+        say(f"{preset.name}: continues an undecided answer with {_seeds(len(carried))}")
     scores, minutes, steps = dict[int, float](), list[float](), 0
     for seed in _chosen(preset, there, used, _all_seeds(folder), seeds):
         run = _trained(experiment, seed, there.get(seed), deadline)
@@ -177,7 +177,7 @@ def _experiment(preset: Preset, engine: str | None, results_dir: Path) -> Experi
 
 
 def _carried(earlier: list[Record], experiment: Experiment, changes: PlainDict) -> dict[int, float]:
-    """The scores of the last answer, if it is undecided and was measured as this experiment is."""
+    """Return the scores of the last answer if it is undecided and has the same settings as this experiment."""
     for record in earlier[-1:]:
         run = experiment.run
         here = (settings_digest(*record.preset), changes, run.engine, run.evaluation_episodes, drl.__version__)
@@ -188,7 +188,7 @@ def _carried(earlier: list[Record], experiment: Experiment, changes: PlainDict) 
 
 
 def _runs(folder: Path, experiment: Experiment) -> dict[int, Path]:
-    """Runs of the same settings and version by seed."""
+    """Return the runs with the same settings and version, by seed."""
     wanted = _comparable(experiment.to_flat())
     return {
         int(read_record(run)["seed"]): run
@@ -209,7 +209,7 @@ def _comparable(settings: PlainDict) -> PlainDict:
 
 
 def _chosen(preset: Preset, there: dict[int, Path], used: set[int], tried: set[int], seeds: int) -> list[int]:
-    """Seeds that were begun, then new ones."""
+    """Return seeds whose runs were started already, then new seeds."""
     known = {FIRST_SEED - 1} | used | tried
     for record in all_records():
         if record.preset == (preset.algorithm, preset.env):
@@ -219,7 +219,7 @@ def _chosen(preset: Preset, there: dict[int, Path], used: set[int], tried: set[i
 
 
 def _trained(experiment: Experiment, seed: int, run: Path | None, deadline: float | None) -> Path | None:
-    """The finished run of one seed; None if the deadline came first."""
+    """Train one seed and return its run; None if the deadline came first."""
     from drl.experiment.launch import continue_run, train
 
     if run is not None and read_record(run).get("status") == "finished":
@@ -233,11 +233,11 @@ def _trained(experiment: Experiment, seed: int, run: Path | None, deadline: floa
         return finished.folder
     if deadline is not None and time.monotonic() >= deadline:
         return None
-    raise Interrupted()  # by the user; the run goes on in the next call
+    raise Interrupted()  # by the user; the next call continues the run
 
 
 def until(deadline: float) -> Stage:
-    """Stops a run at a time as Ctrl-C does, so that it can go on later."""
+    """Return a stage that stops a run at the deadline like Ctrl-C, so that it can continue later."""
 
     def stage(logs: Iterator[Log]) -> Iterator[Log]:
         for log in logs:
@@ -249,6 +249,6 @@ def until(deadline: float) -> Stage:
 
 
 def _minutes(run: Path) -> float:
-    """Wall time of training, of all processes of the run."""
+    """Wall time of training, over all processes of the run."""
     rows = read_metrics(run / "metrics.jsonl")
     return sum(float(row.get("time/time_elapsed") or 0.0) for row in rows) / 60

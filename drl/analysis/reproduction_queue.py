@@ -1,4 +1,4 @@
-"""`drl.reproduce`: one preset, or as many as the time allows: the least recently reproduced first, then the cheap."""
+"""`drl.reproduce`: one preset, or as many as time allows, ordered by the age of their last reproduction, then cost."""
 
 import time
 from collections import Counter
@@ -13,24 +13,24 @@ from drl.core.size_limits import check_size, check_whole
 from drl.experiment.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
 from drl.experiment.presets import list_presets, load_preset
 
-STEPS_PER_MINUTE = 30_000  # where nothing was timed
+STEPS_PER_MINUTE = 30_000  # if nothing was timed
 
 
 @dataclass(frozen=True, repr=False)
 class Reproduction:
-    """The result of `reproduce`: answers in their order. A preset that was undecided may have several."""
+    """The result of `reproduce`: answers in order. An undecided preset may have several."""
 
     answers: tuple[Answer, ...]
-    asked: str | None  # the preset; None: all of them
+    asked: str | None  # the preset; None: all presets
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """PASS, FAIL or UNDECIDED by preset: its last answer."""
+        """The last answer for each preset: PASS, FAIL or UNDECIDED."""
         return {answer.preset.name: answer.verdict for answer in self.answers}
 
     @property
     def verdict(self) -> str:
-        """The worst of them: FAIL, else UNDECIDED, else PASS; UNDECIDED without an answer."""
+        """The worst verdict: FAIL, else UNDECIDED, else PASS. UNDECIDED without an answer."""
         return max(self.verdicts.values(), key=[PASS, UNDECIDED, FAIL].index, default=UNDECIDED)
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Reproduction:
             counts = Counter(self.verdicts.values())
             sentences.append(f"presets: {', '.join(f'{counts[each]} {each}' for each in (PASS, FAIL, UNDECIDED))}")
         elif not sentences:
-            sentences.append(f"{UNDECIDED}: {self.asked}: the time is over; the same command goes on here")
+            sentences.append(f"{UNDECIDED}: {self.asked}: the time is over; the same command continues")
         return "\n".join(sentences)
 
     def __repr__(self) -> str:
@@ -69,10 +69,10 @@ def reproduce(
 ) -> Reproduction:
     """Train a preset as its stored result was measured, with fresh seeds, and answer PASS, FAIL or UNDECIDED.
 
-    `preset` is ALGORITHM/ENVIRONMENT; or `all` presets, as far as `minutes` of wall time reach. A run that the time
-    stops goes on in the next call, and `seeds` of an undecided answer before count as well. `engine` is by default that
-    of the stored result. Runs go to reproduce/ in `results_dir`, answers to reproductions.yaml. `record` also keeps the
-    result with the presets, in a clone of the repository. `console=True` prints answers as they come.
+    `preset` is ALGORITHM/ENVIRONMENT; `all` reproduces as many presets as fit into `minutes` of wall time. The next
+    call continues a run that the time limit stopped and counts the `seeds` of an undecided answer. `engine` defaults to
+    the engine of the stored result. Runs go to reproduce/ in `results_dir`, answers to reproductions.yaml. `record`
+    also stores the result with the presets, in a clone of the repository. `console=True` prints answers as they come.
     """
     _check(preset, seeds, all, minutes, engine, record)
     from drl.experiment.session import say as print_now
@@ -104,11 +104,11 @@ def _answers(
 
 
 def _check(preset: str | None, seeds: int, all: bool, minutes: float | None, engine: str | None, record: bool) -> None:
-    """Refuse what cannot be done before anything is trained."""
+    """Check the arguments before anything is trained."""
     if all == (preset is not None):
         raise BadInput("give one preset, such as ppo/CartPole-v1 (see `drl list presets`), or --all --minutes M")
     if all and minutes is None:
-        raise BadInput("--all needs the time that it may take: --all --minutes 60")
+        raise BadInput("--all needs a time limit: --all --minutes 60")
     if minutes is not None and not 0 < minutes < float("inf"):
         raise BadInput(f"--minutes is {minutes:g}; expected a number above 0")
     check_whole("--seeds", seeds)
@@ -116,11 +116,11 @@ def _check(preset: str | None, seeds: int, all: bool, minutes: float | None, eng
     if engine not in (None, "torch", "jax"):
         raise BadInput(f"--engine is {engine!r:.80}; expected torch or jax")
     if record and not (RECORDS.parents[3] / ".git").exists():
-        raise BadInput(f"--record writes {RECORDS}, which is for a clone of the repository; this is none: leave it out")
+        raise BadInput(f"--record writes {RECORDS} and works only in a clone of the repository; leave it out")
 
 
 def queue(results_dir: Path) -> list[Preset]:
-    """Every preset of one environment. Those without a stored result come last."""
+    """Return every preset for a single environment. Presets without a stored result come last."""
     presets = [find_preset(f"{algorithm}/{env}") for algorithm, env in list_presets() if not env.endswith("*")]
     answered = {record.preset: str(record.date) for record in all_records(answers_file(results_dir))}
     timed = {record.preset: record.minutes_per_run for record in all_records(answers_file(results_dir))}
@@ -140,8 +140,8 @@ def queue(results_dir: Path) -> list[Preset]:
 def reproduce_all(
     seeds: int, minutes: float, results_dir: Path, *, engine: str | None = None, say: Say = print
 ) -> Iterator[Answer]:
-    """Answers, until the time is over. A preset that cannot be made here, for lack of a package, is named and left out;
-    one that breaks in training has failed. Undecided ones get further seeds when all others are answered."""
+    """Yield answers until the time is over. A preset with a missing package is reported and skipped; a preset whose
+    training breaks has failed. Undecided presets get more seeds after all others are answered."""
     deadline, waiting = time.monotonic() + 60 * minutes, queue(results_dir)
     while waiting:
         undecided = []
@@ -156,7 +156,7 @@ def reproduce_all(
             except DrlError as error:
                 answer = Answer(preset, None, None, error)
             if answer is None:
-                say(f"{preset.name}: the time is over; the same command goes on here")
+                say(f"{preset.name}: the time is over; the same command continues")
                 return
             yield answer
             if answer.verdict == UNDECIDED and answer.judgement is not None and answer.judgement.more_seeds:

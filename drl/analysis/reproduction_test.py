@@ -1,9 +1,9 @@
-"""The test of a reproduction: is the new mean at least the stored one, up to a margin?
+"""The test of a reproduction: is the new mean at least the stored mean, up to a margin?
 
-Student's t interval (95 %, pooled variance) of the difference of the means, new minus stored. PASS: all of it is above
-minus the margin. FAIL: all of it is below. UNDECIDED: neither. So where scores are roughly normal, at most 2.5 % of
-reproductions that are worse by the margin or more pass, and at most 2.5 % of those that are not fail. Rare failures of
-a return with a maximum are not normal: if 3 of 10 seeds fail, five seeds show none of them in 17 % of the cases.
+The test uses Student's t interval (95 %, pooled variance) of the difference of the means, new minus stored. PASS: all
+of it is above minus the margin. FAIL: all of it is below. UNDECIDED: neither. If scores are roughly normal, at most
+2.5 % of reproductions that are worse by the margin or more pass, and at most 2.5 % of the others fail. Scores with rare
+failures are not normal: if 3 of 10 seeds fail, five seeds show no failure in 17 % of the cases.
 """
 
 import math
@@ -16,21 +16,21 @@ from drl.core.specs import Array
 from drl.experiment.preset_records import FAIL, PASS, UNDECIDED, Record
 from drl.tracking.curves import t_975
 
-MARGIN = 0.1  # of the stored result
-MOST_SEEDS = 1000  # that are advised
-FEWEST_EQUAL = 3  # new seeds that decide if all scores, old and new, are equal
+MARGIN = 0.1  # share of the stored result
+MOST_SEEDS = 1000  # largest number of seeds to recommend
+FEWEST_EQUAL = 3  # new seeds that suffice if all scores, old and new, are equal
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the scores of new seeds say about a stored result."""
+    """Verdict on a stored result from the scores of new seeds."""
 
     verdict: str
     difference: float  # of the means, new minus stored
     low: float  # ends of its 95 % interval
     high: float
     margin: float
-    more_seeds: int | None  # that would decide, if means and spread stay; None: decided, or no number of them
+    more_seeds: int | None  # seeds to decide if means and spread stay; None: decided, or no number suffices
 
 
 def judge(stored: Record, scores: Sequence[float]) -> Judgement:
@@ -49,7 +49,7 @@ def judge(stored: Record, scores: Sequence[float]) -> Judgement:
 
 
 def margin_of(stored: Record) -> float:
-    """A tenth of the stored result, or the standard deviation of its seeds if that is more."""
+    """Return a tenth of the stored result, or the standard deviation over its seeds if that is larger."""
     return max(MARGIN * abs(stored.mean), math.sqrt(stored_variance(stored) or 0.0))
 
 
@@ -68,8 +68,8 @@ def _interval(difference: float, variance: float, stored: int, new: int) -> tupl
 
 
 def stored_variance(stored: Record) -> float | None:
-    """Of the scores over seeds; None for a single seed. Where no spread was kept, the least that a seed as bad as the
-    worst implies: all others are equal."""
+    """Variance of the stored scores over seeds; None for a single seed. If no spread was stored, the smallest variance
+    that the worst seed implies: all other scores are equal."""
     count = stored.seeds
     if count == 1:
         return None
@@ -81,9 +81,10 @@ def stored_variance(stored: Record) -> float | None:
 
 
 def _pooled_variance(stored: Record, new: Array) -> float:
-    """Of both, as if they had one: by hypothesis they do, and few new seeds that happen to be equal prove nothing."""
+    """Variance of stored and new scores together. They are equal by hypothesis, and a few equal new scores prove
+    nothing."""
     own = float(new.var(ddof=1)) if len(new) > 1 else 0.0
     spread = stored_variance(stored) or 0.0
     if stored.scores is None and stored.std is None:
-        spread = max(spread, own)  # it is only known to be at least that
+        spread = max(spread, own)  # the stored spread is only a lower bound
     return ((stored.seeds - 1) * spread + (len(new) - 1) * own) / max(stored.seeds + len(new) - 2, 1)

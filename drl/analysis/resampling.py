@@ -1,4 +1,4 @@
-"""Stratified bootstrap: runs are drawn again with replacement within each environment."""
+"""Stratified bootstrap: runs are resampled with replacement within each environment."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from drl.core.specs import Array
 
 DRAWS = 10_000
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
-CHUNK = 2_000_000  # numbers at a time, for the sake of memory
+CHUNK = 2_000_000  # numbers at a time, to limit memory
 
 
 class Estimate(NamedTuple):
@@ -21,7 +21,7 @@ class Estimate(NamedTuple):
 
 
 def draw_runs(rng: np.random.Generator, runs: int, envs: int, draws: int = DRAWS) -> Array:
-    """Which runs are in each draw.  # [draws, runs, envs]"""
+    """Draw the indices of runs for each resample.  # [draws, runs, envs]"""
     return rng.integers(runs, size=(draws, runs, envs))
 
 
@@ -36,7 +36,7 @@ def interval(values: Array) -> Array:
 
 
 def in_chunks(function: Callable[..., Array], *samples: tuple[Array, Array], size: int = 1) -> Array:
-    """`function` of every draw of the (scores, drawn) pairs; `size` is how many numbers it computes per run and env."""
+    """Apply `function` to every draw of the (scores, drawn) pairs. `size`: numbers it computes per run and env."""
     draws = len(samples[0][1])
     chunk = max(1, CHUNK // (samples[0][1][0].size * size))
     parts = [
@@ -47,7 +47,7 @@ def in_chunks(function: Callable[..., Array], *samples: tuple[Array, Array], siz
 
 
 def estimate(function: Callable[..., Array], *samples: tuple[Array, Array], size: int = 1) -> Estimate:
-    """`function` of the scores, with its interval over the draws."""
+    """Return `function` of the scores, with its interval over the draws."""
     value = float(function(*(scores for scores, _ in samples)))
     if min(len(scores) for scores, _ in samples) < 2:
         return Estimate(value, None, None)

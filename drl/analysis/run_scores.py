@@ -1,4 +1,4 @@
-"""Reads folders of runs into scores by algorithm, environment and seed. What is left out is named, with the reason."""
+"""Scores by algorithm, environment and seed, read from folders of runs. Runs left out are named with reasons."""
 
 import json
 from collections import Counter
@@ -25,11 +25,11 @@ class RunScore(NamedTuple):
     env: str
     seed: int
     score: float | None  # mean return of the final evaluation
-    episodes: int | None  # of it
+    episodes: int | None  # episodes of the final evaluation
     budget: str
-    early: str | None  # how it ended before its budget
+    early: str | None  # how it ended early; None: it used its whole budget
     algorithm: str
-    settings: str  # what must be equal for runs to be repetitions, apart from the budget
+    settings: str  # settings that repetitions share, apart from the budget
 
 
 @dataclass
@@ -37,15 +37,15 @@ class ScoreTable:
     """Scores of algorithms that can be compared."""
 
     scores: dict[str, dict[str, dict[int, float]]]  # label → environment → seed → score
-    score_is: str  # for people
-    left_out: list[str] = field(default_factory=list)  # runs, and why
+    score_is: str  # description for the user
+    left_out: list[str] = field(default_factory=list)  # runs with reasons
     notes: list[str] = field(default_factory=list)
 
 
 def read_scores(
     given: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
 ) -> ScoreTable:
-    """Each of the folders holds the runs of one algorithm; folders with the same label belong together."""
+    """Read scores. Each folder holds the runs of one algorithm; folders with the same label belong together."""
     left_out, notes = list[str](), list[str]()
     found = {folder: list(_finished(folder, left_out)) for folder in given}
     names = _labels(found, labels)
@@ -67,7 +67,7 @@ def read_scores(
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The run at `folder`, or those in it or in the experiment folders in it."""
+    """Return the run at `folder`, or the runs in it or in its experiment folders."""
     if (folder / "run.json").exists():
         return [folder]
     runs = runs_in(folder) or [run for each in sorted(folder.glob("*/")) for run in runs_in(each)]
@@ -125,8 +125,8 @@ def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
 
 
 def _labels(found: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Path, str]:
-    """As given; or for folders named ENV_ALGORITHM by default the algorithm, so that those of several environments
-    belong together; or the folders' names."""
+    """Return a label per folder: as given; else the algorithm for folders with the default name ENV_ALGORITHM, so that
+    several environments belong together; else the folder's name."""
     if labels:
         if len(labels) != len(found):
             raise BadInput(
@@ -142,7 +142,7 @@ def _labels(found: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Pa
 
 
 def _default_name(folder: Path, runs: Sequence[RunScore]) -> str | None:
-    """The algorithm, if the folder has the name that `drl train` gives it."""
+    """Return the algorithm if the folder has the default name of `drl train`."""
     algorithms = {run.algorithm for run in runs}
     if len(algorithms) != 1:
         return None
@@ -162,7 +162,7 @@ def _score_kind(score: str, runs: Labeled) -> str:
 
 
 def _with_scores(runs: Labeled, kind: str, left_out: list[str]) -> Labeled:
-    """Those that have a score of this kind."""
+    """Return the runs that have a score of this kind."""
     kept: Labeled = []
     for label, run in runs:
         try:
@@ -183,12 +183,12 @@ def _training_score(folder: Path) -> float | None:
 
 
 def _number(value: PlainValue) -> float | None:
-    """A score as a float; None if it is none: a run may come from anyone."""
+    """Return a score as a float, or None if it is not a number (run files are untrusted)."""
     return float(value) if is_score(value) else None
 
 
 def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[int, float]]]:
-    """Label → environment → seed → score; of two runs with one seed the newer counts."""
+    """Map label → environment → seed → score. Of two runs with the same seed, the newer counts."""
     table: dict[str, dict[str, dict[int, float]]] = {}
     newest_first = sorted(runs, key=lambda each: each[1].folder.name, reverse=True)
     for label, run in newest_first:
@@ -202,7 +202,7 @@ def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[i
 
 
 def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[str]) -> Labeled:
-    """In each environment the runs with the commonest budget; with `mixed`, all, which is noted."""
+    """Return the runs with the most common budget of each environment; with `mixed`, all runs and a note."""
     kept: Labeled = []
     for env in dict.fromkeys(run.env for _, run in runs):
         here = [(label, run) for label, run in runs if run.env == env]
@@ -216,7 +216,7 @@ def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[
         usual = max(budgets, key=lambda budget: (budgets[budget], budget))
         for label, run in here:
             if reason := run.early or (None if run.budget == usual else f"its budget is {run.budget}, not {usual}"):
-                left_out.append(f"{run.folder}: {reason}; --mixed-budgets takes it all the same")
+                left_out.append(f"{run.folder}: {reason}; --mixed-budgets includes it")
             else:
                 kept.append((label, run))
     return kept
@@ -232,5 +232,5 @@ def _check_settings(runs: Labeled) -> None:
             names = [name for name in {**own, **first} if own.get(name) != first.get(name)]
             raise BadInput(
                 f"{label} has runs with different settings on {run.env} ({', '.join(names[:4])}): {other.folder} and "
-                f"{run.folder}; give them as folders of their own"
+                f"{run.folder}; give them as separate folders"
             )

@@ -1,4 +1,4 @@
-"""Two algorithms against each other: who is better, or how many seeds would tell."""
+"""Pairwise comparison of algorithms: which is better, or how many seeds are needed to decide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from drl.analysis.aggregates import iqm, mean, probability_of_improvement
 from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate
 from drl.core.specs import Array
 
-SHARED = 0.75  # of the runs: where fewer seeds are shared, pairs would leave out too many
+SHARED = 0.75  # share of runs with common seeds below which runs are not paired: too many would be left out
 
 
 class Contestant(NamedTuple):
@@ -25,7 +25,7 @@ class Contestant(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Versus:
-    """What the runs say about two algorithms."""
+    """Comparison of two algorithms."""
 
     first: str
     second: str
@@ -33,15 +33,15 @@ class Versus:
     probability: Estimate  # that a run of the first scores higher than one of the second
     iqm_difference: Estimate
     mean_difference: float
-    p_value: float  # of the label test, adjusted for the number of pairs that are compared (Holm)
-    pairs: int  # runs of shared seeds per environment, drawn in pairs; 0: the seeds differ, all runs are drawn
+    p_value: float  # of the label test, adjusted for the number of comparisons (Holm)
+    pairs: int  # runs per environment that are paired by seed; 0: not paired
     paired_test: bool  # whether labels were shuffled within pairs
     seeds_needed: int | None  # for each; None: no number up to MOST_SEEDS
 
     @property
     def winner(self) -> str | None:
-        """None: undecided. A winner scores higher more often, with a 95 % interval beyond one half and p ≤ 0.05, and
-        does not have the lower mean."""
+        """The better algorithm, or None if undecided. A winner scores higher more often, with a 95 % interval beyond
+        one half and p ≤ 0.05, and does not have the lower mean."""
         _, low, high = self.probability
         if low is None or high is None or self.p_value > tests.LEVEL:
             return None
@@ -53,7 +53,7 @@ class Versus:
 
     @property
     def contradictory(self) -> bool:
-        """Whether the one that scores higher more often has the lower mean."""
+        """Whether the algorithm that scores higher more often has the lower mean."""
         return self.mean_difference * (self.probability.value - 0.5) < 0
 
     def sentence(self) -> str:
@@ -71,12 +71,12 @@ class Versus:
             said += f"; {ahead} scores higher more often, but has the lower mean"
         if self.seeds_needed is None:
             return f"{said}; even {tests.MOST_SEEDS:,} seeds each would hardly decide"
-        condition = ", if its mean does not stay the lower one" if self.contradictory else ""
+        condition = ", unless its mean stays lower" if self.contradictory else ""
         return f"{said}; about {self.seeds_needed} seeds each would decide{condition}"
 
 
 def all_against_all(contestants: Mapping[str, Contestant], draws: int = DRAWS, seed: int = 0) -> list[Versus]:
-    """Every pair. Of all the winners that are named, none is false with a probability of 95 %."""
+    """Compare every pair. With a probability of 95 %, none of the named winners is false."""
     pairs = list(combinations(contestants, 2))
     level = tests.LEVEL / max(len(pairs), 1)
     found = [_versus(names, [contestants[name] for name in names], level, draws, seed) for names in pairs]
@@ -91,8 +91,8 @@ def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, dra
     drawn = draw_runs(rng, runs[0], envs, draws)
     samples = (first, drawn), (second, drawn if pairs else draw_runs(rng, runs[1], envs, draws))
     probability = estimate(probability_of_improvement, *samples, size=max(runs))
-    # By the counts alone, so that no choice depends on the scores: pairs that are too few to reach the level are
-    # tested as if they were none, which is the more careful the more alike the runs of a seed are.
+    # Only counts decide, so that no choice depends on the scores. Pairs that are too few to reach the level are tested
+    # as unpaired, which is conservative if runs with the same seed are alike.
     in_pairs = pairs > 0 and tests.smallest_p(runs, envs, paired=True) <= level
     test = tests.label_test(first, second, in_pairs, rng)
     found = Versus(
@@ -113,8 +113,8 @@ def _versus(names: tuple[str, ...], two: Sequence[Contestant], level: float, dra
 
 
 def _of_shared_seeds(first: Contestant, second: Contestant) -> tuple[int, tuple[Array, Array]]:
-    """How many seeds both have in every environment, and the scores of these, in one order. If they are less than
-    `SHARED` of all runs: 0, and all scores."""
+    """Return the number of seeds that both have in every environment, and their scores in the same order. If they are
+    less than `SHARED` of all runs, return 0 and all scores."""
     shared = [sorted(set(one) & set(other)) for one, other in zip(first.seeds, second.seeds, strict=True)]
     pairs = min(map(len, shared))
     if pairs < SHARED * max(len(first.scores), len(second.scores)):
@@ -124,7 +124,7 @@ def _of_shared_seeds(first: Contestant, second: Contestant) -> tuple[int, tuple[
 
 
 def _scores_of(contestant: Contestant, chosen: Sequence[Sequence[int]]) -> Array:
-    """The scores of these seeds of each environment.  # [seeds, envs]"""
+    """Return the scores of these seeds of each environment.  # [seeds, envs]"""
     columns = zip(contestant.scores.T, contestant.seeds, chosen, strict=True)
     return np.stack([scores[[own.index(seed) for seed in seeds]] for scores, own, seeds in columns], axis=1)
 

@@ -1,4 +1,4 @@
-"""`drl ablate ALGORITHM --env ID …`: add and remove each switch alone, over several seeds: a table and a plot."""
+"""`drl ablate ALGORITHM --env ID …`: add or remove one switch at a time over seeds; writes a table and a plot."""
 
 from typing import Any
 

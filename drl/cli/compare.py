@@ -1,4 +1,4 @@
-"""`drl compare A/ B/ …`: which algorithm is better, with intervals, or how many seeds would tell."""
+"""`drl compare A/ B/ …`: say which algorithm is better, with intervals, or how many seeds are needed to decide."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,10 +15,10 @@ class Flags:
     folders: Annotated[tuple[str, ...], tyro.conf.Positional]  # a folder of runs for each algorithm
     labels: tuple[str, ...] = ()  # a name for each folder; folders with the same name are one algorithm
     # auto: none for one environment, else reference · reference: 0 is a random policy, 1 the target (docs/comparing.md)
-    # · minmax: over the runs that are compared · none · FILE.yaml with lines ENV: [LOW, HIGH]
+    # · minmax: over the compared runs · none · FILE.yaml with lines ENV: [LOW, HIGH]
     normalize: str = "auto"
-    score: str = "auto"  # evaluation: of the final agent · training: of the last episodes · auto: what there is
-    mixed_budgets: bool = False  # also compare runs with different budgets, or that ended early
+    score: str = "auto"  # evaluation: the final agent's · training: the last episodes' · auto: whichever is available
+    mixed_budgets: bool = False  # also compare runs with different budgets and runs that ended early
     out: tuple[str, ...] = ()  # files to write: .png, .pdf or .svg for a picture, .json for all numbers
     overwrite: bool = False  # replace existing files
 

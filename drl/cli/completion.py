@@ -1,5 +1,7 @@
-"""`drl completion bash|zsh|fish`: print a script with which a shell completes commands, algorithms, flags and
-environments. Everything is in the script, so that completing starts no process."""
+"""`drl completion bash|zsh|fish`: print a shell script that completes commands, algorithms, flags and environments.
+
+The script contains all words, so completion starts no process.
+"""
 
 import contextlib
 import dataclasses
@@ -18,7 +20,7 @@ from drl.experiment.scaling_config import ScalingConfig
 
 USAGE = """usage: drl completion bash|zsh|fish
 
-Install it once; a new shell has it:
+Install it once; it takes effect in a new shell:
   bash   mkdir -p ~/.local/share/bash-completion/completions
          drl completion bash > ~/.local/share/bash-completion/completions/drl
   zsh    drl completion zsh > ~/.drl-completion.zsh; echo 'source ~/.drl-completion.zsh' >> ~/.zshrc
@@ -34,7 +36,7 @@ BEYOND_CONFIGS = (
     "--wrapper",
     "--trust",
     "--help",
-)  # flags of `drl train` that are no settings
+)  # flags of `drl train` that are not settings
 Words = dict[str, tuple[str, ...]]
 
 SETTINGS: Words = {
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def completion(shell: str, *, console: bool = False) -> CompletionScript:
-    """A script with which a shell (bash, zsh or fish) completes the command `drl`."""
+    """Return the completion script of `drl` for a shell (bash, zsh or fish)."""
     if shell not in SHELLS:
         raise BadInput(f"unknown shell {shell!r:.80}; {did_you_mean(shell, SHELLS)}")
     script = CompletionScript(shell, SHELLS[shell](_flags(), _positions(), VALUES | {"--env": _envs()}))
@@ -89,7 +91,7 @@ def completion(shell: str, *, console: bool = False) -> CompletionScript:
 
 
 def _flags() -> Words:
-    """The flags by command, and by command and algorithm."""
+    """Return the flags per command, or per command and algorithm."""
     run = _flags_of(RunConfig) + _flags_of(ScalingConfig)
     flags: Words = {}
     for name in COMMANDS:
@@ -126,7 +128,7 @@ def _help(command: str, *words: str) -> str:
 
 
 def _positions() -> Words:
-    """What may follow a command: algorithms, sections, shells; the others take folders."""
+    """Return the words that may follow a command: algorithms, sections or shells. Other commands take folders."""
     from drl.experiment.offers import SECTIONS
 
     switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
@@ -183,7 +185,7 @@ def _fish(flags: Words, positions: Words, values: Words) -> str:
         lines.append(f"complete -c drl -n __fish_use_subcommand -f -a {name} -d '{about}'")
     for command, words in positions.items():
         seen = f"__fish_seen_subcommand_from {command}"
-        if command != "list":  # which takes several
+        if command != "list":  # `list` takes several sections
             seen += f"; and not __fish_seen_subcommand_from {' '.join(words)}"
         lines.append(f"complete -c drl -n '{seen}' -f -a '{' '.join(words)}'")
     for name, words in flags.items():

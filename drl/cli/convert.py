@@ -16,7 +16,7 @@ class Flags:
     engine: str  # torch or jax
     plugins: tuple[str, ...] = ()  # your own modules to import first
     out: str | None = None  # new folder; default: beside the agent, with the engine's name appended
-    strict: bool = False  # an agent that acts differently from its golden pairs is an error, not a warning
+    strict: bool = False  # fail, not only warn, if the agent acts differently from its golden pairs
 
 
 def main(arguments: list[str]) -> int:

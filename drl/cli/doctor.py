@@ -1,4 +1,4 @@
-"""`drl doctor ENV|RUN`: say what is likely wrong with an environment or a run, and what to change."""
+"""`drl doctor ENV|RUN`: report likely problems of an environment or a run, and what to change."""
 
 import contextlib
 import json
@@ -14,8 +14,8 @@ from drl.cli.flags import list_wrappers, parse_flags
 from drl.core.configs import plain_pairs
 
 ABOUT = (
-    "Say what is likely wrong with an environment or a run, and what to change. "
-    "Exit code 0: no problem, 1: problems were found, 2: bad input, 3: a run that cannot be read."
+    "Report likely problems of an environment or a run, and what to change. "
+    "Exit code 0: no problem, 1: problems were found, 2: bad input, 3: the run cannot be read."
 )
 
 
@@ -25,14 +25,14 @@ class Flags:
 
     subject: Annotated[
         str, tyro.conf.Positional
-    ]  # an environment of one agent, as for --env; or a run, or its experiment
-    env_kwargs: tuple[str, ...] = ()  # of an environment: NAME=VALUE pairs for its constructor, read as YAML
-    wrappers: tuple[str, ...] = ("auto",)  # around an environment, also as --wrapper, once for each
-    steps: int = 2000  # that are played: random ones in an environment, the agent's in a run
+    ]  # a single-agent environment, as for --env; or a run, or its experiment
+    env_kwargs: tuple[str, ...] = ()  # for an environment: NAME=VALUE constructor arguments, read as YAML
+    wrappers: tuple[str, ...] = ("auto",)  # for an environment: its wrappers, or --wrapper once for each
+    steps: int = 2000  # steps to play: random actions in an environment, the agent's actions in a run
     seed: int = 0
     json: bool = False  # print JSON and nothing else
-    picture: bool = True  # of a run: draw the evidence into RUN/doctor/
-    trust: bool = False  # of a run: import the modules that it names; this runs their code
+    picture: bool = True  # for a run: draw the evidence into RUN/doctor/
+    trust: bool = False  # for a run: import the modules that it names; this runs their code
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """What an environment prints goes to stderr, also where C code prints it."""
+    """Redirect to stderr what an environment prints, including output of C code."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -20,29 +20,29 @@ from drl import __version__
 from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_mean, printable, raised_at
 
 T = TypeVar("T")
-MOST_LETTERS = 1000  # of an error message
+MOST_LETTERS = 1000  # longest error message
 
-# The only table from a subcommand to the module that runs it.
+# Subcommand → module that runs it, and help text.
 COMMANDS = {
     "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
     "resume": ("drl.cli.resume", "continue a run exactly where it stopped: drl resume RUN"),
     "fork": (
         "drl.cli.fork",
-        "begin a new run in the middle of another: drl fork RUN --set learning_rate=1e-4",
+        "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4",
     ),
-    "replay": ("drl.cli.replay", "play an episode of training again, exactly: drl replay RUN --episode best"),
+    "replay": ("drl.cli.replay", "replay an episode of training exactly: drl replay RUN --episode best"),
     "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
     "ablate": ("drl.cli.ablate", "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1"),
     "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
-    "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds would tell: drl compare A/ B/"),
+    "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds are needed: drl compare A/ B/"),
     "reproduce": (
         "drl.cli.reproduce",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
-    "doctor": ("drl.cli.doctor", "say what is likely wrong with an environment or a run: drl doctor RUN"),
-    "plot": ("drl.cli.plot", "draw one run, or several on one picture: drl plot RUN…"),
-    "report": ("drl.cli.report", "write one page about runs, to open in a browser: drl report RUN…"),
-    "board": ("drl.cli.live_board", "show the runs in a folder in a browser, as they go: drl board results/"),
+    "doctor": ("drl.cli.doctor", "report likely problems of an environment or a run: drl doctor RUN"),
+    "plot": ("drl.cli.plot", "plot one run, or several in one figure: drl plot RUN…"),
+    "report": ("drl.cli.report", "write an HTML page about runs: drl report RUN…"),
+    "board": ("drl.cli.live_board", "watch the runs in a folder live in a browser: drl board results/"),
     "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
     "export": ("drl.cli.export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
     "serve": ("drl.cli.serve", "answer observations with actions over HTTP: drl serve RUN"),
@@ -64,7 +64,7 @@ usage: drl COMMAND …
 HELP += """
 
 `drl COMMAND --help` explains a command; `drl --version` prints the version.
-With --debug, anywhere on the line, an error is shown with its traceback."""
+With --debug, anywhere on the line, errors are shown with their traceback."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,8 +74,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: str) -> int:
-    """The exit code of `run(arguments)`; an error becomes one message and its code. With `--debug` among the arguments,
-    which `run` does not see, it is shown with its traceback."""
+    """Run `run(arguments)` and return its exit code; an error becomes one message and its code.
+
+    `--debug` among the arguments, which is not passed on to `run`, shows the error with its traceback.
+    """
     warnings.showwarning = _said_once()
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
         if isinstance(stream, io.TextIOWrapper):
@@ -104,7 +106,7 @@ def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: s
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up; a run handles them by itself."""
+    """Let SIGTERM and SIGHUP end a command like Ctrl-C, so that it cleans up. Runs handle these signals themselves."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Interrupted(number)
@@ -122,14 +124,14 @@ def _stoppable() -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """`text` in one line, cut short, without control characters, which could move the cursor."""
+    """Return `text` as one short line without control characters, which could move the cursor."""
     text = " ".join(text.splitlines())
     text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
     return printable(text)
 
 
 def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
-    """Run your own script: the fields of `settings` (a dataclass) are its flags; errors print one line."""
+    """Run your own script. The fields of `settings` (a dataclass) are its flags; errors print one line."""
     from drl.cli.flags import parse_flags
 
     name = Path(sys.argv[0]).name
@@ -156,7 +158,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _said_once() -> Callable[..., None]:
-    """Prints a warning in one line, and the same warning only once."""
+    """Return a function that prints each warning once, in one line."""
     said: set[str] = set()
 
     def show(message: Warning | str, category: type, *_: object, **__: object) -> None:

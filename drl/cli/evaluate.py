@@ -25,22 +25,22 @@ class Flags:
     """Flags of `drl evaluate`."""
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    # Of a run: final (the newest), best (by the window of training), best-evaluated, or the step of a kept checkpoint.
+    # For a run: final (the newest), best (by training return), best-evaluated, or the step of a kept checkpoint.
     which: str | None = None
     env: str | None = None  # environment to play in; default: the one it was trained in
-    wrappers: tuple[str, ...] = ()  # around it, also as --wrapper, once for each; default: those of the training
+    wrappers: tuple[str, ...] = ()  # its wrappers, or --wrapper once for each; default: the ones used in training
     episodes: int = 10
-    max_steps: int | None = None  # environment steps for all episodes together; default: 100 000 for each
-    seed: int = 1  # for the evaluation's environments and actions
+    max_steps: int | None = None  # environment steps of all episodes together; default: 100 000 per episode
+    seed: int = 1  # seed of the environments and of sampled actions
     sampled: bool = False  # sample actions from the policy instead of taking the most likely
-    temperature: float = 1.0  # of sampled actions
-    render: bool = False  # play in the environment's own window
-    video: bool = False  # film one episode into the run's videos folder
+    temperature: float = 1.0  # temperature of sampled actions
+    render: bool = False  # show the environment's own window
+    video: bool = False  # record one episode into the run's videos folder
     step_by_step: bool = False  # print observation, values or probabilities, action and reward of every step
     json: bool = False  # print the summary as JSON and nothing else
     plugins: tuple[str, ...] = ()  # your own modules to import first
     trust: bool = False  # import the modules named on the agent's card; this runs their code
-    strict: bool = False  # an agent that acts differently from its golden pairs is an error, not a warning
+    strict: bool = False  # fail, not only warn, if the agent acts differently from its golden pairs
 
 
 def main(arguments: list[str]) -> int:
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"env": env.env, "agent": str(folder)} | result.summary()))
     else:
         print(f"{env.env}: {result.sentence()}")
-    if flags.video:  # last: the numbers are there if it fails
+    if flags.video:  # last, so the numbers are printed even if recording fails
         _film(agent, env, flags, folder)
     return 0
 
@@ -110,6 +110,6 @@ def _play(agent: Agent, env: "EnvConfig", flags: Flags) -> "Evaluation":
 
 
 def _free_name(folder: Path, stem: str, suffix: str) -> Path:
-    """A file that does not exist yet."""
+    """Return a file name that does not exist yet."""
     numbers = (f"{stem}_{i}{suffix}" for i in range(1, 100_000))
     return next(folder / name for name in numbers if not (folder / name).exists())

@@ -14,8 +14,8 @@ class Flags:
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
     to: str  # onnx · torch-export · jax-export · c
-    out: str | None = None  # new file; default: beside the agent, with the suffix of its kind
-    # With an input for the legal actions: auto (if the environment of the training gives masks) · on · off.
+    out: str | None = None  # new file; default: beside the agent, with the suffix of the format
+    # Add an input for action masks: auto (if the training environment provides masks) · on · off.
     action_mask: str = "auto"
     plugins: tuple[str, ...] = ()  # your own modules to import first
 

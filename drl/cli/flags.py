@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """For commands that are not made of dataclasses. Raises `BadInput`, so that all errors look alike."""
+    """Argument parser for commands without a dataclass of flags. Raises `BadInput`, so all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise in place of printing the usage and exiting."""
+        """Raise instead of printing the usage and exiting."""
         raise BadInput(f"{message}; see `{self.prog} --help`")
 
 
 def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str) -> T:
-    """`kind` filled from the command line; a flag that is not given keeps its default."""
+    """Build `kind` from the command line. Flags that are not given keep their defaults."""
     complaint = io.StringIO()
     arguments = [_plain_integer(argument) for argument in arguments]
     try:
@@ -37,7 +37,7 @@ def parse_flags(kind: type[T], arguments: list[str], prog: str, description: str
 
 
 def list_wrappers(arguments: list[str]) -> list[str]:
-    """`--wrapper A --wrapper B` as the list `--wrappers A B`.
+    """Turn `--wrapper A --wrapper B` into the list `--wrappers A B`.
 
     >>> list_wrappers(["--wrapper", "A", "--seed", "1", "--wrapper=B:k=2"])
     ['--seed', '1', '--wrappers', 'A', 'B:k=2']
@@ -50,12 +50,12 @@ def list_wrappers(arguments: list[str]) -> list[str]:
         elif (value := value if equals else next(given, "")) and not value.startswith("--"):
             wrappers.append(value)
         else:
-            raise BadInput("--wrapper needs a value: NAME, module:NAME or file.py:NAME, then perhaps :k=v,k=v")
+            raise BadInput("--wrapper needs a value: NAME, module:NAME or file.py:NAME, optionally with :k=v,k=v")
     return [*others, "--wrappers", *wrappers] if wrappers else others
 
 
 def _plain_integer(text: str) -> str:
-    """1e5 → 100000, so that integer flags accept it."""
+    """Turn 1e5 into 100000, so that integer flags accept it."""
     return str(int(float(text))) if re.fullmatch(r"\d+(\.\d+)?[eE]\d{1,2}", text) and float(text).is_integer() else text
 
 
@@ -63,7 +63,7 @@ TITLES = ("", "Value error", "Parsing error", "Unrecognized options", "Required 
 
 
 def _readable(boxed: str) -> str:
-    """tyro's message without its box, in one line."""
+    """Return tyro's message in one line, without its box."""
     unruled = re.sub(r"(?<!\S)[|+]?-{3,}[|+]?(?!\S)", " ", boxed)  # the box of an ASCII terminal
     lines = [line.strip("│╭╮╰╯─|+ \n") for line in unruled.splitlines()]
     wanted = [line for line in lines if line not in TITLES and "helptext" not in line and not line.endswith(" --help")]

@@ -43,7 +43,7 @@ def make_parser() -> Parser:
     add("--num_episodes", type=int, default=2000, help="training episodes")
     add("--seed", type=int, default=42, help="root seed")
     add("--quiet", action="store_true", help="less printing")
-    add("--results_dir", default="results", help="where runs, models and studies are kept")
+    add("--results_dir", default="results", help="folder of runs, models and studies")
 
     group = parser.add_argument_group("hyper-parameters")
     add = group.add_argument
@@ -90,14 +90,14 @@ def make_parser() -> Parser:
     add("--screen_size", type=int, default=84, help="height and width of a frame")
     add("--noop_max", type=int, default=30, help="most no-op steps at the start of an episode")
     add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
-    add("--stack_size", type=int, default=4, help="frames the agent sees at once")
+    add("--stack_size", type=int, default=4, help="frames per observation")
     add(
         "--clip_rewards",
         action="store_true",
         default=None,
-        help="train with the sign of each reward: the default for Atari, refused elsewhere; printed returns are raw",
+        help="train with the sign of each reward; the default for Atari, refused elsewhere; printed returns are raw",
     )
-    keep = "train with the rewards of the game"
+    keep = "train with the game's own rewards"
     add("--no_clip_rewards", dest="clip_rewards", action="store_false", default=argparse.SUPPRESS, help=keep)
 
     group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     flags = make_parser().parse_args(arguments)
     if flags.evaluate and flags.search:
-        raise BadInput("--evaluate and --search exclude each other; give one of them")
+        raise BadInput("--evaluate and --search are both given; give one of them")
     if flags.load_model_path and not flags.evaluate:
         raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
     if flags.eval_episodes < 1:
@@ -142,7 +142,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def experiment_of(flags: argparse.Namespace) -> Experiment:
-    """The experiment that these flags describe."""
+    """Return the experiment that these flags describe."""
     atari = flags.env_name.startswith("ALE/")
     if flags.clip_rewards is not None and not atari:
         given = "--clip_rewards" if flags.clip_rewards else "--no_clip_rewards"
@@ -173,7 +173,7 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
 
 
 def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
-    """The command that trains with these flags and the settings that a search found.
+    """Return the command that trains with these flags and the settings that a search found.
 
     >>> flags = make_parser().parse_args(["--search", "--n_trials", "5", "--use_per", "--seed", "7"])
     >>> train_command(flags, {"learning_rate": 0.001, "double": True, "prioritized": False})

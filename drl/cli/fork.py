@@ -7,11 +7,11 @@ from drl.core.configs import plain_pairs
 
 def main(arguments: list[str]) -> int:
     """Run `drl fork`."""
-    parser = Parser(prog="drl fork", description="Begin a new run where another one was.")
+    parser = Parser(prog="drl fork", description="Start a new run from a checkpoint of another.")
     parser.add_argument("run", metavar="RUN", help="a run folder, or an experiment folder for its newest run")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of a kept checkpoint; default: the newest")
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings that change"
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings to change"
     )
     parser.add_argument("--trust", action="store_true", help="import the modules that config.yaml names")
     options = parser.parse_args(arguments)

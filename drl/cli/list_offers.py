@@ -4,7 +4,8 @@
 def main(arguments: list[str]) -> int:
     """Run `drl list`."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print("usage: drl list [algorithms] [presets] [envs] [--all]\n\n--all: also what cannot be made here, and why")
+        print("usage: drl list [algorithms] [presets] [envs] [--all]\n")
+        print("--all: also list environments that are not available here, and why")
         return 0
     from drl.experiment.offers import list as list_offers
 

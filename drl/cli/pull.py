@@ -1,4 +1,4 @@
-"""`drl pull owner/name`: download an agent from the Hugging Face Hub into a new folder. Nothing in it is run."""
+"""`drl pull owner/name`: download an agent from the Hugging Face Hub into a new folder, without running any of it."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,7 +20,7 @@ class Flags:
 def main(arguments: list[str]) -> int:
     """Run `drl pull`."""
     flags = parse_flags(
-        Flags, arguments, prog="drl pull", description="Download an agent from the Hugging Face Hub; nothing is run."
+        Flags, arguments, prog="drl pull", description="Download an agent from the Hugging Face Hub; no code is run."
     )
     from drl.experiment.hub import pull
 

@@ -13,8 +13,8 @@ class Flags:
     """Flags of `drl push`."""
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    repository: Annotated[str, tyro.conf.Positional]  # owner/name; it is made if it does not exist
-    which: str | None = None  # of a run: final (the newest), best (by the window of training) or best-evaluated
+    repository: Annotated[str, tyro.conf.Positional]  # owner/name; created if it does not exist
+    which: str | None = None  # for a run: final (the newest), best (by training return) or best-evaluated
     private: bool = False  # make a new repository private
 
 

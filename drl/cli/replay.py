@@ -1,4 +1,4 @@
-"""`drl replay RUN --episode best`: play an episode of training again, exactly."""
+"""`drl replay RUN --episode best`: replay an episode of training exactly."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,8 +13,8 @@ class Flags:
     """Flags of `drl replay`."""
 
     run: Annotated[str, tyro.conf.Positional]  # a run, or an experiment for its newest run
-    episode: str = "best"  # best · worst · last · crash · a number, counted from 1 in the order in which they ended
-    video: bool = False  # film it into the run's videos folder
+    episode: str = "best"  # best · worst · last · crash · a number, counted from 1 in the order in which episodes ended
+    video: bool = False  # record it into the run's videos folder
     render: bool = False  # show it in the environment's own window
     step_by_step: bool = False  # print observation, action and reward of every step
     trust: bool = False  # import the modules that config.yaml names; this runs their code
@@ -22,7 +22,7 @@ class Flags:
 
 def main(arguments: list[str]) -> int:
     """Run `drl replay`."""
-    flags = parse_flags(Flags, arguments, prog="drl replay", description="Play an episode of training again, exactly.")
+    flags = parse_flags(Flags, arguments, prog="drl replay", description="Replay an episode of training exactly.")
     from drl.experiment.play_again import replay
 
     replay(**vars(flags), console=True)

@@ -1,4 +1,4 @@
-"""`drl report RUN…`: one HTML file with curves, video, evaluations, settings and versions of one run or many."""
+"""`drl report RUN…`: write one HTML file with curves, video, evaluations, settings and versions of runs."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,13 +13,13 @@ class Flags:
     """Flags of `drl report`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]  # runs, or folders of runs
-    out: str | None = None  # an .html file; default: report.html in the run, or in the folder that holds all of them
+    out: str | None = None  # an .html file; default: report.html in the run, or in the runs' common folder
     video: bool = True  # put the video of each run into the page
 
 
 def main(arguments: list[str]) -> int:
     """Run `drl report`."""
-    flags = parse_flags(Flags, arguments, prog="drl report", description="Write one page about one run or many.")
+    flags = parse_flags(Flags, arguments, prog="drl report", description="Write an HTML page about one or more runs.")
     from drl.report.one_file import report
 
     print(report(flags.runs, out=flags.out, video=flags.video))

@@ -1,4 +1,4 @@
-"""`drl reproduce PRESET`: train a preset with fresh seeds and compare with its stored result. `--all`: many of them."""
+"""`drl reproduce PRESET|--all`: train presets with fresh seeds and compare with their stored results."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,12 +16,12 @@ class Flags:
     """Flags of `drl reproduce`."""
 
     preset: Annotated[str | None, tyro.conf.Positional] = None  # ALGORITHM/ENVIRONMENT: drl list presets
-    seeds: int = 5  # fresh seeds to train; those of an undecided answer before count as well
-    all: bool = False  # every preset, as far as --minutes reach
-    minutes: float | None = None  # wall time; a run that it stops goes on in the next call
-    engine: str | None = None  # torch · jax; default: that of the stored result
-    results_dir: str = "results"  # runs go to reproduce/ in it, answers to reproductions.yaml
-    record: bool = False  # also keep the result with the presets, for `make zoo`; only in a clone of the repository
+    seeds: int = 5  # fresh seeds to train; seeds of an earlier undecided answer count as well
+    all: bool = False  # every preset, as many as fit into --minutes
+    minutes: float | None = None  # limit of wall time; the next call continues a run that was stopped by it
+    engine: str | None = None  # torch · jax; default: the engine of the stored result
+    results_dir: str = "results"  # runs go to its folder reproduce/, answers to reproductions.yaml
+    record: bool = False  # also store the result with the presets, for `make zoo`; only in a clone of the repository
 
 
 DESCRIPTION = (

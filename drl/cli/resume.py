@@ -9,8 +9,8 @@ from drl.cli.flags import Parser
 from drl.core.errors import UnusableFile
 from drl.experiment.run_folder import find_run, runs_in
 
-USAGE = """Continue runs from their newest checkpoint, exactly: metrics and weights are those of a run that was never
-stopped. An experiment folder stands for every unfinished run in it."""
+USAGE = """Continue runs exactly from their newest checkpoint: metrics and weights equal those of an uninterrupted run.
+For an experiment folder, all unfinished runs in it are continued."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     unusable: list[UnusableFile] = []
     for folder in folders:
         try:
-            if not is_unfinished(folder):  # also one that was trained in one program with an earlier one of the list
+            if not is_unfinished(folder):  # it may have been trained together with an earlier run of the list
                 say(f"{folder} is finished, or another process trains it; there is nothing to resume")
                 continue
             finished = resume(folder, scaling=scaling, trust=options.trust, hint=False)

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     @dataclass(frozen=True, kw_only=True)
     class Flags:
         search: SearchConfig = field(default_factory=SearchConfig)
-        config: str | None = None  # settings as YAML that override the preset: fixed, or where the search starts
+        config: str | None = None  # YAML settings that override the preset: fixed values, or where the search starts
         plugins: tuple[str, ...] = ()  # your own modules to import first
         preset: bool = True  # start from the preset of the pair, if there is one
         trust: bool = False  # import the modules that the file names; this runs their code

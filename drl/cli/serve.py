@@ -1,4 +1,4 @@
-"""`drl serve RUN|AGENT`: an HTTP endpoint that takes observations and gives actions."""
+"""`drl serve RUN|AGENT`: an HTTP endpoint that takes observations and returns actions."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,14 +13,14 @@ class Flags:
     """Flags of `drl serve`."""
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    port: int = 8000  # 0: any free one
-    host: str = "127.0.0.1"  # address to listen on; with another one, other machines can ask, too
-    engine: str = "torch"  # what computes: torch · jax · numpy (MLPs only)
+    port: int = 8000  # 0: any free port
+    host: str = "127.0.0.1"  # address to listen on; with another address, other machines can send requests
+    engine: str = "torch"  # torch · jax · numpy (MLPs only)
     sampled: bool = False  # sample actions from the policy instead of taking the most likely
-    temperature: float = 1.0  # of sampled actions
-    max_batch: int = 256  # observations of one forward pass, and of one request
-    batch_window: float = 1.0  # milliseconds in which requests are collected for one forward pass
-    max_bytes: int = 4 << 20  # of the body of a request
+    temperature: float = 1.0  # temperature of sampled actions
+    max_batch: int = 256  # most observations in one forward pass, and in one request
+    batch_window: float = 1.0  # milliseconds to collect requests for one forward pass
+    max_bytes: int = 4 << 20  # largest body of a request
     plugins: tuple[str, ...] = ()  # your own modules to import first
 
 

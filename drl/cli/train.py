@@ -20,10 +20,10 @@ from drl.experiment.run_folder import is_own_config
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
-The preset of the pair of algorithm and environment is used if there is one; --preset takes another one, such as rainbow
-of dqn or clip of ppo. --config overrides it, and flags override both."""
+The preset of the algorithm and environment is used if there is one. --preset selects another one, such as rainbow for
+dqn or clip for ppo. --config overrides the preset, and flags override both."""
 
-# What a flag means without a value.
+# Values of flags that are given without one: --flag and --no-flag.
 SWITCH_WORDS = {
     "--compile": ("on", "off"),
     "--normalize-obs": ("True", "False"),
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     algorithm, flags = arguments[0], arguments[1:]
     experiment, source = read_experiment(algorithm, flags)
 
-    # Engines load slowly, so the input is checked first.
+    # Check the input before loading an engine, which is slow.
     from drl.experiment.finished import resume_line
     from drl.experiment.launch import train, train_seeds
     from drl.experiment.session import say
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
-    """The experiment, and a text that names the sources of its settings."""
+    """Return the experiment, and a text that names the sources of its settings."""
     flags = full_words(list_wrappers(flags))
     config_file, preset_name = take_flag(flags, "--config"), take_flag(flags, "--preset")
     use_preset, trust = "--no-preset" not in flags, "--trust" in flags
@@ -84,7 +84,7 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         in_file = "" if peek(flags, "--env") else env
         check_trusted(in_file, named, str(config_file), f"drl train {algorithm} --config {config_file}")
     if peek(flags, "--log-every") not in (None, "0") and "--quiet" in flags:
-        raise BadInput("--log-every prints blocks on the way and --quiet one line at the end; give one of them")
+        raise BadInput("--log-every prints during training and --quiet prints one line at the end; give one of them")
     if preset_name is not None and not use_preset:
         raise BadInput("both --preset and --no-preset are given; give one of them")
     preset = (load_preset(algorithm, env, preset_name) if use_preset else None) or {}
@@ -107,11 +107,10 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
         dataclasses.make_dataclass("Flags", fields, frozen=True),
         flags,
         prog=f"drl train {algorithm}",
-        description=f"Train {algorithm}. Shown defaults are those of {env}"
+        description=f"Train {algorithm}. The defaults shown are for {env}"
         + (" (preset)." if preset else ".")
-        + " Also: --config FILE.yaml, settings that override the preset; --preset NAME, another preset than the usual "
-        "one; --no-preset, none; --trust, import the "
-        "modules that the file names, which runs their code.",
+        + " Also: --config FILE.yaml, settings that override the preset; --preset NAME, a different preset; "
+        "--no-preset, no preset; --trust, import the modules that the file names, which runs their code.",
     )
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
     return experiment, sources(algorithm, env, preset_name or use_preset, config_file)
@@ -120,8 +119,8 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
 def check_names(
     command: str, algorithm: str, flags: list[str], names: Collection[str], filed: Collection[str] = ()
 ) -> None:
-    """Answer flags of other libraries, and those of other algorithms, with what to type here. `filed`: settings that
-    the command takes in a file only."""
+    """Raise for flags of other libraries or other algorithms, naming the flag to type. `filed`: settings that the
+    command takes only in a file."""
     for flag, following in itertools.pairwise([*flags, "--"]):
         name, equals, given = flag.partition("=")
         word = name.removeprefix("--").replace("-", "_")
@@ -132,9 +131,8 @@ def check_names(
 
 
 def full_words(flags: list[str]) -> list[str]:
-    """The short forms of some flags written out: `--compile` alone means on, `--no-compile` off; `--normalize-obs`,
-    `--normalize-reward` and their `--no-` forms likewise; `--network` is another word for `--backbone`, `--from` for
-    `--from-agent`.
+    """Expand short flags: `--compile` means `--compile on`, `--no-compile` means off, and likewise for
+    `--normalize-obs` and `--normalize-reward`. `--network` is an alias of `--backbone`, `--from` of `--from-agent`.
 
     >>> full_words(["--compile", "--seed", "3", "--no-normalize-obs", "--network", "simba"])
     ['--compile', 'on', '--seed', '3', '--normalize-obs', 'False', '--backbone', 'simba']
@@ -155,7 +153,7 @@ def full_words(flags: list[str]) -> list[str]:
 
 
 def import_named_plugins(flags: list[str], from_file: PlainDict, trust: bool, source: str, command: str) -> None:
-    """Import the plugins of the command line. Those of a file need --trust, because importing runs their code."""
+    """Import plugins. Plugins named in a file need --trust, because importing them runs their code."""
     typed = peek_list(flags, "--plugins")
     named = from_file.get("plugins") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
@@ -170,7 +168,7 @@ def import_named_plugins(flags: list[str], from_file: PlainDict, trust: bool, so
 
 
 def peek_list(flags: list[str], name: str) -> list[str]:
-    """The values of `--flag one two` or `--flag=one`, underscores allowed; `flags` stays as it is.
+    """Return the values of `--flag one two` or `--flag=one` (underscores allowed) without changing `flags`.
 
     >>> peek_list(["--seed=1", "--plugins", "a", "b", "--quiet"], "--plugins"), peek_list(["--plugins=a"], "--plugins")
     (['a', 'b'], ['a'])
@@ -184,7 +182,7 @@ def peek_list(flags: list[str], name: str) -> list[str]:
 
 
 def peek(flags: list[str], name: str) -> str | None:
-    """The value of `--flag value` or `--flag=value`, underscores allowed; `flags` stays as it is."""
+    """Return the value of `--flag value` or `--flag=value` (underscores allowed) without changing `flags`."""
     value = None
     for position, flag in enumerate(flags):
         head, equals, tail = flag.partition("=")

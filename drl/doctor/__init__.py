@@ -1,4 +1,4 @@
-"""What is likely wrong with an environment or a run, and what to change. Called, it is the function `doctor`."""
+"""Likely problems of an environment or a run, and what to change. Calling this module calls the function `doctor`."""
 
 from drl.core.callable_package import call_function_of
 

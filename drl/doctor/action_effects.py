@@ -1,4 +1,4 @@
-"""Whether actions at their bounds are safe, and whether actions change anything that is seen afterwards."""
+"""Checks whether actions at their bounds are safe, and whether actions have any effect."""
 
 import copy
 import time
@@ -14,21 +14,21 @@ from drl.doctor.findings import ADVICE, PROBLEM, Finding
 from drl.envs.spaces import GymEnv, GymSpace
 
 CORNERS = 64  # steps at the lowest bounds, at the highest, and at any
-PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the action that is varied
-AFTER = 20  # steps after it
-MOST_CHOICES = 12  # of a Discrete action that are tried
-LONG, LONGEST = 2000, 10_000  # steps of whole episodes that are compared; the second is for a first episode without end
-RANDOM = 5  # random sequences of actions in these
-PATIENCE = 10.0  # seconds for all of these
+PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the varied action
+AFTER = 20  # steps after the varied action
+MOST_CHOICES = 12  # tried choices of a Discrete action
+LONG, LONGEST = 2000, 10_000  # compared steps of whole episodes; LONGEST if the first episode does not end
+RANDOM = 5  # random action sequences in whole episodes
+PATIENCE = 10.0  # seconds for all whole episodes
 
 
 def action_findings(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
-    """What actions at their bounds break, and actions, or entries of one, that change nothing."""
+    """Find faults with actions at their bounds, and actions or entries of actions without effect."""
     faults, found = Complaints(), list[Finding]()
     try:
         _play_corners(CheckedEnv(env, faults, " (with actions at their bounds)"), seed)
         checked = CheckedEnv(env, faults, " (with actions that are varied)")
-        space = copy.deepcopy(env.action_space)  # instances may share theirs
+        space = copy.deepcopy(env.action_space)  # instances may share one space
         idle = [entry for entry in range(_entries(space)) if not _matters(checked, space, entry, seed)]
         found = _idle_findings(space, _surely_idle(checked, space, idle, seed, notes))
     except Broken:
@@ -37,7 +37,7 @@ def action_findings(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
 
 
 def _play_corners(checked: CheckedEnv, seed: int) -> None:
-    """Trained policies reach the bounds of a Box often, random play never does."""
+    """Play actions at the bounds of a Box, which trained policies often take and random play never does."""
     space = checked.env.action_space
     if not isinstance(space, spaces.Box):
         return
@@ -57,24 +57,24 @@ def _idle_findings(space: GymSpace, idle: Sequence[int]) -> list[Finding]:
     entries = _entries(space)
     if not idle:
         return []
-    where = f"in {AFTER} steps from {len(PREFIXES)} situations, nor in whole episodes of the same seeds"
+    where = f"in {AFTER} steps from {len(PREFIXES)} states, nor in whole episodes with the same seeds"
     if len(idle) == entries:
-        seen = f"no action changed any observation, reward or end {where}"
+        seen = f"no action changed any observation, reward or episode end {where}"
         return [Finding("actions-without-effect", PROBLEM, seen, "use the argument of `step`")]
     which = ", ".join(map(str, idle[:10]))
-    seen = f"entries {which} of {entries} of the action changed nothing {where}, at their lowest and highest"
-    change = "leave these entries out of `action_space`, or use them"
+    seen = f"entries {which} of {entries} of the action changed nothing {where}, at their lowest and highest values"
+    change = "remove these entries from `action_space`, or use them"
     return [Finding("action-entry-without-effect", ADVICE, seen, change)]
 
 
 def _matters(checked: CheckedEnv, space: GymSpace, entry: int, seed: int) -> bool:
-    """Whether one other action changes anything soon."""
+    """Whether varying one action changes anything soon."""
     for prefix in PREFIXES:
         space.seed(seed + prefix)
         before, after = ([space.sample() for _ in range(count)] for count in (prefix, AFTER))
         played = _outcomes(checked, seed + prefix, before)
         if played and played[-1].over:
-            before = before[: len(played) - 1]  # then it is the last action of the episode that is varied
+            before = before[: len(played) - 1]  # then the last action of the episode is varied
         variants = _variants(space, space.sample(), entry)
         outcomes = [_outcomes(checked, seed + prefix, [*before, varied, *after]) for varied in variants]
         if any(each != outcomes[0] for each in outcomes[1:]):
@@ -83,7 +83,7 @@ def _matters(checked: CheckedEnv, space: GymSpace, entry: int, seed: int) -> boo
 
 
 def _outcomes(checked: CheckedEnv, seed: int, actions: list[object]) -> list[Outcome]:
-    """What the actions lead to, up to the end of the episode."""
+    """Play the actions and return their outcomes up to the end of the episode."""
     checked.reset(seed)
     outcomes = []
     for action in actions:
@@ -94,19 +94,19 @@ def _outcomes(checked: CheckedEnv, seed: int, actions: list[object]) -> list[Out
 
 
 def _surely_idle(checked: CheckedEnv, space: GymSpace, idle: list[int], seed: int, notes: list[str]) -> list[int]:
-    """Those of the entries that change nothing in whole episodes either: effects may be late or rare."""
+    """Return the entries that change nothing in whole episodes either, because effects may be late or rare."""
     until = time.monotonic() + PATIENCE
     try:
         if not idle or not _differs(checked, space, idle, seed, until):
-            return idle  # not even together
+            return idle  # no effect even when varied together
         return [entry for entry in idle if len(idle) > 1 and not _differs(checked, space, [entry], seed, until)]
     except TimeoutError:
-        notes.append(f"the effect of actions: {PATIENCE:.0f} s of whole episodes were too few to say")
+        notes.append(f"the effect of actions: {PATIENCE:.0f} s of whole episodes were too short to judge")
         return []
 
 
 def _differs(checked: CheckedEnv, space: GymSpace, entries: list[int], seed: int, until: float) -> bool:
-    """Whether whole episodes with other values in these entries differ, the other entries being the same."""
+    """Whether whole episodes differ if only these entries of the actions have other values."""
     expected: list[Outcome] = []
     for picks in _patterns(space, entries, seed):
         number = 0
@@ -121,7 +121,7 @@ def _differs(checked: CheckedEnv, space: GymSpace, entries: list[int], seed: int
 
 
 def _patterns(space: GymSpace, entries: list[int], seed: int) -> Iterator[Array]:
-    """Which of its values each entry has at each step, `[LONGEST, entries]`: constant, in turns, at random."""
+    """Yield indices of each entry's value at each step, `[LONGEST, entries]`: constant, alternating, random."""
     counts = np.array([len(_values(space, entry)) for entry in entries])
     shape = (LONGEST, len(entries))
     yield from (np.broadcast_to(np.minimum(choice, counts - 1), shape) for choice in _spread(counts.max()))
@@ -152,7 +152,7 @@ def _entries(space: GymSpace) -> int:
 
 
 def _variants(space: GymSpace, base: object, entry: int) -> Iterator[object]:
-    """The action with other values in one entry."""
+    """Yield the action with other values in one entry."""
     values = _values(space, entry)
     return (_with(space, base, entry, values[choice]) for choice in _spread(len(values)))
 
@@ -179,5 +179,5 @@ def _values(space: GymSpace, entry: int) -> tuple[float, ...]:
 
 
 def _spread(count: int) -> list[int]:
-    """At most `MOST_CHOICES` of `count` choices, the first and the last among them."""
+    """Return at most `MOST_CHOICES` of `count` choices, including the first and the last."""
     return sorted({round(each) for each in np.linspace(0, count - 1, min(count, MOST_CHOICES)).tolist()})

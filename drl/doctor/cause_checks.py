@@ -1,4 +1,4 @@
-"""Settings that stop a run from learning, whatever it does. These come first: they are causes, not symptoms."""
+"""Checks of settings that prevent learning. They come first because they find causes, not symptoms."""
 
 import gymnasium as gym
 
@@ -7,13 +7,13 @@ from drl.doctor.run_records import RunRecords
 from drl.envs.wrapper_names import split_wrapper
 
 LATE = 0.5  # share of the budget before the first update
-SMALL_REPLAY = 0.1  # share of the steps that a small buffer holds
+SMALL_REPLAY = 0.1  # share of all steps in the buffer
 LEAST_CAPACITY = 5000
-MOST_UPDATES = 8.0  # per environment step, of networks without layer normalization
-LEAST_SAMPLES = 1.0  # times that a transition is drawn
+MOST_UPDATES = 8.0  # per environment step, for networks without layer normalization
+LEAST_SAMPLES = 1.0  # times that a transition is sampled
 SHORT_LIMIT = 0.2  # share of the environment's own time limit
 SHORT_HORIZON = 0.1  # share of an episode
-GONE = 0.01  # share of the first learning rate that counts as none
+GONE = 0.01  # share of the largest learning rate that counts as zero
 HIGH_EPSILON = 0.5
 
 
@@ -22,14 +22,14 @@ def failed(run: RunRecords) -> Finding | None:
     if run.record.get("status") != "failed":
         return None
     error = str(run.record.get("error", "unknown"))[:300]
-    change = "read error.txt in the run's folder; drl replay RUN --episode crash plays the episode again"
+    change = "read error.txt in the run's folder; drl replay RUN --episode crash replays the episode"
     if error.startswith("NonFinite"):
         change = run.advice(run.slower, "--max-grad-norm 0.5", "--normalize-reward")
     return Finding("failed", PROBLEM, error, change)
 
 
 def late_learning(run: RunRecords) -> Finding | None:
-    """Most of the budget is over before the first update."""
+    """Most of the budget is used before the first update."""
     budget, warmup = run.setting("total_timesteps", 0.0), run.setting("warmup", 0.0)
     if not budget or warmup < LATE * budget:
         return None
@@ -40,11 +40,11 @@ def late_learning(run: RunRecords) -> Finding | None:
 
 
 def small_replay(run: RunRecords) -> Finding | None:
-    """The replay buffer holds a few episodes only."""
+    """The replay buffer holds only a few episodes."""
     capacity = run.setting("capacity", 0.0)
     if not capacity or capacity >= LEAST_CAPACITY or capacity >= SMALL_REPLAY * run.env_steps:
         return None
-    seen = f"the replay buffer holds the last {capacity:,.0f} of {run.env_steps:,} steps: a few episodes, all alike"
+    seen = f"the replay buffer holds the last {capacity:,.0f} of {run.env_steps:,} steps, a few similar episodes"
     return Finding("small-replay", PROBLEM, seen, "--capacity 100000")
 
 
@@ -55,7 +55,7 @@ def replay_ratio(run: RunRecords) -> Finding | None:
         return None
     updates = run.setting("gradient_steps", 1.0) / rounds  # per environment step
     if updates > MOST_UPDATES and not run.settings.get("layer_norm") and not run.settings.get("batch_renorm"):
-        seen = f"{updates:g} updates per environment step: critics overfit the few transitions there are"
+        seen = f"{updates:g} updates per environment step: critics overfit the few transitions in the buffer"
         return Finding("replay-ratio-high", PROBLEM, seen, run.advice("fewer --gradient-steps", "--layer-norm"))
     if updates * batch < LEAST_SAMPLES:
         seen = f"{updates:.3g} updates of {batch:.0f} rows per step: a transition is drawn {updates * batch:.2g} times"
@@ -64,7 +64,7 @@ def replay_ratio(run: RunRecords) -> Finding | None:
 
 
 def short_time_limit(run: RunRecords) -> Finding | None:
-    """A wrapper cuts episodes off much earlier than the environment does."""
+    """A wrapper truncates episodes much earlier than the environment does."""
     wrappers, env = run.settings.get("wrappers"), run.settings.get("env")
     if not isinstance(wrappers, list) or not len(run.lengths):
         return None
@@ -85,7 +85,7 @@ def short_time_limit(run: RunRecords) -> Finding | None:
 
 
 def short_discount(run: RunRecords) -> Finding | None:
-    """The agent looks ahead a small part of an episode."""
+    """The discount horizon is a small part of an episode."""
     gamma = run.setting("gamma", 0.99)
     if gamma >= 0.9 or not len(run.lengths):
         return None
@@ -97,7 +97,7 @@ def short_discount(run: RunRecords) -> Finding | None:
 
 
 def learning_rate_gone(run: RunRecords) -> Finding | None:
-    """The learning rate was almost 0 for long."""
+    """The learning rate was almost 0 for a long time."""
     rate = run.series("trainer/learning_rate")
     if rate is None or rate.y[0] <= 0:
         return None

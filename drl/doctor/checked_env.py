@@ -1,4 +1,4 @@
-"""An environment whose every answer is checked against Gymnasium's contract."""
+"""Environment wrapper that checks every result against Gymnasium's contract."""
 
 import time
 from collections import deque
@@ -16,11 +16,11 @@ from drl.envs.action_masks import mask_reader
 from drl.envs.faults import reason
 from drl.envs.spaces import GymEnv, Info, action_spec
 
-KEPT = 3  # observations that are looked at again, to see whether they have changed since they were returned
+KEPT = 3  # returned observations that are checked again for changes
 
 
 class Outcome(NamedTuple):
-    """What one step did, to compare with another one."""
+    """Result of one step, to compare with another one."""
 
     obs: bytes  # a digest
     reward: float
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 class CheckedEnv:
-    """Resets and steps. Faults go to `complaints`; where the environment cannot go on, `Broken` is raised."""
+    """Checked resets and steps. Faults go to `complaints`; `Broken` is raised if the environment cannot continue."""
 
     def __init__(self, env: GymEnv, complaints: Complaints, about: str = ""):
         self.env: GymEnv = env  # `about`: how it is played
@@ -42,14 +42,14 @@ class CheckedEnv:
         self.about: str = about
         self.obs: RawObs = None
         self.mask: RawObs = None
-        self.masked: bool | None = None  # whether it gives masks; None: it was never reset
+        self.masked: bool | None = None  # whether it provides action masks; None: it was never reset
         self.reset_seconds: list[float] = []
         self.step_seconds: list[float] = []
         self._read_mask, self._spec = mask_reader(env), action_spec(env.action_space)
         self._kept: deque[tuple[RawObs, bytes]] = deque(maxlen=KEPT)  # the last observations and their digests
 
     def reset(self, seed: int) -> bytes:
-        """Begin an episode; returns the digest of its first observation."""
+        """Start an episode and return the digest of its first observation."""
         where, started = f"reset {len(self.reset_seconds) + 1:,}{self.about}", time.perf_counter()
         try:
             answer = self.env.reset(seed=seed)
@@ -69,7 +69,7 @@ class CheckedEnv:
         return first
 
     def step(self, action: object) -> Outcome:
-        """Take a step and check all that it returns."""
+        """Take a step and check its results."""
         given, where = digest_of(action), f"step {len(self.step_seconds) + 1:,}{self.about}"
         started = time.perf_counter()
         try:
@@ -82,9 +82,9 @@ class CheckedEnv:
             change = "return `obs, reward, terminated, truncated, info`; four values are the interface of the old Gym"
             raise self._fatal("step-result", f"{where} returned {count}; expected 5", change)
         self.obs, reward, terminated, truncated, info = answer
-        self._check_kept(where, {0, len(self._kept) - 1})  # the oldest shows buffers that alternate
+        self._check_kept(where, {0, len(self._kept) - 1})  # the oldest reveals alternating buffers
         if digest_of(action) != given:
-            seen = f"{where} changed the action array that it was given"
+            seen = f"{where} changed its action argument"
             self.complaints.add("changed-action", seen, "copy the action first: `action = np.array(action)`")
         self._check_info(info, where)
         flags = [self._flag(*each, where) for each in (("terminated", terminated), ("truncated", truncated))]
@@ -93,7 +93,7 @@ class CheckedEnv:
         return outcome
 
     def _look(self, where: str) -> bytes:
-        """Check an observation; returns its digest."""
+        """Check an observation and return its digest."""
         fatal = False
         for fault in obs_faults(self.env.observation_space, self.obs):
             self.complaints.add(fault.name, f"at {where} {fault.seen}", fault.change)
@@ -105,9 +105,9 @@ class CheckedEnv:
         return digest
 
     def _check_kept(self, where: str, places: Iterable[int]) -> None:
-        """Look again at observations that were returned before."""
+        """Check observations that were returned before for changes."""
         if any(digest_of(obs) != digest for obs, digest in (self._kept[place] for place in places)):
-            seen = f"{where} changed an observation that was returned before it: the environment reuses its arrays"
+            seen = f"{where} changed an observation that was returned earlier: the environment reuses its arrays"
             self.complaints.add("reused-buffer", seen, "return a copy: `self._obs.copy()`")
 
     def _take_mask(self, info: Info, where: str, ended: bool) -> None:
@@ -118,9 +118,9 @@ class CheckedEnv:
         if self.masked is None:
             self.masked = self.mask is not None
         if self.mask is None and self.masked and not ended:
-            raise self._fatal("action-mask", f"{where} gave no action mask, and the first reset did", EVERYWHERE)
+            raise self._fatal("action-mask", f"{where} gave no action mask, but the first reset did", EVERYWHERE)
         if self.mask is not None and not self.masked:
-            raise self._fatal("action-mask", f"{where} gave an action mask, and the first reset none", EVERYWHERE)
+            raise self._fatal("action-mask", f"{where} gave an action mask, but the first reset did not", EVERYWHERE)
         if self.mask is not None and (fault := mask_fault(self.mask, self._spec, ended)) is not None:
             raise self._fatal("action-mask", f"the action mask of {where} {fault[0]}", fault[1])
 
@@ -146,11 +146,11 @@ class CheckedEnv:
 
     def _check_info(self, info: object, where: str) -> None:
         if not isinstance(info, Mapping):
-            change = "return a dict: `{}` if there is nothing to say"
+            change = "return a dict, `{}` if there is no information"
             raise self._fatal("info-type", f"the info of {where} is {shown(info)}", change)
 
     def _raised(self, where: str, error: BaseException) -> Broken:
-        change = "play the same again in Python: `env.reset(seed=…)`, then these actions, and read the traceback"
+        change = "repeat it in Python with `env.reset(seed=…)` and the same actions, and read the traceback"
         return self._fatal("raises", f"{where} raised {reason(error)}", change)
 
     def _fatal(self, name: str, seen: str, change: str) -> Broken:

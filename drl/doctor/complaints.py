@@ -1,4 +1,4 @@
-"""Faults as they are met: the first of each kind, and how often it was seen."""
+"""Collected faults of an environment."""
 
 from dataclasses import dataclass, field
 
@@ -21,6 +21,6 @@ class Complaints:
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def findings(self) -> list[Finding]:
-        """One finding for each kind, with how often it was seen."""
+        """Return one finding for each kind, with its count."""
         often = {name: f" (and {count - 1:,} more times)" if count > 1 else "" for name, count in self.counts.items()}
         return [Finding(name, PROBLEM, seen + often[name], change) for name, (seen, change) in self.first.items()]

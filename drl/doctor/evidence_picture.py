@@ -1,4 +1,4 @@
-"""The evidence of findings as one picture of small curves."""
+"""Figure of the evidence: a small curve for each finding."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from drl.doctor.findings import STEPS, Finding
 from drl.tracking.curves import thinned
 from drl.tracking.figures import draw_line, finish, look, make_panels, panel_title, save_figure
 
-POINTS = 500  # of a curve
+POINTS = 500  # per curve
 
 
 def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path:
-    """A panel for every finding with numbers over steps; what they should not cross is dashed."""
+    """Draw a panel for every finding with numbers over steps; the limit is dashed."""
     shown = [(finding.name, finding.series) for finding in findings if finding.series is not None]
     wide = math.ceil(math.sqrt(len(shown)))
     down = -(-len(shown) // wide)
     title = f"{folder.resolve().parent.name} / {folder.resolve().name}"
-    about = "evidence of drl doctor; dashed: what a healthy run does not cross"
+    about = "evidence of drl doctor; dashed: a limit that a healthy run does not cross"
     figure, axes = make_panels(title, about, down, wide, (3.0, 1.8), titled=True)
     for ax, (name, series) in zip(axes, shown, strict=False):
         kept = thinned(len(series.y), POINTS)
@@ -39,5 +39,5 @@ def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path
 
 
 def _gap(x: Array) -> float:
-    """Between neighboring bars."""
+    """Distance between neighboring bars."""
     return float(x[1] - x[0]) if len(x) > 1 else 1.0

@@ -1,4 +1,4 @@
-"""`examine_env`: play an environment with random actions and say what to change."""
+"""`examine_env`: play an environment with random actions and report problems."""
 
 import json
 import time
@@ -21,12 +21,12 @@ from drl.experiment.building import open_trainer
 from drl.experiment.config import Experiment
 from drl.experiment.open_envs import JAX_ONLY
 
-TIMED_STEPS = 128  # of the learning step that is timed
-PATIENCE = 10.0  # seconds for an episode that has not ended yet
+TIMED_STEPS = 128  # environment steps in the timed learning step
+PATIENCE = 10.0  # seconds to wait for the end of an episode
 
 
 def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosis:
-    """Play `steps` random steps, then some of them again, and name what is wrong or hard to learn."""
+    """Play `steps` random steps, repeat some of them, and report what is wrong or hard to learn."""
     if config.env.startswith(JAX_ONLY):
         raise BadInput(f"{config.env} is stepped by the JAX engine; `drl doctor` examines Gymnasium environments")
     fresh = partial(make_env, config)
@@ -35,7 +35,7 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
         try:
             obs_spec(env.observation_space), action_spec(env.action_space)
         except BadInput as error:
-            change = "use spaces that drl knows; see docs/environments.md"
+            change = "use spaces that drl supports; see docs/environments.md"
             return Diagnosis(config.env, {}, (Finding("unusable-space", PROBLEM, str(error), change),))
         complaints, notes = Complaints(), list[str]()
         player = RandomPlay(env, complaints)
@@ -43,7 +43,7 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
         if len(trace.outcomes) == steps and may_be_endless(env, trace):
             player.go_on(LONGEST, PATIENCE)
         masked = bool(player.checked.masked)
-        found = complaints.findings() or scale_findings(env, trace, masked)  # broken numbers would be named twice
+        found = complaints.findings() or scale_findings(env, trace, masked)  # broken numbers would be reported twice
         if len(trace.outcomes) == steps:
             more = repetition_findings(env, trace, fresh, seed)
             if not any(finding.severity == PROBLEM for finding in more) and not masked:
@@ -55,7 +55,7 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
     numbers = _numbers(trace)
     if not any(finding.severity == PROBLEM for finding in found):
         try:
-            with np.errstate(all="ignore"):  # what overflows is said below
+            with np.errstate(all="ignore"):  # overflows are reported below
                 numbers |= _training_share(config, trace.seconds[0])
         except (EnvFailed, NonFinite) as error:
             found.append(_training_fault(error))
@@ -63,9 +63,9 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
 
 
 def _training_fault(error: DrlError) -> Finding:
-    """What random play has not met, but the first steps of training."""
+    """Return a fault that appeared not in random play but in the first steps of training."""
     seen = f"two learning steps of PPO with its default settings ended with: {error}"
-    change = "drl train ppo --env ENV ends in the same way; find what is behind it"
+    change = "drl train ppo --env ENV fails in the same way; find the cause"
     if isinstance(error, EnvFailed):
         return Finding("raises", PROBLEM, seen, change)
     if "the observation is" in str(error) or "of the observation is" in str(error):
@@ -87,7 +87,7 @@ def _numbers(trace: Trace) -> dict[str, float | str]:
 
 
 def _training_share(config: EnvConfig, seconds: float) -> dict[str, float | str]:
-    """How much of a training step of PPO with its default settings the environment takes."""
+    """Measure the environment's share of a training step of PPO with default settings."""
     if seconds > SLOW_STEP:
         return {"share of a training step": "nearly all"}
     pairs = [f"{name}={json.dumps(value, default=str)}" for name, value in config.env_kwargs.items()]
@@ -97,10 +97,10 @@ def _training_share(config: EnvConfig, seconds: float) -> dict[str, float | str]
         with open_trainer(
             Experiment.from_flat({"algorithm": "ppo", "compile": "off", **settings}, "doctor")
         ) as trainer:
-            next(steps := iter(trainer()))  # the first one also loads and allocates
+            next(steps := iter(trainer()))  # the first step also loads and allocates
             started = time.perf_counter()
             next(steps)
             whole = (time.perf_counter() - started) / TIMED_STEPS
     except BadInput:
-        return {}  # PPO has no default network for it
+        return {}  # PPO has no default network for this environment
     return {"share of a training step": f"{min(seconds / whole, 1.0):.0%} (ppo, one environment)"}

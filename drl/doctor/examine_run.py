@@ -1,5 +1,4 @@
-"""`drl.doctor`, and `examine_run`: read what a run has written, let its agent play a little, and name what is likely
-wrong."""
+"""`drl.doctor` and `examine_run`: read a run's records, let its agent play, and report likely problems."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -36,12 +35,13 @@ def doctor(
     trust: bool = False,
     console: bool = False,
 ) -> Diagnosis:
-    """Say what is likely wrong with an environment or a run, and what to change.
+    """Report likely problems of an environment or a run, and what to change.
 
-    `subject` is a run, or its experiment, or an environment of one agent: anything that `train` takes. `env_kwargs` and
-    `wrappers` are for an environment; `wrappers` is by default what it usually needs. `steps` are played: random ones
-    in an environment, the agent's in a run. Of a run, `picture` draws the evidence into its folder `doctor/`, and
-    `trust` imports the modules that it names, which runs their code. `console=True` prints the result.
+    `subject` is a run, its experiment, or a single-agent environment in any form that `train` takes. `env_kwargs` and
+    `wrappers` are for an environment; `wrappers` defaults to the wrappers it usually needs. `steps` is the number of
+    steps to play, with random actions in an environment and the agent's actions in a run. For a run, `picture` draws
+    the evidence into its folder `doctor/`, and `trust` imports the modules that the run names, which runs their code.
+    `console=True` prints the result.
     """
     check_size("subject", subject)
     check_whole("steps", steps, 10)
@@ -52,7 +52,7 @@ def doctor(
             raise BadInput(f"{run} is a folder; --env-kwargs and --wrapper are for an environment")
         found = examine_run(run, steps, seed, trust=trust, picture=picture)
     elif isinstance(run, Path):
-        raise BadInput(f"there is no folder {run}; expected a run, or an environment by its name")
+        raise BadInput(f"there is no folder {run}; expected a run folder or the name of an environment")
     else:
         if trust or not picture:
             raise BadInput(f"--trust and --no-picture are for a run, and there is no folder {run}")
@@ -84,12 +84,12 @@ def _examine_env(
 def examine_run(
     path: str | Path, steps: int = 2000, seed: int = 0, *, trust: bool = False, picture: bool = True
 ) -> Diagnosis:
-    """Causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
+    """Report causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
     folder = find_run(path)
     out = stay_inside(folder, folder / "doctor" / "evidence.png")
     notes, pictures = list[str](), list[str]()
     try:
-        with np.errstate(all="ignore"):  # numbers may be as large as they can
+        with np.errstate(all="ignore"):  # numbers may overflow
             run = RunRecords(folder)
             findings, losses = _found(run, (*CAUSES, *RETURNS, *UPDATES)), _found(run, LOSSES)
             numbers = _numbers(run)
@@ -99,21 +99,21 @@ def examine_run(
             findings += losses
             findings += [] if findings else _found(run, (no_progress,))
             if not run.rows and not findings and run.record.get("status") == "finished":
-                raise UnusableFile(f"{folder} has finished, but its metrics.jsonl has no row: nothing can be examined")
+                raise UnusableFile(f"{folder} has finished, but its metrics.jsonl has no rows to examine")
     except DrlError:
         raise
-    except Exception as error:  # a run's files may come from anyone and contain anything
+    except Exception as error:  # a run's files are untrusted
         raise UnusableFile(f"{folder} cannot be examined ({reason(error)})") from error
     if not run.rows:
-        notes.insert(0, "how it learns: there is no row in metrics.jsonl")
+        notes.insert(0, "learning: metrics.jsonl has no rows")
     elif run.early:
         counts = f"{plural(len(run.rows), 'learning step')}, {plural(run.updates, 'update')} and "
         counts += plural(len(run.returns), "episode")
-        notes.insert(0, f"how it learns: too early to say after {counts}")
+        notes.insert(0, f"learning: too early to say after {counts}")
     if picture and any(finding.series is not None for finding in findings):
         try:
             pictures.append(str(draw_evidence(findings, folder, out)))
-        except Exception as error:  # a full disk, or numbers that no axis has room for
+        except Exception as error:  # a full disk, or numbers too large for an axis
             notes.append(f"there is no picture of the evidence: {reason(error)}")
     return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
 
@@ -123,7 +123,7 @@ def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | No
 
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
-    """The agent in its environment; None, with a note, where that is not possible."""
+    """Let the agent play in its environment; None and a note if that is not possible."""
     from drl.experiment.agent_env import env_for, is_env_of, own_run
     from drl.experiment.load_agent import load_agent
 

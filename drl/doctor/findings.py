@@ -1,4 +1,4 @@
-"""What the doctor says: findings with evidence, in words or as plain data."""
+"""Findings of the doctor with evidence, as text or plain data."""
 
 import re
 import textwrap
@@ -24,34 +24,34 @@ class Series(NamedTuple):
     label: str
     x: Array
     y: Array
-    limit: float | None = None  # what they should not cross
+    limit: float | None = None  # limit that they should not cross
     over: str = STEPS
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is likely wrong."""
+    """One likely problem."""
 
     name: str  # such as nan-reward
     severity: str  # problem · advice
-    seen: str  # with numbers
-    change: str  # with the flag, if there is one
+    seen: str  # the evidence, with numbers
+    change: str  # the advice, with a flag if there is one
     series: Series | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """Everything that was found, and what the examination rests on."""
+    """All findings, and the data they are based on."""
 
     subject: str  # an environment or the folder of a run
-    numbers: dict[str, float | str]  # what was seen in general
+    numbers: dict[str, float | str]  # general statistics
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be examined or drawn, and why
     pictures: tuple[str, ...] = field(default=(), compare=False)  # files
 
     @property
     def problems(self) -> int:
-        """How many findings are problems."""
+        """Number of findings that are problems."""
         return sum(finding.severity == PROBLEM for finding in self.findings)
 
     def __str__(self) -> str:
@@ -69,11 +69,11 @@ class Diagnosis:
         return (table or html_text(f"{self.subject}: nothing to complain about")) + numbers + notes + pictures
 
     def names(self) -> list[str]:
-        """The names of all findings, in their order."""
+        """Return the names of all findings in order."""
         return [finding.name for finding in self.findings]
 
     def plain(self) -> PlainDict:
-        """For JSON; a number that is not finite becomes a text."""
+        """Return plain data for JSON; numbers that are not finite become text."""
         told = [
             {"name": each.name, "severity": each.severity, "seen": each.seen, "change": each.change}
             for each in self.findings
@@ -83,7 +83,7 @@ class Diagnosis:
         return plain | {"notes": list(self.notes), "pictures": list(self.pictures)}
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the text for a terminal."""
         advice = len(self.findings) - self.problems
         counts = [_counted(self.problems, "problem")] if self.problems or not advice else []
         counts += [f"{advice} piece{'s' if advice > 1 else ''} of advice"] if advice else []
@@ -96,11 +96,11 @@ class Diagnosis:
             told += _wrapped("  change  ", finding.change)
         told += ["", *(line for note in self.notes for line in _wrapped("note: ", note))] if self.notes else []
         told += [f"picture: {path}" for path in self.pictures]
-        return "\n".join(map(printable, told))  # a run may come from anyone
+        return "\n".join(map(printable, told))  # run files are untrusted
 
 
 def sparkline(values: Array, width: int = SPARK) -> str:
-    """Numbers as a line of bars; numbers that are not finite are gaps.
+    """Draw numbers as a line of bars; numbers that are not finite become gaps.
 
     >>> sparkline(np.array([0.0, 1.0, np.nan, 7.0]))
     '▁▂ █'
@@ -127,7 +127,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    """Lines of at most `WIDTH` columns; a flag stays with its value."""
+    """Wrap text to `WIDTH` columns, keeping flags with their values."""
     kept = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
     lines = textwrap.wrap(kept, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

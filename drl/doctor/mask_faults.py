@@ -1,4 +1,4 @@
-"""Action masks against the actions that they are for: length, dtype, at least one legal action."""
+"""Checks of action masks: length, dtype, at least one legal action."""
 
 import numpy as np
 
@@ -6,11 +6,12 @@ from drl.core.errors import shown
 from drl.core.specs import NUMBERS, ActionSpec, RawObs
 from drl.envs.action_masks import check_legal, stack_masks
 
-EVERYWHERE = "give a mask with every reset and step, or with none"
+EVERYWHERE = "return a mask from every reset and step, or from none"
 
 
 def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str, str] | None:
-    """What is wrong with a mask, and what to change; None: nothing. After an end no action needs to be legal.
+    """Return a mask's fault and what to change; None if there is none. After an episode's end no action needs to be
+    legal.
 
     >>> spec = ActionSpec("discrete", (3,))
     >>> mask_fault([1, 0, 1], spec)
@@ -23,7 +24,7 @@ def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str
     parts = mask if isinstance(mask, tuple | list) else [mask]
     try:
         flat = np.concatenate([np.ravel(part) for part in parts])
-    except ValueError:  # an empty list, or parts that are no arrays
+    except ValueError:  # an empty list, or parts that are not arrays
         return f"is {shown(mask)}", change
     if flat.dtype.kind not in NUMBERS or not np.isin(flat, (0, 1)).all():
         return f"is {shown(mask)}, of {flat.dtype}", change
@@ -35,5 +36,5 @@ def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str
         if stacked is not None and not ended:
             check_legal(stacked, spec)
     except ValueError:
-        return "leaves no legal action", "allow at least one action, or let the episode end before: terminated=True"
+        return "leaves no legal action", "allow at least one action, or end the episode earlier with terminated=True"
     return None

@@ -1,4 +1,4 @@
-"""Observations against their space: shape, dtype, finite numbers, bounds. And as numbers and as a digest."""
+"""Checks of observations against their space (shape, dtype, finite numbers, bounds); observations as digests."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from drl.core.errors import shown
 from drl.core.specs import NUMBERS, Array, RawObs
 from drl.envs.spaces import GymSpace
 
-MOST_NUMBERS = 2000  # of an observation that are looked at one by one
-SLACK = 1e-6  # relative distance from a bound that rounding explains
+MOST_NUMBERS = 2000  # largest observation whose numbers are examined one by one
+SLACK = 1e-6  # relative tolerance at bounds, for rounding
 
 
 class ObsFault(NamedTuple):
-    """What is wrong with one observation."""
+    """A fault of one observation."""
 
     name: str
     seen: str
@@ -25,7 +25,7 @@ class ObsFault(NamedTuple):
 
 
 def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> Iterator[ObsFault]:
-    """Everything about an observation that its space does not allow.
+    """Yield every violation of the space by an observation.
 
     >>> [fault.name for fault in obs_faults(spaces.Box(-1, 1, (2,)), np.array([0.0, 3.0]))]
     ['observation-dtype', 'outside-space']
@@ -43,7 +43,7 @@ def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> I
             yield ObsFault("outside-space", f"{path} is {shown(obs)}, outside {space}", WIDEN)
 
 
-WIDEN = "clip it, or give `observation_space` the bounds that it really has"
+WIDEN = "clip it, or set `observation_space` to its actual bounds"
 
 
 def _part_faults(space: spaces.Dict | spaces.Tuple, obs: RawObs, path: str) -> Iterator[ObsFault]:
@@ -78,7 +78,7 @@ def _box_faults(space: spaces.Box, obs: RawObs, path: str) -> Iterator[ObsFault]
         yield _dtype(path, obs, space)
     if not np.isfinite(array).all():
         first = int(np.flatnonzero(~np.isfinite(array.ravel()))[0])
-        change = "find the division, logarithm or overflow behind it; a network cannot take such a number"
+        change = "find the division, logarithm or overflow behind it; networks need finite numbers"
         yield ObsFault("nan-observation", f"{path} has {array.ravel()[first]} in entry {first}", change)
         return
     slack = SLACK * np.maximum(1.0, np.abs(array.astype(float)))
@@ -102,7 +102,7 @@ def _shape(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
 
 
 def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float]]:
-    """Name and bounds of every number in the Boxes of a space that are not images; none if there are very many.
+    """Return name and bounds of every number in the Boxes of a space, without images; empty if there are too many.
 
     >>> box_columns(spaces.Dict(speed=spaces.Box(-1, 1, (2,))))
     [('speed[0]', -1.0, 1.0), ('speed[1]', -1.0, 1.0)]
@@ -118,7 +118,7 @@ def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float
 
 
 def box_row(space: GymSpace, obs: RawObs) -> Array:
-    """The numbers that `box_columns` names."""
+    """Return the numbers named by `box_columns`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         rows = [box_row(part, obs[key]) for key, part in _parts(space).items()]
         row = np.concatenate(rows) if rows else np.zeros(0)
@@ -129,7 +129,7 @@ def box_row(space: GymSpace, obs: RawObs) -> Array:
 
 
 def digest_of(value: RawObs) -> bytes:
-    """Equal for equal observations or actions."""
+    """Return a digest that is equal for equal observations or actions."""
     digest = hashlib.blake2b(digest_size=16)
     _feed(digest, value)
     return digest.digest()

@@ -1,4 +1,4 @@
-"""Play an environment with random actions, and write down what it does."""
+"""Play an environment with random actions and record the results."""
 
 import copy
 import time
@@ -19,7 +19,7 @@ from drl.envs.spaces import GymEnv
 
 @dataclass
 class Trace:
-    """What was seen in random play."""
+    """Record of random play."""
 
     step_seconds: list[float]  # of every step
     reset_seconds: list[float]  # of every reset
@@ -33,34 +33,35 @@ class Trace:
 
     @property
     def rewards(self) -> Array:
-        """Of all steps."""
+        """Rewards of all steps."""
         return np.array([outcome.reward for outcome in self.outcomes])
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of one step, and of the resets in it. The first step and reset, which may load something, do not count."""
+        """Mean seconds of a step, and of the resets per step. The first step and reset may load something and do not
+        count."""
         steps, resets = self.step_seconds[1:] or self.step_seconds, self.reset_seconds[1:]
         count = max(len(steps), 1)
         return (sum(steps) + sum(resets)) / count, sum(resets) / count
 
 
 class RandomPlay:
-    """Random steps over several episodes, each begun with its own seed. Ends early where the environment breaks."""
+    """Random steps over several episodes, each with its own seed. Ends early if the environment breaks."""
 
     def __init__(self, env: GymEnv, complaints: Complaints):
         self.checked: CheckedEnv = CheckedEnv(env, complaints)
         self.trace: Trace = Trace(self.checked.step_seconds, self.checked.reset_seconds)
-        self.space: spaces.Space[Any] = copy.deepcopy(env.action_space)  # instances may share theirs
+        self.space: spaces.Space[Any] = copy.deepcopy(env.action_space)  # instances may share one space
         self._return = 0.0  # of the running episode
 
     def play(self, steps: int, seed: int) -> Trace:
-        """Take up to `steps` steps; the first episode begins with `seed`."""
+        """Take up to `steps` steps; the first episode starts with `seed`."""
         for _ in self.walk(steps, seed):
             pass
         return self.trace
 
     def walk(self, steps: int, seed: int) -> Iterator[None]:
-        """The same, one step at a time."""
+        """Like `play`, as a generator of single steps."""
         trace = self.trace
         self.space.seed(seed)
         try:
@@ -76,7 +77,7 @@ class RandomPlay:
             pass
 
     def go_on(self, longest: int, seconds: float) -> None:
-        """Let the running episode go on to its end, `longest` steps or that much time. Only its end is written down."""
+        """Continue the current episode to its end, for up to `longest` steps or `seconds`. Only its end is recorded."""
         until = time.monotonic() + seconds
         try:
             while self.trace.running < longest and time.monotonic() < until and not self._step().over:
@@ -99,7 +100,7 @@ class RandomPlay:
         return outcome
 
     def _action(self) -> object:
-        """A random legal one."""
+        """Sample a random legal action."""
         space, mask = self.space, self.checked.mask
         if mask is None:
             return space.sample()

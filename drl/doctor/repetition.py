@@ -1,4 +1,4 @@
-"""Whether an environment repeats itself: the same episodes again, in it, in a fresh one, in turns with another."""
+"""Checks of determinism: the same episodes again, in a fresh environment, and alternating with another one."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -15,30 +15,30 @@ from drl.doctor.random_play import RandomPlay, Trace
 from drl.envs.faults import close_anyway
 from drl.envs.spaces import GymEnv, GymSpace
 
-AGAIN = 500  # steps that are compared
-TOGETHER = 100  # steps of each of two environments in turns
-SOON, CLEAR = 20, 1e-4  # steps, and share of the usual size: caches of physics engines change things later, or by less
-SEEDS = 5  # that are tried
+AGAIN = 500  # compared steps
+TOGETHER = 100  # steps of each of two alternating environments
+SOON, CLEAR = 20, 1e-4  # steps, relative size: caches of physics engines cause later or smaller differences
+SEEDS = 5  # tried seeds
 USE_SEED = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
 
 
 class Difference(NamedTuple):
-    """Where two traces begin to differ."""
+    """First difference between two traces."""
 
     where: str
     step: int  # 0: in the first observation
-    size: float  # relative to the largest numbers; infinite if it cannot be told
+    size: float  # relative to the largest numbers; infinite if unknown
 
     @property
     def clear(self) -> bool:
-        """Whether rounding and caches do not explain it."""
+        """Whether it is too large or too early for rounding and caches."""
         return self.step <= SOON and self.size > CLEAR
 
 
 def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], seed: int) -> list[Finding]:
-    """Compare what was played in `env` with the same episodes in a fresh environment, and in the same one again."""
+    """Compare the trace of `env` with the same episodes in a fresh environment and in the same one again."""
     steps, space = min(len(trace.outcomes), AGAIN), env.observation_space
-    faults = Complaints()  # that come only when it is played again
+    faults = Complaints()  # faults that appear only in repeated play
     again = RandomPlay(env, faults).play(steps, seed)
     other = fresh()
     try:
@@ -51,11 +51,11 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
             return [Finding("not-deterministic", PROBLEM, seen, USE_SEED)]
         if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
             seen = f"after {plural(len(trace.outcomes), 'step')}, reset(seed={seed}) returned the last observation"
-            change = "put the whole state back to its beginning in reset"
+            change = "reset the whole state in reset"
             return [Finding("reset-without-effect", PROBLEM, seen, change)]
         if (gap := _difference(space, trace, again)) is not None:
             seen = f"the same environment with the same seed {seed} and actions differs {gap.where} after it has played"
-            change = "put everything back in reset, also counters, caches and goals that earlier episodes have changed"
+            change = "reset everything in reset, including counters, caches and goals that earlier episodes changed"
             severity = PROBLEM if gap.step == 0 or gap.clear else ADVICE
             return [Finding("depends-on-earlier-episodes", severity, seen, change)]
         return _shared_state(env, other, trace, seed) or _ignored_seed(env, seed)
@@ -64,7 +64,7 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
 
 
 def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[Finding]:
-    """Step two instances in turns; a second one must not change what the first one does."""
+    """Step two instances alternately; the second must not affect the first."""
     faults = Complaints()
     one, two = RandomPlay(env, faults), RandomPlay(other, faults)
     steps = min(len(trace.outcomes), TOGETHER)
@@ -74,14 +74,14 @@ def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[F
     gap = _difference(env.observation_space, trace, one.trace)
     if gap is None or not gap.clear:
         return []
-    seen = f"two environments that are stepped in turns change one another: with seed {seed} one differs {gap.where}"
-    change = "keep state in `self`, made in `__init__` or reset: not in the class, the module or a default argument"
+    seen = f"two environments that are stepped alternately affect each other: with seed {seed} one differs {gap.where}"
+    change = "keep state in `self`, created in `__init__` or reset, not in the class, the module or a default argument"
     return [Finding("shared-state", PROBLEM, seen, change)]
 
 
 def _take_turns(*walks: Iterator[None]) -> None:
-    """One step of each, until one has ended. Each goes on with the global random numbers where it has left them:
-    an environment that seeds these in reset shares nothing that would harm training."""
+    """Step all alternately until one ends. Each has its own state of the global random generators: an environment that
+    seeds these in reset shares nothing that would harm training."""
     states = [_global_random()] * len(walks)
     while True:
         for place, walk in enumerate(walks):
@@ -104,7 +104,7 @@ def _set_global_random(state: RandomState) -> None:
 
 
 def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
-    """Gymnasium keeps the seed that its reset was given: it shows whether the environment passes its own on."""
+    """Check whether reset passes its seed on. Gymnasium's reset stores the seed that it was given."""
     checked, taken = CheckedEnv(env, Complaints()), []
     try:
         for number in range(SEEDS):
@@ -121,10 +121,10 @@ def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
 
 
 def _difference(space: GymSpace, one: Trace, other: Trace) -> Difference | None:
-    """Where two traces begin to differ; None: nowhere."""
+    """Return the first difference between two traces; None if there is none."""
     if one.firsts[:1] != other.firsts[:1]:
         return Difference("in the first observation", 0, np.inf)
-    begun = 1  # episodes so far, each with a row of its first observation
+    begun = 1  # started episodes, each with a row for its first observation
     for number, (a, b) in enumerate(zip(one.outcomes, other.outcomes, strict=False), start=1):
         parts = [name for name, x, y in zip(a._fields, a, b, strict=True) if not _same(x, y)]
         if parts:
@@ -141,7 +141,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _size(space: GymSpace, one: Trace, other: Trace, step: int, row: int) -> float:
-    """How far apart two traces are at a step, as a share of the largest numbers up to there."""
+    """Distance of two traces at a step, relative to the largest numbers so far."""
     a, b = one.outcomes[step - 1], other.outcomes[step - 1]
     if (a.terminated, a.truncated) != (b.terminated, b.truncated):
         return np.inf
@@ -155,7 +155,7 @@ def _size(space: GymSpace, one: Trace, other: Trace, step: int, row: int) -> flo
 
 
 def _has_choices(space: GymSpace) -> bool:
-    """Whether observations have parts that rounding cannot change a little."""
+    """Whether observations have discrete parts, which rounding cannot change slightly."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return any(map(_has_choices, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
     return not isinstance(space, spaces.Box)

@@ -1,4 +1,4 @@
-"""What the returns say: no reward, no difference, a collapse, an evaluation that does not fit."""
+"""Checks of returns: no reward, constant returns, a collapse, an evaluation far from training."""
 
 import math
 
@@ -8,11 +8,11 @@ from drl.doctor.findings import ADVICE, PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, first_fifth, is_better, last_fifth
 from drl.tracking.curves import trailing_mean
 
-SAME = 50  # episodes with one return
-FALL = 0.5  # share of what was gained that is lost again
+SAME = 50  # episodes with equal returns
+FALL = 0.5  # lost share of the gain
 SURE = 5.0  # standard errors
-FIRST = 20  # episodes that show how a run began
-MANY_UPDATES, MANY_STEPS = 1000, 20_000  # one of them, before progress is asked for
+FIRST = 20  # episodes at the start of a run
+MANY_UPDATES, MANY_STEPS = 1000, 20_000  # progress is expected after either
 APART = 0.5  # share of the range of returns between training and evaluation
 
 
@@ -24,7 +24,7 @@ def no_reward(run: RunRecords) -> Finding | None:
     if np.any(returns != 0) or (rewards is not None and np.any(rewards.y != 0)):
         return None
     seen = f"all {len(returns):,} episodes have a return of 0: there is nothing to learn from"
-    change = f"check the reward with drl doctor ENV; reward progress as well; {_explore(run)}"
+    change = f"check the reward with drl doctor ENV; also reward progress; {_explore(run)}"
     return Finding("no-reward", PROBLEM, seen, change, rewards)
 
 
@@ -34,7 +34,7 @@ def constant_return(run: RunRecords) -> Finding | None:
     if len(returns) < SAME or np.ptp(returns) != 0 or returns[0] == 0 or run.solved:
         return None
     seen = f"all {len(returns):,} episodes have the same return, {returns[0]:g}: no action was better than another"
-    change = f"{_explore(run)}; reward progress as well; begin nearer to the goal"
+    change = f"{_explore(run)}; also reward progress; start episodes nearer to the goal"
     return Finding("constant-return", PROBLEM, seen, change, run.smooth_returns())
 
 
@@ -43,7 +43,7 @@ def _explore(run: RunRecords) -> str:
 
 
 def collapse(run: RunRecords) -> Finding | None:
-    """The return was much better once."""
+    """The return was much better earlier."""
     count = len(run.returns)
     if run.early or count < SAME:
         return None
@@ -58,12 +58,12 @@ def collapse(run: RunRecords) -> Finding | None:
         return None
     seen = f"the return fell from {high:.4g} (mean of {window} episodes) to {last:.4g}; it began at {first:.4g}"
     slower = run.advice(run.slower, "--learning-rate-schedule linear", "--target-kl 0.02")
-    change = f"{slower}; the best agent is kept: drl evaluate RUN --which best"
+    change = f"{slower}; the best agent is saved: drl evaluate RUN --which best"
     return Finding("collapse", PROBLEM, seen, change, smooth)
 
 
 def truncated_episodes(run: RunRecords) -> Finding | None:
-    """Episodes that are cut off more and more while the return does not rise: the agent learns to stall."""
+    """More and more episodes are truncated while the return does not rise: the agent learns to stall."""
     if run.early or run.improved:
         return None
     cut = 1.0 - run.terminated.astype(float)
@@ -95,15 +95,15 @@ def evaluation_apart(run: RunRecords) -> Finding | None:
     seen = f"the evaluation reached {mean:.4g} ± {deviation:.2g}, the last {window} episodes of training {trained:.4g}"
     memory = run.advice("--frame-stack 4", "--recurrent gru")
     change = (
-        f"the agent may not see enough ({memory}), so that it needs its randomness: drl evaluate RUN --sampled of an "
-        "agent with a policy is then as good as training; if not, environment or normalizer differ"
+        f"the agent may observe too little ({memory}) and depend on random actions; then drl evaluate RUN --sampled is "
+        "as good as training; if not, the environment or the normalizer differs"
     )
     x, y = np.array([row["env_steps"] for row, _ in evaluations]), [each["mean_return"] for _, each in evaluations]
     return Finding("evaluation-below-training", PROBLEM, seen, change, Series("evaluation/mean_return", x, np.array(y)))
 
 
 def no_progress(run: RunRecords) -> Finding | None:
-    """The budget is used, and the return is where it began. For runs in which nothing else was found."""
+    """The whole budget is used without a better return. Only for runs without other findings."""
     returns, first = run.returns, run.returns[:FIRST]
     if run.early or run.used < 1.0 or run.improved or run.begins_trained or len(returns) < SAME:
         return None
@@ -114,10 +114,10 @@ def no_progress(run: RunRecords) -> Finding | None:
     if is_better(first, last_fifth(returns)) or any(isinstance(x, float) and x > enough for x in evaluated):
         return None
     before, after = (float(np.nanmean(part(returns))) for part in (first_fifth, last_fifth))
-    seen = f"the return is where it began after the whole budget: {before:.4g} at first, {after:.4g} at the end"
+    seen = f"the return has not risen over the whole budget: {before:.4g} at first, {after:.4g} at the end"
     change = (
-        "drl doctor ENV says whether actions and rewards are connected; if they are, a larger --total-timesteps, or "
-        "a preset's settings; nothing is wrong where no policy can do better than the first one"
+        "drl doctor ENV checks whether actions affect observations and rewards; if they do, try a larger "
+        "--total-timesteps or a preset's settings; nothing is wrong if no policy can be better than the first one"
     )
     return Finding("no-progress", ADVICE, seen, change, run.smooth_returns())
 

@@ -1,4 +1,4 @@
-"""What a run has written, as the checks need it: numbers over steps, episodes, settings. Nothing of it is trusted."""
+"""Records of a run for the checks: numbers over steps, episodes, settings. They are untrusted."""
 
 import math
 import os
@@ -17,11 +17,11 @@ from drl.experiment.run_folder import find_agent_folder, read_record, read_setti
 from drl.tracking.curves import column, episodes_of, trailing_mean
 from drl.tracking.files import Row, evaluation_in, read_metrics
 
-LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes before anything is said about learning
-LEAST_UPDATES = 1000  # the same for algorithms with a replay buffer, whose updates are small
-FEW_ROWS = 5  # learning steps are enough where they have made that many updates
+LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes needed to judge learning
+LEAST_UPDATES = 1000  # updates needed with a replay buffer, whose updates are small
+FEW_ROWS = 5  # learning steps that suffice after LEAST_UPDATES updates
 FIFTH = 5
-LEAST_COMPARED = 10  # first and last episodes, if there are so many
+LEAST_COMPARED = 10  # first and last episodes to compare, if there are enough
 FLAG = re.compile(r"--(?:no-)?([a-z][a-z-]+)")
 
 
@@ -41,20 +41,20 @@ class RunRecords:
         self.terminated: Array = table[:, 2] > 0
 
     def setting(self, name: str, default: float) -> float:
-        """A setting that is a number."""
+        """Return a numeric setting."""
         value = self.settings.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
     def advice(self, *options: str) -> str:
-        """Those of the options whose flags this run's algorithm has."""
+        """Join the options whose flags this run's algorithm has."""
         known = {"wrapper", *self.settings}
         kept = [text for text in options if all(flag.replace("-", "_") in known for flag in FLAG.findall(text))]
         return ", or ".join(kept or options)
 
     @property
     def slower(self) -> str:
-        """The advice to learn more slowly."""
-        return f"--learning-rate {self.setting('learning_rate', 1e-3) / 10:g} (a tenth of it)"
+        """The advice to reduce the learning rate."""
+        return f"--learning-rate {self.setting('learning_rate', 1e-3) / 10:g} (a tenth)"
 
     @property
     def env_steps(self) -> int:
@@ -62,7 +62,7 @@ class RunRecords:
 
     @property
     def used(self) -> float:
-        """The share of the budget that is used, in [0, 1]."""
+        """Used share of the budget, in [0, 1]."""
         if budget := self.setting("num_episodes", 0.0):
             return min(len(self.returns) / budget, 1.0)
         budget = self.setting("total_timesteps", 100_000.0)
@@ -70,14 +70,14 @@ class RunRecords:
 
     @cached_property
     def early(self) -> bool:
-        """Whether there is too little to judge learning by."""
+        """Whether there is too little data to judge learning."""
         learned = sum(any(name.startswith("learn/") for name in row) for row in self.rows)
         few = "train_every" in self.settings and self.updates < LEAST_UPDATES
         return learned < self.least_rows or len(self.returns) < LEAST_EPISODES or few
 
     @property
     def least_rows(self) -> int:
-        """Learning steps to judge by: a few are enough if they were long."""
+        """Learning steps needed for a judgement; fewer if they were long."""
         return FEW_ROWS if self.updates >= LEAST_UPDATES else LEAST_ROWS
 
     @cached_property
@@ -91,13 +91,13 @@ class RunRecords:
 
     @cached_property
     def improved(self) -> bool:
-        """Whether the last fifth of the episodes is better than the first, beyond chance, or solves the environment."""
+        """Whether the last fifth of the episodes is significantly better than the first, or solves the environment."""
         count = max(len(self.returns) // FIFTH, min(LEAST_COMPARED, len(self.returns) // 2))
         return self.solved or is_better(self.returns[:count], self.returns[-count:])
 
     @cached_property
     def solved(self) -> bool:
-        """Whether the last episodes reach the `reward_threshold` of an environment that is used as registered."""
+        """Whether the last episodes reach the `reward_threshold` of an environment with its registered settings."""
         spec = gym.registry.get(str(self.settings.get("env")))
         changed = self.settings.get("wrappers") or self.settings.get("env_kwargs")
         threshold = None if spec is None or changed else spec.reward_threshold
@@ -105,29 +105,29 @@ class RunRecords:
 
     @property
     def begins_trained(self) -> bool:
-        """Whether its first agent had learned before."""
+        """Whether the run started with a trained agent."""
         return bool(self.settings.get("from_agent") or self.record.get("forked_from"))
 
     def series(self, name: str, limit: float | None = None) -> Series | None:
-        """A column of metrics.jsonl, where it has numbers; None: it has none."""
+        """Return the numbers of a column of metrics.jsonl; None if it has none."""
         values = column(self.rows, name)
         there = np.isfinite(values)
         return Series(name, column(self.rows, "env_steps")[there], values[there], limit) if there.any() else None
 
     def learned(self, name: str, limit: float | None = None, rows: int | None = None) -> Series | None:
-        """What the algorithm reports; None also if there are too few numbers to judge, fewer than `rows`."""
+        """Return a metric of the updates; None also if there are fewer than `rows` numbers, too few to judge."""
         series = self.series(f"learn/{name}", limit)
         return series if series is not None and len(series.y) >= (rows or self.least_rows) else None
 
     def smooth_returns(self) -> Series:
-        """Returns of episodes, as a trailing mean over a tenth of them."""
+        """Return episode returns smoothed by a trailing mean over a tenth of them."""
         window = max(10, len(self.returns) // 10)
         smooth = trailing_mean(self.returns, window)
         return Series(f"return, mean of {window} episodes", episodes_of(self.rows).env_steps, smooth)
 
     @cached_property
     def action_spec(self) -> ActionSpec | None:
-        """Of the agent that the run keeps; None: it keeps none yet."""
+        """Action spec of the saved agent; None if there is none yet."""
         try:
             card, _ = read_agent(find_agent_folder(self.folder))
         except BadInput:
@@ -135,7 +135,7 @@ class RunRecords:
         return ActionSpec.from_json(card["action_spec"])
 
     def evaluations(self) -> list[tuple[Row, PlainDict]]:
-        """Rows of metrics with the evaluation that was made at them, the final one with the last row."""
+        """Return rows of metrics with their evaluations; the final evaluation belongs to the last row."""
         found: list[tuple[Row, PlainDict]] = []
         for row in self.rows:
             if numbers := evaluation_in(row):
@@ -145,7 +145,7 @@ class RunRecords:
 
 
 def is_better(first: Array, last: Array) -> bool:
-    """Whether the mean of the second is higher, by more than 2 standard errors."""
+    """Whether the mean of `last` is higher than that of `first` by more than 2 standard errors."""
     if min(len(first), len(last)) < 2:
         return False
     error = math.sqrt(np.nanvar(first) / len(first) + np.nanvar(last) / len(last))
@@ -153,7 +153,7 @@ def is_better(first: Array, last: Array) -> bool:
 
 
 def halves(series: Series) -> tuple[Array, Array]:
-    """The first and the second half of a series."""
+    """Split a series into its first and second half."""
     return series.y[: len(series.y) // 2], series.y[len(series.y) // 2 :]
 
 

@@ -1,4 +1,4 @@
-"""Pages and pictures of runs, as files and in a browser. Called, it is the function of the same name."""
+"""Pages and plots of runs, as files and in a browser. Calling this module calls the function `report`."""
 
 from drl.core.callable_package import call_function_of
 

@@ -1,4 +1,4 @@
-"""The settings that a run would have had without any flag: those of its preset, or the defaults of its algorithm."""
+"""The settings of a run without any flag: its preset, or the defaults of its algorithm."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from drl.experiment.presets import load_preset
 
 
 class Base(NamedTuple):
-    """Settings to compare those of a run with."""
+    """Settings that a run's settings are compared with."""
 
     name: str  # in words
     settings: PlainDict
 
 
 def base_of(settings: PlainDict, command: Sequence[str], compiled: PlainValue = None) -> Base | None:
-    """None if the algorithm or the preset is not one of ours. `command` is what was typed: it may name a preset.
-    `compiled` is what the run noted of its compilation."""
+    """Return the base settings; None if the algorithm or the preset is unknown. `command` is the typed command, which
+    may name a preset. `compiled` is the run's record of its compilation."""
     algorithm, env = settings.get("algorithm"), settings.get("env")
     if not isinstance(algorithm, str) or not isinstance(env, str):
         return None
@@ -32,7 +32,7 @@ def base_of(settings: PlainDict, command: Sequence[str], compiled: PlainValue = 
     except BadInput:
         return None
     if isinstance(compiled, dict) and compiled.get("reason") != AS_SET:
-        made["compile"] = settings.get("compile")  # what auto became, which nobody changed
+        made["compile"] = settings.get("compile")  # the resolved value of auto is not a change
     words = f"preset {named} of {algorithm} for {env}" if named else f"preset of {algorithm} for {env}"
     return Base(words if preset is not None else f"defaults of {algorithm}", made)
 

@@ -1,4 +1,4 @@
-"""What a board knows about the runs in a folder: their list, their pages' data, their videos. It only reads."""
+"""Content of a board: the list of runs in a folder, the data of their pages, their videos. Read-only."""
 
 import datetime
 import json
@@ -17,25 +17,25 @@ from drl.report.found_runs import found_runs
 from drl.report.one_file import points_for
 from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
 
-FRESH_SECONDS = 1.0  # for which a list of the folders is used again
-TAIL = 1 << 18  # bytes at the end of metrics.jsonl in which its last row is looked for first
+FRESH_SECONDS = 1.0  # for which a list of the folders is reused
+TAIL = 1 << 18  # bytes at the end of metrics.jsonl that are searched first for its last row
 LONGEST_ROW = 1 << 26
 Stamp = tuple[tuple[int, int] | None, ...]
 
 
 class BoardContent:
-    """The runs below `root`, named by their path from there. Names are looked up among the runs that were found, and
-    never become a path."""
+    """The runs below `root`, named by their relative path. A requested name is looked up among the found runs and is
+    never used as a path."""
 
     def __init__(self, root: Path):
         self.root = root
         self._found: tuple[float, dict[str, Path]] = (-FRESH_SECONDS, {})
-        self._pages: dict[str, tuple[Stamp, int, PlainDict]] = {}  # the last page of each, and its points
+        self._pages: dict[str, tuple[Stamp, int, PlainDict]] = {}  # last page of each run and its number of points
         self._entries: dict[str, tuple[Stamp, PlainDict]] = {}
-        self._lock = threading.Lock()  # two requests for a long run do not read it twice
+        self._lock = threading.Lock()  # so that two requests do not read a long run twice
 
     def runs(self) -> dict[str, Path]:
-        """The runs below the folder, by name; looked up again after a while."""
+        """Return the runs below the folder by name, cached for a short time."""
         when, found = self._found
         if time.monotonic() - when >= FRESH_SECONDS:
             folders = found_runs(self.root) if self.root.is_dir() else []
@@ -46,13 +46,13 @@ class BoardContent:
         return found
 
     def listing(self) -> PlainDict:
-        """All runs, the ones that changed last first."""
+        """List all runs, most recently changed first."""
         with self._lock:
             entries = [self._entry(name, folder) for name, folder in self.runs().items()]
         return {"runs": sorted(entries, key=lambda entry: str(entry["changed"]), reverse=True)}
 
     def page_data(self, runs: dict[str, Path | None]) -> PlainDict:
-        """What the page about these runs draws; None stands for one that is no longer there."""
+        """Return the data of the page about these runs; None stands for a deleted run."""
         points = points_for(len(runs))
         with self._lock:
             return {"runs": [self._page(name, folder, points) for name, folder in runs.items()]}
@@ -68,7 +68,7 @@ class BoardContent:
         page = known[2]
         if "problem" not in page:
             status: PlainDict = {"status": page["facts"].get("status")}
-            page = page | {"training": in_training(folder, status)}  # its process may have been killed since
+            page = page | {"training": in_training(folder, status)}  # its process may have been killed in the meantime
         if video is not None:
             seen = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
             page = page | {"video": f"/video.mp4?{seen}"}
@@ -103,7 +103,7 @@ def _read_entry(folder: Path) -> PlainDict:
 
 
 def last_row(folder: Path) -> PlainDict:
-    """The last whole row of `metrics.jsonl`; empty if there is none."""
+    """Return the last complete row of `metrics.jsonl`; empty if there is none."""
     path = folder / "metrics.jsonl"
     if not path.is_file() or not is_inside(folder, path):
         return {}
@@ -114,7 +114,7 @@ def last_row(folder: Path) -> PlainDict:
             lines = file.read(tail).split(b"\n")[:-1]
             if len(lines) > 1 or tail >= min(size, LONGEST_ROW):
                 break
-            tail *= 2  # until all of the last row is there
+            tail *= 2  # until it contains the whole last row
     try:
         row = json.loads(lines[-1]) if lines else {}
     except (ValueError, RecursionError):
@@ -124,11 +124,11 @@ def last_row(folder: Path) -> PlainDict:
 
 def _name(root: Path, run: Path) -> str:
     name = run.relative_to(root).as_posix() if run != root else root.resolve().name
-    return name.encode(errors="replace").decode()  # a name that is no text could not be part of an address
+    return name.encode(errors="replace").decode()  # a name that is not valid text cannot be part of a URL
 
 
 def _stamp(folder: Path, *files: str) -> Stamp:
-    """Changes when one of the files does."""
+    """Return a value that changes when one of the files changes."""
     found: list[tuple[int, int] | None] = []
     for file in files:
         try:

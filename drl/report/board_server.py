@@ -1,5 +1,4 @@
-"""The pages of the runs in a folder over HTTP, for the browser on this machine. It answers GET and HEAD, and writes
-nothing."""
+"""HTTP server for the pages of the runs in a folder. It answers GET and HEAD and writes no files."""
 
 import hashlib
 import json
@@ -21,10 +20,10 @@ from drl.report.page_html import render_page
 from drl.report.run_content import find_video, read_video
 
 HTML, JSON, TEXT, VIDEO = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8", "video/mp4"
-MOST_RUNS = 100  # on one page
+MOST_RUNS = 100  # per page
 SAFE = {
     "Cache-Control": "no-cache",
-    "Content-Security-Policy": "frame-ancestors 'none'",  # the page has the rest of its policy in itself
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -32,7 +31,7 @@ SAFE = {
 
 
 class Answer(NamedTuple):
-    """What a browser gets."""
+    """HTTP response."""
 
     content: bytes
     kind: str = TEXT
@@ -47,11 +46,11 @@ def board(
     wait: bool = False,
     console: bool = False,
 ) -> RunningServer:
-    """Show the runs in a folder in a browser, as they go. The server runs in a thread until it is closed; with `wait`
-    this call serves, until Ctrl-C.
+    """Show the runs in a folder live in a browser. The server runs in a thread until it is closed; with `wait`, this
+    call blocks until Ctrl-C.
 
-    New runs appear by themselves. `port` 0 is any that is free. `host` is the address to listen on; with another one
-    than this machine's own, other machines can read the runs.
+    New runs appear automatically. `port` 0 is any free port. `host` is the address to listen on; unless it is a
+    loopback address, other machines can read the runs.
     """
     root = Path(folder)
     check_whole("port", port, 0, 65535)
@@ -86,7 +85,7 @@ def board(
 
 
 def board_server(root: Path, host: str, port: int) -> ThreadingHTTPServer:
-    """A server that listens already; `serve_forever` runs it."""
+    """Return a listening server; `serve_forever` runs it."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True  # Ctrl-C does not wait for a browser
@@ -106,27 +105,27 @@ class BoardHandler(BaseHTTPRequestHandler):
     """One request."""
 
     board: BoardContent
-    own_name: str  # of the host that was asked for
+    own_name: str  # the given host
     protocol_version = "HTTP/1.1"
-    timeout: ClassVar[int] = 30  # seconds that a connection may say nothing
+    timeout: ClassVar[int] = 30  # seconds without data before a connection is closed
 
     def do_GET(self) -> None:
         """Answer with a page, its data or a video."""
         if not is_own_host(self.headers.get("Host", ""), self.own_name):
-            text = "this board answers only to the name of its own address; open it as http://127.0.0.1:PORT/"
+            text = "the Host header is not this board's address; open it as http://127.0.0.1:PORT/"
             self._send(Answer(text.encode(), status=HTTPStatus.FORBIDDEN))
             return
         try:
             answer = self._answer()
-        except Exception as error:  # a run's files may contain anything, and may be deleted at any time
+        except Exception as error:  # a run's files are untrusted and may be deleted at any time
             answer = Answer(f"{type(error).__name__}: {error}".encode(errors="replace"), status=HTTPStatus.NOT_FOUND)
         self._send(answer)
 
     do_HEAD = do_GET  # noqa: N815
 
     def _refuse(self) -> None:
-        self.close_connection: bool = True  # what it wants to send is not read
-        self._send(Answer(b"a board is only for reading: GET and HEAD", status=HTTPStatus.METHOD_NOT_ALLOWED))
+        self.close_connection: bool = True  # the request's body is not read
+        self._send(Answer(b"a board is read-only: use GET or HEAD", status=HTTPStatus.METHOD_NOT_ALLOWED))
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
 
@@ -142,7 +141,7 @@ class BoardHandler(BaseHTTPRequestHandler):
         found = self.board.runs()
         folders = {name: found.get(name) for name in names}  # None: deleted since the page was opened
         if not 0 < len(names) <= MOST_RUNS or not any(folders.values()):
-            text = f"expected run=NAME, at most {MOST_RUNS} times, with names of the list at /"
+            text = f"expected run=NAME, at most {MOST_RUNS} times, with names from the list at /"
             return Answer(text.encode(), status=HTTPStatus.NOT_FOUND)
         if parts.path == "/data.json":
             return _json(self.board.page_data(folders))
@@ -176,7 +175,7 @@ class BoardHandler(BaseHTTPRequestHandler):
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
-        except (ConnectionError, TimeoutError):  # the browser has gone
+        except (ConnectionError, TimeoutError):  # the browser closed the connection
             self.close_connection = True
 
     def version_string(self) -> str:
@@ -184,11 +183,11 @@ class BoardHandler(BaseHTTPRequestHandler):
         return "drl-board"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal stays as it is."""
+        """Print no access log."""
 
 
 def asked_span(header: str, size: int) -> range | None:
-    """The bytes that a Range header asks for; None: all of them.
+    """Return the bytes requested by a Range header; None: all of them.
 
     >>> asked_span("bytes=2-", 10), asked_span("bytes=0-3", 10), asked_span("bytes=-4", 10), asked_span("bytes=12-", 10)
     (range(2, 10), range(0, 4), range(6, 10), None)

@@ -1,4 +1,4 @@
-"""Finds the runs in a folder, however deep an experiment, an ablation or a search has put them."""
+"""Finds the runs in a folder, including nested ones of experiments, ablations and searches."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ DEPTH = 4  # folders below the given one
 
 
 def found_runs(given: str | Path) -> list[Path]:
-    """The run itself, or every run below. Links are not followed: they may lead anywhere."""
+    """Return the run itself, or every run below. Links are not followed, because they may lead anywhere."""
     folder = Path(given)
     if not str(given) or not folder.is_dir():
         raise BadInput(f"{str(given)!r} is not a folder; expected a run, or a folder of runs such as results/")
@@ -24,7 +24,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         try:
             with os.scandir(folder) as entries:
                 inside = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
-        except OSError:  # it was deleted, or is not ours to read
+        except OSError:  # deleted, or without permission to read
             return
         for name in inside:
             yield from _below(folder / name, depth - 1)

@@ -1,4 +1,4 @@
-"""`drl.report`, `write_report`: one HTML file about one run or many, to keep, to mail, to open without a network."""
+"""`drl.report`, `write_report`: a self-contained HTML file about one or more runs."""
 
 import base64
 import os
@@ -17,9 +17,9 @@ from drl.report.page_html import is_our_page, render_page
 from drl.report.run_content import find_video, read_run, read_video, unreadable
 from drl.tracking.run_groups import distinct_names
 
-MOST_SHOWN = 20  # runs that a notebook lists
-POINTS, FEWEST_POINTS = 1000, 10  # of a curve
-POINTS_OF_ALL = 3000  # of a metric over all runs, so that ten times as many runs do not make ten times the page
+MOST_SHOWN = 20  # runs listed in a notebook
+POINTS, FEWEST_POINTS = 1000, 10  # per curve
+POINTS_OF_ALL = 3000  # per metric over all runs, so that the page does not grow with the number of runs
 MOST_BYTES = 5_000_000  # without videos
 MOST_VIDEOS = 64 << 20  # bytes of all videos together
 
@@ -29,7 +29,7 @@ class ReportPage:
     """A page that `report` wrote."""
 
     path: Path  # open it in a browser
-    runs: tuple[Path, ...] = field(repr=False)  # that it is about
+    runs: tuple[Path, ...] = field(repr=False)  # runs on the page
 
     def __str__(self) -> str:
         return str(self.path)
@@ -42,10 +42,10 @@ class ReportPage:
 def report(
     runs: RunLike | Iterable[RunLike], *, out: str | Path | None = None, video: bool = True, console: bool = False
 ) -> ReportPage:
-    """Write one page with curves, video, evaluations, settings and versions of one run or many.
+    """Write one page with curves, video, evaluations, settings and versions of one or more runs.
 
-    `runs` are runs or folders of runs. `out` is an .html file; by default report.html in the run, or in the folder that
-    holds all of them. A file that is no report is never replaced.
+    `runs` are runs or folders of runs. `out` is an .html file, by default report.html in the run or in the runs' common
+    folder. A file that is not a report is never replaced.
     """
     given = folders_of(runs)
     if not given:
@@ -64,11 +64,11 @@ def report(
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = True) -> Path:
-    """Write the page of some runs and return its path: `out`, or `report.html` in the run, or in the folder that holds
-    all of them. A file that is no report is never replaced."""
+    """Write a page about runs and return its path: `out`, or `report.html` in the run or in the runs' common folder. A
+    file that is not a report is never replaced."""
     runs = list({run.resolve(): run for run in runs}.values())
     if not runs:
-        raise BadInput("there is no run to report on; give a run, or a folder of runs such as results/")
+        raise BadInput("got no runs to report on; give a run, or a folder of runs such as results/")
     path = out or _common_folder(runs) / "report.html"
     if os.path.lexists(path) and not is_our_page(path):
         raise BadInput(f"{path} exists and is not a report that drl wrote; choose another file with --out")
@@ -88,7 +88,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = Tr
 
 
 def points_for(runs: int) -> int:
-    """Of each curve, if this many runs are on a page.
+    """Return the number of points per curve for a page with this many runs.
 
     >>> points_for(1), points_for(10), points_for(1000)
     (1000, 300, 10)
@@ -97,13 +97,13 @@ def points_for(runs: int) -> int:
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Experiment and run, or as many folders more as tell them apart."""
+    """Return experiment and run, with as many more folders as needed to make the names distinct."""
     names = [f"{run.parent.name}/{run.name}" for run in runs]
     return names if len(set(names)) == len(runs) else list(distinct_names(runs).values())
 
 
 def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[PlainDict]:
-    """The runs, with as many points as fit into a page."""
+    """Read the runs, with as many points as fit into a page."""
     points = points_for(len(runs))
     while True:
         content = [read_run(run, name, points) for run, name in zip(runs, names, strict=True)]
@@ -114,7 +114,7 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
         if size <= MOST_BYTES:
             break
         if points <= FEWEST_POINTS:
-            raise BadInput(f"a report on so many runs ({len(runs)}) is too large ({size:,} bytes); give fewer")
+            raise BadInput(f"a report on {len(runs)} runs is too large ({size:,} bytes); give fewer runs")
         points = max(points // 2, FEWEST_POINTS)
     for error in errors:
         warnings.warn(f"left out: {error}", stacklevel=2)
@@ -128,21 +128,21 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         if video is None:
             continue
         room -= video.lstat().st_size
-        why = None if room >= 0 else "it would become too large"
+        why = None if room >= 0 else "the page would become too large"
         try:
             content = b"" if why else read_video(folder, video)
         except DrlError as error:
             if len(runs) == 1:
                 raise
-            why = str(error)  # of one run among others
+            why = str(error)  # the other videos are still included
         if why:
-            run["notes"] = [*run["notes"], f"its video {video} is not in this page: {why}"]
+            run["notes"] = [*run["notes"], f"the video {video} is not on this page: {why}"]
         else:
             run["video"] = "data:video/mp4;base64," + base64.b64encode(content).decode()
 
 
 def _common_folder(runs: Sequence[Path]) -> Path:
-    """The run, or the folder that holds all runs, spelled as it was given where that is possible."""
+    """Return the run, or the common folder of all runs, spelled as given if possible."""
     if len(runs) == 1:
         return runs[0]
     common = Path(os.path.commonpath([run.resolve() for run in runs]))

@@ -1,4 +1,4 @@
-"""A page as one HTML text: a skeleton with its styles and scripts inside. Its policy forbids to load anything."""
+"""A page as one HTML text with inline styles and scripts. Its Content-Security-Policy forbids loading anything else."""
 
 import base64
 import hashlib
@@ -14,12 +14,12 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "report": ("uPlot.iife.min.js", "elements.js", "charts.js", "tables.js", "report.js"),
     "board": ("elements.js", "board.js"),
 }
-MARK = '<meta name="generator" content="drl report">'  # tells our pages from the files of others
+MARK = '<meta name="generator" content="drl report">'  # distinguishes our pages from other files
 
 
 def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False) -> str:
-    """`skeleton` is `report` or `board`, `page/<skeleton>.html`; `data` is what its scripts draw. Only a `live`
-    page, which a board serves, may ask its server for more."""
+    """Fill `page/<skeleton>.html` (`report` or `board`) with the `data` that its scripts draw. Only a `live` page,
+    which a board serves, may request more from its server."""
     style = _part("uPlot.min.css") + _part("report.css")
     scripts = [_part(name) for name in SCRIPTS[skeleton]]
     sources = " ".join(map(_hash, scripts))
@@ -40,7 +40,7 @@ def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False)
 
 
 def json_in_html(data: PlainValue) -> str:
-    """JSON that cannot end the element that it is in.
+    """Return JSON that cannot close the HTML element around it.
 
     >>> json_in_html("</script>")
     '"\\\\u003c/script\\\\u003e"'
@@ -50,7 +50,7 @@ def json_in_html(data: PlainValue) -> str:
 
 
 def is_our_page(path: Path) -> bool:
-    """Whether a file is a page that we wrote, and may write again."""
+    """Whether a file is a page that we wrote and may overwrite."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -62,5 +62,5 @@ def _part(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What the policy calls a script or a style: no other one runs."""
+    """Return the hash by which the policy allows a script or a style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""`drl.plot`: pictures of one run, or of several together."""
+"""`drl.plot`: plots of one run, or of several in one figure."""
 
 import os
 import warnings
@@ -18,7 +18,7 @@ from drl.tracking.figures import picture_format
 
 @dataclass(frozen=True)
 class Plots:
-    """Files that `plot` wrote: pictures, and reports if they were asked for. A notebook shows the pictures."""
+    """Files written by `plot`: pictures, and reports if requested. A notebook shows the pictures."""
 
     paths: tuple[Path, ...]
 
@@ -41,13 +41,13 @@ def plot(
     report: bool = False,
     console: bool = False,
 ) -> Plots:
-    """Draw one run into its folder `plots/`, or several runs on one picture.
+    """Plot one run into its folder `plots/`, or several runs in one figure.
 
     `runs` are runs, or experiments with all their runs. `labels` has a name for each of them, or for each line.
-    `metric` names columns of metrics.jsonl, a panel each; by default the return of each episode. `statistic` over seeds
-    is mean (the default), median or iqm. `smooth` is how many episodes or rows a trailing mean is over; 1: none; by
-    default it depends on the runs' length. `out` is a .png, .pdf or .svg, by default comparison.png beside the first
-    run. `report` also writes report.html into each run, as `drl.report` does.
+    `metric` names columns of metrics.jsonl, one panel each; by default the return per episode. `statistic` over seeds
+    is mean (the default), median or iqm. `smooth` is the window of the trailing mean in episodes or rows; 1: none; the
+    default depends on the runs' length. `out` is a .png, .pdf or .svg, by default comparison.png beside the first run.
+    `report` also writes report.html into each run, as `drl.report` does.
     """
     from drl.tracking.plots import plot_compare, plot_run
 
@@ -72,7 +72,7 @@ def plot(
             written += [write_report([folder]) for folder in folders]
     except DrlError:
         raise
-    except Exception as error:  # a run's files may come from anyone and contain anything
+    except Exception as error:  # a run's files are untrusted
         message = one_line(error, 300)
         raise UnusableFile(f"{', '.join(map(str, folders))} cannot be drawn ({message})") from error
     if not written:
@@ -84,7 +84,7 @@ def plot(
 
 
 def label_of_each(labels: Sequence[str], found: Sequence[tuple[Path | str, Path]]) -> list[str]:
-    """The label of each run: that of its path, or else that of its line."""
+    """Return the label of each run: its path's label, or else its line's."""
     from drl.tracking.run_groups import grouped_runs
 
     paths = list(dict.fromkeys(given for given, _ in found))
@@ -101,7 +101,7 @@ def label_of_each(labels: Sequence[str], found: Sequence[tuple[Path | str, Path]
 
 
 def _runs_of(folder: Path) -> list[Path]:
-    """One run, or every run of an experiment folder; one that was stopped before its first row is left out."""
+    """Return one run, or every run of an experiment folder that has logged at least one row."""
     if os.path.lexists(folder / "run.json") or not (runs := runs_in(folder)):
         return [find_run(folder)]
     logged = [run for run in runs if os.path.lexists(run / "metrics.jsonl")]

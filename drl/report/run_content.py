@@ -1,4 +1,4 @@
-"""What a page shows of a run, as plain data for JSON. A run may come from anyone and its files may contain anything."""
+"""Content of a run's page as plain data for JSON. A run's files are untrusted."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from drl.tracking.files import Row, evaluation_in, read_metrics
 from drl.tracking.log_blocks import clock
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
-MOST_LETTERS = 2000  # of one text
+MOST_LETTERS = 2000  # per text
 MOST_VIDEO = 64 << 20  # bytes
 
 
 def read_run(folder: Path, name: str, points: int) -> PlainDict:
-    """Everything about a run except for its video; `problem` alone if it cannot be read."""
+    """Return everything about a run except its video; only `problem` if it cannot be read."""
     try:
         return {"name": name} | _content(folder, points)
     except DrlError as error:
@@ -54,7 +54,7 @@ def _content(folder: Path, points: int) -> PlainDict:
 
 
 def in_training(folder: Path, record: PlainDict) -> bool:
-    """Whether another process trains this run."""
+    """Whether a process is training this run now."""
     return record.get("status") == UNFINISHED and is_in_use(folder)
 
 
@@ -68,7 +68,7 @@ def _config_text(folder: Path) -> str:
 
 
 def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict:
-    """The headline numbers, by their names."""
+    """Return the headline numbers by name."""
     last = rows[-1] if rows else {}
     final = record.get("final_evaluation")
     window = last.get("recent/window")
@@ -91,7 +91,7 @@ def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict
 
 
 def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
-    """A table of the evaluations during training, and of that of the final agent."""
+    """Return a table of the evaluations during training and of the final agent."""
     made = [(row.get("env_steps"), evaluation_in(row)) for row in rows]
     made = [(steps, numbers) for steps, numbers in made if numbers]
     left_out = max(len(made) - MOST_EVALUATIONS, 0)
@@ -108,7 +108,7 @@ def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
 
 
 def _notes(record: PlainDict) -> list[str]:
-    """What a reader of the curves should know about the run."""
+    """Return notes for readers of the curves, such as forks and resumes."""
     notes, origin, resumed = [], record.get("forked_from"), record.get("resumed", [])
     if isinstance(origin, dict):
         notes.append(f"forked from {origin.get('run')} at step {origin.get('env_steps')}; its curves begin there")
@@ -119,7 +119,7 @@ def _notes(record: PlainDict) -> list[str]:
 
 
 def find_video(folder: Path) -> Path | None:
-    """The video of the final agent, or else the newest one."""
+    """Return the video of the final agent, or else the newest one."""
     final = folder / "videos" / "final_agent.mp4"
     if os.path.lexists(final):
         return final
@@ -127,12 +127,12 @@ def find_video(folder: Path) -> Path | None:
 
 
 def read_video(folder: Path, video: Path) -> bytes:
-    """The bytes of a video in a run."""
+    """Read a video of a run."""
     return read_inside(folder, video, MOST_VIDEO)
 
 
 def plain_value(value: PlainValue) -> PlainValue:
-    """A number that JSON can hold, or a text."""
+    """Return a number that JSON can represent, or a text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -141,7 +141,7 @@ def plain_value(value: PlainValue) -> PlainValue:
 
 
 def short_text(value: PlainValue) -> str:
-    """A value in words, cut if it is long."""
+    """Return a value as text, shortened if it is long."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -154,5 +154,5 @@ def _texts(values: PlainDict) -> dict[str, str]:
 
 
 def unreadable(run: PlainDict) -> UnusableFile | None:
-    """The error of a run that `read_run` could not read."""
+    """Return the error of a run that `read_run` could not read."""
     return UnusableFile(run["problem"]) if "problem" in run else None

@@ -1,4 +1,4 @@
-"""The curves of a run as plain numbers, few enough for a page."""
+"""Curves of a run, thinned to few enough points for a page."""
 
 import math
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from drl.tracking.curves import column, episodes_of, grouped
 from drl.tracking.files import Row
 from drl.tracking.metric_curves import RETURN
 
-MOST_CURVES = 200  # of one run
-DIGITS = 6  # that a value keeps
+MOST_CURVES = 200  # per run
+DIGITS = 6  # significant digits of a value
 
 
 def curves_of_rows(rows: list[Row], points: int) -> dict[str, PlainDict]:
-    """Metric → its curve of at most `points` points, the return of each episode first."""
+    """Map each metric to a curve of at most `points` points. The return per episode comes first."""
     found = ((name, thinned_curve(x, y, points)) for name, x, y in _series(rows))
     return {name: curve for name, curve in found if curve["x"]}
 
@@ -32,8 +32,8 @@ def _series(rows: list[Row]) -> Iterator[tuple[str, Array, Array]]:
 
 
 def thinned_curve(x: Array, y: Array, points: int) -> PlainDict:
-    """The finite points in the order of `x`. If there are more than `points`, neighbors are put together: `y` is their
-    mean, `low` and `high` are their extremes, so that no spike is lost, and `each` is how many they are at most.
+    """Return the finite points in the order of `x`. If there are more than `points`, neighbors are merged: `y` is their
+    mean, `low` and `high` are their extremes, so that no spike is lost, and `each` is the largest number merged.
 
     >>> thinned_curve(np.arange(4.0), np.array([1.0, 3.0, 5.0, 0.0]), 2)
     {'x': [1, 3], 'y': [2, 2.5], 'low': [1, 0], 'high': [3, 5], 'each': 2}
@@ -54,7 +54,7 @@ def thinned_curve(x: Array, y: Array, points: int) -> PlainDict:
 
 
 def plain_numbers(values: Array) -> list[float | int | None]:
-    """For JSON: whole numbers without a point, others with `DIGITS` digits, None for what is not finite.
+    """Convert to JSON numbers: integers without a point, others with `DIGITS` digits, None if not finite.
 
     >>> plain_numbers(np.array([120.0, 0.123456789, np.inf]))
     [120, 0.123457, None]
@@ -65,6 +65,6 @@ def plain_numbers(values: Array) -> list[float | int | None]:
 def _plain_number(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
-    if value.is_integer() and abs(value) < 1 << 53:  # what a browser can count to
+    if value.is_integer() and abs(value) < 1 << 53:  # exact in JavaScript
         return int(value)
     return float(f"{value:.{DIGITS}g}")

@@ -1,1 +1,1 @@
-"""Where logs go. Nothing heavy is imported until it is used."""
+"""Trackers: where logs go. Nothing heavy is imported until it is used."""

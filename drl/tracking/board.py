@@ -1,6 +1,6 @@
-"""Boards: trackers of other programs, such as W&B, that also get a run's files at its end.
+"""Boards: trackers for external services, such as W&B, that also receive a run's files at its end.
 
-A thread makes all calls to the other program, so training never waits for it.
+A thread makes all calls to the service, so training never waits for it.
 """
 
 import math
@@ -22,34 +22,34 @@ Row = dict[str, float]
 class Ending(NamedTuple):
     """How a run ended."""
 
-    folder: Path  # of the run: plots, videos, agent
-    status: str = "finished"  # or what stopped it
-    evaluation: dict[str, float] | None = None  # of the final agent
+    folder: Path  # the run's folder: plots, videos, agent
+    status: str = "finished"  # or the reason for the stop
+    evaluation: dict[str, float] | None = None  # final agent's evaluation
 
 
 class Board(Tracker, Protocol):
-    """A tracker that also gets the end of a run, after plots and videos are made."""
+    """A tracker with a `finish` method, called at the end of a run when plots and videos exist."""
 
     def finish(self, ending: Ending) -> None:
-        """The end of a run: its evaluation, videos and files."""
+        """End the run with its evaluation, videos and files."""
 
 
 class BoardInThread(ABC):
-    """Queues rows for a thread, which runs `_send`. `finish()` adds the run's files and ends; `close()` ends without
-    them, and does nothing after `finish()`."""
+    """A board that queues rows for a thread, which runs `_send`. `finish()` adds the run's files and ends; `close()`
+    ends without them, and does nothing after `finish()`."""
 
     def __init__(self, after: int = -1):
-        self.after = after  # learning steps that an earlier process has logged: a resumed run repeats some
-        self.ending: Ending | None = None  # known to the thread once there are no more rows
+        self.after = after  # learning steps logged by an earlier process; a resumed run repeats some of them
+        self.ending: Ending | None = None  # set before the rows end
         self.error: Exception | None = None  # raised in the thread
-        self._jobs: queue.SimpleQueue[Row | None] = queue.SimpleQueue()  # None: there are no more
+        self._jobs: queue.SimpleQueue[Row | None] = queue.SimpleQueue()  # None: no more rows
         self._ended = False
         self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
         self._thread.start()
 
     @abstractmethod
     def _send(self, rows: Iterator[Row]) -> None:
-        """Body of the thread: start a run, log rows until there are no more, add the files of `ending`, end the run."""
+        """Thread body: start a run, log rows until there are no more, add the files of `ending`, end the run."""
 
     def write(self, log: Log) -> None:
         if self.error is not None:
@@ -81,5 +81,5 @@ class BoardInThread(ABC):
             self._send(iter(self._jobs.get, None))
         except Exception as error:
             self.error = error
-        except BaseException as error:  # an exit in this thread is not the user's
+        except BaseException as error:  # SystemExit in this thread does not come from the user
             self.error = RuntimeError(f"it raised {type(error).__name__}: {error}")

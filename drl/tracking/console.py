@@ -1,6 +1,6 @@
 """Console output of training.
 
-A terminal shows a live panel with a progress bar, in a few lines where the terminal is small. A file or pipe gets a
+A terminal shows a live panel with a progress bar, in compact form if the terminal is small. A file or pipe gets a
 throttled line per log with the share of the budget and the time left, and the blocks of the last log.
 """
 
@@ -63,11 +63,11 @@ class ConsoleTracker:
         every: int | None = None,  # plain text: learning steps between two prints
         seconds: float = 5.0,  # plain text: seconds between two prints, unless `every` is given
         blocks_every: int | None = None,  # plain text: learning steps between two prints of all blocks
-        label: str = "",  # what is shown, if that is not all that runs
+        label: str = "",  # which of several runs is shown
     ):
         for name, value in (("every", every), ("blocks_every", blocks_every)):
             if value is not None and value < 1:
-                raise BadInput(f"got {name}={value}; expected 1 or more learning steps, or None to go by the clock")
+                raise BadInput(f"got {name}={value}; expected at least 1 learning step, or None to throttle by time")
         if every is not None and blocks_every is not None:
             raise BadInput(f"got every={every} and blocks_every={blocks_every}; give one of them")
         self.total_timesteps: int | None = total_timesteps
@@ -84,9 +84,9 @@ class ConsoleTracker:
         self._shown: Log | None = None
         self._shown_at = 0.0
         self._evaluated: Log | None = None  # the panel keeps the latest evaluation
-        self._updated: Log | None = None  # and the latest update: a log of a replay may have none
+        self._updated: Log | None = None  # and the latest update: a log of a replay algorithm may have none
         self._pace: Pace | None = None  # of this process, in shares of the budget; from the first log
-        self._earlier = 0.0  # seconds that earlier processes of a resumed run have learned
+        self._earlier = 0.0  # training seconds of earlier processes of a resumed run
 
     def write(self, log: Log) -> None:
         self._last = log
@@ -114,7 +114,7 @@ class ConsoleTracker:
                 panel.stop()
 
     def _begin(self, log: Log) -> None:
-        """The first log tells what was there before it."""
+        """Read from the first log how much was trained before it."""
         took, speed = log.time.get("time_elapsed", 0.0), log.time.get("steps_per_second", 0.0)
         steps, episodes = log.env_steps - log.rollout.get("rollout_len", 0), log.episodes - len(log.finished)
         self._pace = Pace(self._share(log, steps, episodes) or 0.0, took)
@@ -175,7 +175,7 @@ class ConsoleTracker:
         return draw(found, self._status(log), console.width, console.height)
 
     def _status(self, log: Log) -> "RenderableType":
-        """The progress bar, and how long it took and will take."""
+        """Return the progress bar with elapsed and remaining time."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -194,7 +194,7 @@ class ConsoleTracker:
         return status
 
     def _share(self, log: Log, env_steps: float | None = None, episodes: int | None = None) -> float | None:
-        """Share of the budget used, by this log or by these counts; None without a budget."""
+        """Return the used share of the budget at this log or these counts; None without a budget."""
         shares = []
         if total := log.trainer.get("total_timesteps", self.total_timesteps):
             shares.append((log.env_steps if env_steps is None else env_steps) / total)
@@ -203,7 +203,7 @@ class ConsoleTracker:
         return min(max(shares), 1.0) if shares else None
 
     def _times(self, log: Log) -> dict[str, float]:
-        """Seconds so far, earlier processes included, and seconds left at the speed of this one."""
+        """Return elapsed seconds, earlier processes included, and seconds left at this process's speed."""
         if self._pace is None or not log.time:
             return {}
         share = self._share(log)
@@ -246,8 +246,8 @@ class QuietConsole:
 
 
 class Waiting:
-    """Says what a run does before its first log, which may take minutes: after a second and a half, and then from time
-    to time; on a terminal in one line that is overwritten. `text` is called in a thread.
+    """Reports progress before the first log, which may take minutes: after 1.5 seconds and then from time to time. On a
+    terminal it overwrites one line. `text` is called in a thread.
 
     >>> waiting = Waiting(lambda: "step 12")
     >>> waiting.end()
@@ -262,7 +262,7 @@ class Waiting:
         self._thread.start()
 
     def end(self) -> None:
-        """Say nothing more; the line on a terminal is removed. May be called twice."""
+        """Stop reporting and clear the line on a terminal. May be called twice."""
         self._ended.set()
         self._thread.join()
         if self.live and self._shown:

@@ -1,4 +1,4 @@
-"""Turns rows of `metrics.jsonl` into curves: smoothing, bins, statistics over seeds and 95 % bands, in NumPy."""
+"""Curves from rows of `metrics.jsonl`: smoothing, bins, statistics over seeds and 95 % bands, in NumPy."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from drl.core.specs import Array
 from drl.tracking.files import Row
 
 BINS = 100  # most bins along the environment steps
-RESAMPLES = 2000  # of the seeds, for a bootstrap
-LEAST = 3  # seeds or episodes with which there is a band
+RESAMPLES = 2000  # bootstrap resamples of the seeds
+LEAST = 3  # fewest seeds or episodes for a band
 
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, a series around the normal is exact to 1e-3.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -30,7 +30,7 @@ class EpisodeTable(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A curve and the ends of its 95 % interval (NaN where there is too little for one)."""
+    """A curve and the ends of its 95 % interval (NaN where there is too little data)."""
 
     x: Array
     center: Array
@@ -58,9 +58,9 @@ STATISTICS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 
 
 def check_statistic(name: str) -> None:
-    """Raise unless there is such a statistic."""
+    """Raise `BadInput` for an unknown statistic."""
     if name not in STATISTICS:
-        raise BadInput(f"there is no statistic {name!r}; {did_you_mean(name, STATISTICS)}")
+        raise BadInput(f"unknown statistic {name!r}; {did_you_mean(name, STATISTICS)}")
 
 
 def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
@@ -68,7 +68,7 @@ def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
     count = values.shape[-1]
     table = values.reshape(-1, count)
     draws = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    chunk = max(1, 2_000_000 // draws.size)  # rows at a time, for the sake of memory
+    chunk = max(1, 2_000_000 // draws.size)  # rows at a time, to limit memory
     ends = [
         np.percentile(STATISTICS[statistic](table[i : i + chunk, draws]), (2.5, 97.5), axis=-1)
         for i in range(0, len(table), chunk)
@@ -78,7 +78,7 @@ def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
 
 
 def episodes_of(rows: list[Row]) -> EpisodeTable:
-    """The finished episodes of logged rows, as columns."""
+    """Return the finished episodes of logged rows, as columns."""
     finished = [episode for row in rows for episode in row.get("finished", ())]
     counts = np.array([len(row.get("finished", ())) for row in rows], int)
     table = np.array(finished, float).reshape(len(finished), 4)  # None becomes NaN
@@ -117,7 +117,7 @@ def trailing_mean(values: Array, window: int) -> Array:
 
 
 def smoothing_window(count: int) -> int:
-    """Episodes to average over: a tenth of a short run, 100 in a normal run, more in a very long one."""
+    """Number of episodes to average over: a tenth of a short run, 100 in a normal run, more in a very long run."""
     return max(1, min(count // 10, 100), count // 200)
 
 
@@ -131,7 +131,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def bin_width(last: float, bins: int = BINS) -> float:
-    """The smallest round width with which at most `bins` bins reach from 0 to `last`.
+    """Smallest round width such that at most `bins` bins cover 0 to `last`.
 
     >>> bin_width(100_000), bin_width(100_001), bin_width(7)
     (1000.0, 1500.0, 0.08)
@@ -144,7 +144,7 @@ def bin_width(last: float, bins: int = BINS) -> float:
 
 
 def bin_starts(x: Array, width: float) -> Array:
-    """Where each bin that is not empty begins in ascending `x`. Bins end at multiples of `width`, which they include.
+    """Index in ascending `x` where each nonempty bin begins. Bins end at multiples of `width`, inclusive.
 
     >>> bin_starts(np.array([1.0, 10.0, 11.0, 35.0]), 10.0)
     array([0, 2, 3])
@@ -155,7 +155,7 @@ def bin_starts(x: Array, width: float) -> Array:
 def grouped(x: Array, values: Array, starts: Array) -> Band:
     """Means of consecutive groups that begin at `starts`, at each group's last x. NaN values do not count.
 
-    The interval is Student's t, within the range of all values; groups of fewer than three values have none.
+    The interval is Student's t, clipped to the range of all values; groups of fewer than three values have none.
 
     >>> band = grouped(np.arange(4.0), np.array([1.0, 2.0, 3.0, 9.0]), np.array([0, 3]))
     >>> band.center, band.low, band.high.round(2)
@@ -187,8 +187,8 @@ def t_975(degrees: Array) -> Array:
 def across(curves: list[tuple[Array, Array]], statistic: str = "mean", points: int = 300) -> Band:
     """A statistic over the curves of several seeds, where at least half of them (and at least two) have data.
 
-    The interval is a percentile bootstrap over the seeds; fewer than three have none. A run that ended early does not
-    cut the curve of the others.
+    The interval is a percentile bootstrap over at least three seeds. A run that ended early does not cut the curve of
+    the others.
     """
     needed = max(2, -(-len(curves) // 2))
     low = sorted(x[0] for x, _ in curves)[needed - 1]

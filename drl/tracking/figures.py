@@ -1,4 +1,4 @@
-"""The one style of all pictures: panels, lines, bands, axes, legends, files. Files are written atomically.
+"""The style of all figures: panels, lines, bands, axes, legends, files. Files are written atomically.
 
 Figures use matplotlib's Agg canvas directly: no window, no pyplot, no state shared with the user's own figures.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, FAINT, GRID = "#2b2b2b", "#757575", "#e6e6e6"
-# Okabe and Ito's colors, which the color-blind can tell apart; without their yellow, which white paper swallows.
+# Okabe and Ito's colors for the color-blind, without yellow, which is hard to see on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 Dashes = str | tuple[int, tuple[float, ...]]
 LINES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1.2, 1.5)), (0, (1.5, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Suffix → metadata; no date in the file.
+# Suffix → metadata, so that files contain no date.
 FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-CHARACTER = 0.068  # inches that one takes in 9 points, on the safe side
+CHARACTER = 0.068  # upper bound of a character's width at 9 points, in inches
 
 
 class Look(NamedTuple):
-    """How a line looks; in gray, the dashes and the marker tell it apart."""
+    """Style of a line. Dashes and marker distinguish lines in grayscale."""
 
     color: str
     dashes: Dashes = "-"
@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 def look(number: int) -> Look:
-    """The look of one line among several; 28 of them differ."""
+    """Return the style of one line among several; the first 28 differ."""
     return Look(COLORS[number % len(COLORS)], LINES[number % len(LINES)], MARKERS[number % len(MARKERS)])
 
 
@@ -55,7 +55,7 @@ def make_panels(
     left: float = 0.9,
     right: float = 0.25,
 ) -> "tuple[Figure, list[Axes]]":
-    """`down` × `wide` panels of `size` inches under one title. Margins are fixed: measuring them doubles the time."""
+    """Make `down` × `wide` panels of `size` inches under one title. Margins are fixed: measuring doubles the time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -78,7 +78,7 @@ def make_panels(
 
 
 def make_figure(title: str, subtitle: str) -> "tuple[Figure, Axes]":
-    """A figure with one panel, in our style."""
+    """Make a figure with one panel."""
     figure, (ax,) = make_panels(title, subtitle, 1, 1, (7.0, 3.4))
     return figure, ax
 
@@ -94,9 +94,9 @@ def draw_line(
     alpha: float | None = None,
     marks: int = 0,  # markers along the line, at most one per point
 ) -> None:
-    """A curve; a single point is drawn as a dot."""
+    """Draw a curve; a single point is drawn as a dot."""
     shift = MARKERS.index(look.marker) / len(MARKERS) if look.marker in MARKERS and len(x) > 2 * marks else 0.0
-    places = (np.arange(marks) + shift) / max(marks - 1 + shift, 1) * (len(x) - 1)  # not above those of other looks
+    places = (np.arange(marks) + shift) / max(marks - 1 + shift, 1) * (len(x) - 1)  # shifted against other lines
     ax.plot(
         x,
         y,
@@ -113,18 +113,18 @@ def draw_line(
 
 
 def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, marks: int = 0) -> None:
-    """A line with an interval around it."""
+    """Draw a line with an interval around it."""
     ax.fill_between(band.x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
     draw_line(ax, band.x, band.center, look, label=label, marks=marks)
 
 
 def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
-    """Mark one place on a line."""
+    """Mark one point of a line."""
     ax.scatter([x], [y], s=70, facecolors="white", edgecolors=look.color, linewidths=1.8, zorder=4)
 
 
 def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:
-    """Axis titles, ticks and grid."""
+    """Add axis titles, ticks and grid."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ax.set_xlabel(x_label, color=INK, fontsize=9.5)
@@ -142,19 +142,19 @@ def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None
 
 
 def name_ticks(axis: "Axis", names: Sequence[str]) -> None:
-    """Names instead of the numbers 0, 1, 2, …"""
+    """Label the ticks 0, 1, 2, … with names."""
     axis.set_ticks(list(range(len(names))), list(names))
     for text in axis.get_ticklabels():
         text.set_parse_math(False)
 
 
 def panel_title(ax: "Axes", text: str) -> None:
-    """The title of one panel of several."""
+    """Set the title of one of several panels."""
     ax.set_title(text, fontsize=10, color=INK, loc="left", parse_math=False)
 
 
 def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
-    """The labels of all axes once, below them, in as many columns as fit. The figure grows by their height."""
+    """Add one legend for all axes below them, in as many columns as fit. The figure grows by its height."""
     from matplotlib.collections import PathCollection
 
     named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -217,11 +217,11 @@ def short_number(value: float, letters_from: float = 1e3) -> str:
 
 
 def picture_format(path: Path) -> str:
-    """The format that a path's suffix names."""
+    """Return the picture format of a path's suffix."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
-        raise BadInput(f"{path} ends in {path.suffix or 'no suffix'!r}; a picture ends in one of {known}")
+        raise BadInput(f"{path} has the suffix {path.suffix!r}; expected a picture with one of {known}")
     return kind
 
 

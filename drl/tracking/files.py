@@ -1,10 +1,10 @@
-"""Logs as files: `metrics.jsonl`, the source of all plots and reports, `episodes.jsonl`, finished episodes as seeds and
-actions, and `progress.csv` for spreadsheets.
+"""Logs as files: `metrics.jsonl`, the source of all plots and reports; `episodes.jsonl`, finished episodes as seeds and
+actions; `progress.csv` for spreadsheets.
 
-Each continues an existing file. A resumed run repeats some learning steps. Rows at or after the first new log's
+Each tracker continues an existing file. A resumed run repeats some learning steps. Rows at or after the first new log's
 learning step are dropped first, so an interrupted run leaves the same rows as an uninterrupted one.
 
-A row that cannot be written waits in memory; the next `flush` writes it, if need be into another folder (`move`).
+A row that cannot be written waits in memory. The next `flush` writes it, after `move` into another folder.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ MOST_METRICS = 1 << 30  # bytes
 
 
 class FileTracker(ABC):
-    """Rows at the end of a file, one for each log."""
+    """Appends a row to a file for each log."""
 
     def __init__(self, path: str | Path):
         self.path: Path = Path(path)
@@ -44,14 +44,14 @@ class FileTracker(ABC):
         self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait. If that fails, the file has none of them."""
+        """Write the waiting rows. If that fails, none of them is in the file."""
         if not self.waiting:
             return
         try:
             content = self._open_for(self.waiting)
             assert self._file is not None
             left = memoryview(content)
-            while left:  # a disk that becomes full takes a part, and then raises
+            while left:  # a full disk takes a part, then raises
                 left = left[self._file.write(left) :]
         except BaseException:
             if self._file is not None:
@@ -63,13 +63,13 @@ class FileTracker(ABC):
         self.waiting = []
 
     def content(self) -> bytes:
-        """What is written, also if the file was deleted since."""
+        """Return what was written, even if the file was deleted since."""
         if self._file is not None:
             return os.pread(self._file.fileno(), self._size, 0)
         return self.path.read_bytes() if self.path.is_file() else b""
 
     def move(self, folder: Path) -> None:
-        """Continue in another folder, which has a copy of the file."""
+        """Continue in another folder, which already has a copy of the file."""
         self._drop_file()
         self.path = folder / self.path.name
 
@@ -94,7 +94,7 @@ class FileTracker(ABC):
 
     @abstractmethod
     def _open_for(self, rows: list[Row]) -> bytes:
-        """Open the file, if it is not, and return what to append to it for these rows."""
+        """Open the file if necessary and return the bytes to append for these rows."""
 
 
 class JsonLines(FileTracker):
@@ -146,7 +146,7 @@ def read_metrics(path: str | Path) -> list[Row]:
 
 
 def evaluation_in(row: Row) -> PlainDict:
-    """The numbers of the evaluation that was made at a row, by name; empty if there was none."""
+    """Return the numbers of a row's evaluation by name; empty without an evaluation."""
     return {name.partition("/")[2]: value for name, value in row.items() if name.startswith("evaluation/")}
 
 
@@ -165,7 +165,7 @@ def _json_rows(path: Path) -> list[tuple[bytes, Row]]:
             if i == len(lines) - 1:
                 break
             raise UnusableFile(
-                f"{path} line {i + 1} is not a JSON object ({error}); only the last line may be torn. "
+                f"{path} line {i + 1} is not a JSON object ({error}); only the last line may be incomplete. "
                 f"Delete that line to read the rest"
             ) from error
         rows.append((line, row))
@@ -173,13 +173,13 @@ def _json_rows(path: Path) -> list[tuple[bytes, Row]]:
 
 
 def _json_number(value: float) -> float | int | None:
-    """A plain number; None for NaN and infinity, which JSON lacks."""
+    """Return a plain number, or None for NaN and infinity, which JSON lacks."""
     number = value.item() if hasattr(value, "item") else value
     return number if math.isfinite(number) else None
 
 
 def _json_flag(value: bool | None) -> bool | None:
-    return None if value is None else bool(value)  # converts NumPy's bool, too
+    return None if value is None else bool(value)  # also converts NumPy's bool
 
 
 class CsvTracker(FileTracker):

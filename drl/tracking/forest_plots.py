@@ -1,4 +1,4 @@
-"""Forest plots: final scores with their intervals, a row each."""
+"""Forest plots: one row per final score, with its interval."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 def interval_of(seeds: Array) -> Interval:
-    """Percentile bootstrap over seeds.
+    """Compute the percentile bootstrap interval over seeds.
 
     >>> interval_of(np.array([4.0, 4.0, 4.0])), interval_of(np.array([4.0, 5.0]))
     (Interval(mean=4.0, low=4.0, high=4.0), Interval(mean=4.5, low=None, high=None))
@@ -40,12 +40,12 @@ def interval_of(seeds: Array) -> Interval:
 
 
 def text_width(scores: Sequence[Score]) -> float:
-    """Inches that the rows' words need to the right of the panel."""
+    """Return the width in inches of the rows' text to the right of the panel."""
     return (max(len(score.label) for score in scores) + 26) * CHARACTER
 
 
 def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: str) -> None:
-    """A row per score from the top: its seeds, its mean and interval, and both in numbers on the right.
+    """Draw a row per score from the top: its seeds, its mean and interval, and both as numbers on the right.
 
     A vertical line is drawn at `reference`.
     """

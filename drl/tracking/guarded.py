@@ -1,4 +1,4 @@
-"""Trackers that cannot stop training: one that raises, exits or hangs is switched off."""
+"""Guards around trackers: a tracker that raises, exits or hangs is switched off, and training continues."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from drl.core.contracts import Tracker
 from drl.core.log import GROUPS, Log
 from drl.tracking.board import Ending
 
-SECONDS = 10.0  # after which a call to a tracker of a user counts as hanging
+SECONDS = 10.0  # after which a call to a user's tracker counts as hanging
 
 
 class TrackerFailed(UserWarning):
@@ -30,12 +30,12 @@ class Guarded:
         self._try(lambda: self.tracker.write(log), f"at env step {log.env_steps}")
 
     def flush(self) -> None:
-        """Write what the tracker holds back, if it does: a checkpoint must not be ahead of the files."""
+        """Flush the tracker if it has a buffer: a checkpoint must not be ahead of the files."""
         if (flush := getattr(self.tracker, "flush", None)) is not None:
             self._try(flush, "when flushing")
 
     def finish(self, ending: Ending) -> None:
-        """The end of the run, for trackers that want it; then they are closed."""
+        """Call `finish` of trackers that have it, then close them."""
         if (finish := getattr(self.tracker, "finish", None)) is not None:
             self._end(lambda: finish(ending), "at the end")
 
@@ -69,11 +69,11 @@ class Guarded:
 
 
 class InThread:
-    """Calls a tracker in a thread of its own and waits for each call, at most `seconds`: then it raises `TimeoutError`
-    and calls the tracker no more. Calls keep their order, and a call that returns has been made.
+    """Calls a tracker in its own thread and waits up to `seconds` for each call. Then it raises `TimeoutError` and
+    never calls the tracker again. Calls keep their order, and a call is complete when it returns.
 
-    The tracker sees copies of the logs. What it raises, even `SystemExit` or `KeyboardInterrupt`, can only come from
-    itself, because signals arrive in the main thread; here it becomes an `Exception`.
+    The tracker gets copies of the logs. Anything it raises, even `SystemExit` or `KeyboardInterrupt`, is its own fault,
+    because signals arrive in the main thread; here it becomes an `Exception`.
     """
 
     def __init__(self, tracker: Tracker, seconds: float | None = None):
@@ -89,7 +89,7 @@ class InThread:
         self._call(lambda: self.tracker.write(copy))
 
     def flush(self) -> None:
-        """Let the tracker write what it holds back."""
+        """Flush the tracker if it has a buffer."""
         if (flush := getattr(self.tracker, "flush", None)) is not None:
             self._call(flush)
 
@@ -114,7 +114,7 @@ class InThread:
             raise RuntimeError(f"it raised {type(error).__name__}: {error}")
 
     def _work(self) -> None:
-        """Body of the thread."""
+        """Thread body."""
         while (job := self._calls.get()) is not None:
             call, answer = job
             try:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class JobBar:
-    """Counts jobs that are over. It has no thread: each event redraws it.
+    """Counts finished jobs. It has no thread; each event redraws it.
 
-    The time left follows from the jobs of this process; `done` were there before.
+    The time left is estimated from the jobs of this process; `done` jobs were finished before.
 
     >>> with JobBar(quiet=True) as bar:
     ...     bar.begin("ablation", 14, done=12)
@@ -49,13 +49,13 @@ class JobBar:
         self._bar.stop()
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """The jobs that follow."""
+        """Start counting `total` jobs."""
         self._done, self._total, self._pace = min(done, total), total, Pace(min(done, total))
         self._task = self._bar.add_task(title, total=total, completed=self._done, left="")
         self._bar.refresh()
 
     def advance(self, text: str, title: str | None = None, show: bool = False, step: int = 1) -> None:
-        """A job is over. `text` is printed elsewhere than on a terminal; with `show` there, too. `title`: a new one."""
+        """Count a finished job. `text` is printed if there is no terminal, with `show` always. `title`: new title."""
         self._done += step
         left = self._pace.left(self._done, self._total)
         words = "" if left is None else f"{clock(left)} left"

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.progress import Progress, ProgressColumn
 
-REFRESH_SECONDS = 0.5  # between two drawings on a terminal
-LINE_SECONDS = 60.0  # between two lines that sum up, elsewhere
-ORDER = ("running", "waiting")  # which rows come first
-MOST_ROWS, OTHER_LINES = 40, 8  # of the table; what else is on the terminal
+REFRESH_SECONDS = 0.5  # between two redraws on a terminal
+LINE_SECONDS = 60.0  # between two summary lines without a terminal
+ORDER = ("running", "waiting")  # order of the rows
+MOST_ROWS, OTHER_LINES = 40, 8  # rows of the table; other lines on the terminal
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """How one run is."""
+    """Status of one run."""
 
     name: str
     node: str = ""
@@ -32,14 +32,14 @@ class JobRow:
     left: float | None = None  # seconds
 
     def cells(self) -> tuple[str, ...]:
-        """Texts of the columns."""
+        """Return the texts of the columns."""
         score = "" if self.score is None else f"{self.score:.2f}"
         left = "" if self.left is None else clock(self.left)
         return (self.name, self.node, self.status, f"{self.steps:,}" if self.steps else "", score, left)
 
 
 class JobTable(JobBar):
-    """`note` changes a row; jobs that are over have none.
+    """A table with a row per job that is running or waiting; `note` changes a row.
 
     >>> table = JobTable()
     >>> table.begin("2 seeds", 2)
@@ -50,7 +50,7 @@ class JobTable(JobBar):
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None):
-        self.rows: dict[str, JobRow] = {}  # before the bar is made, which draws them
+        self.rows: dict[str, JobRow] = {}  # set before the bar, which draws them
         super().__init__(quiet, stream)
         self._paces: dict[str, Pace] = {}
         self._drawn = self._told = time.monotonic()
@@ -67,7 +67,7 @@ class JobTable(JobBar):
         return WithTable(*columns, console=self.console, auto_refresh=False, disable=not self.live)
 
     def note(self, name: str, **changes: object) -> None:
-        """Change what a row says."""
+        """Update a row."""
         row = replace(self.rows.get(name, JobRow(name)), **changes)  # type: ignore[arg-type]
         if row.status != "running":
             self._paces.pop(name, None)
@@ -78,12 +78,12 @@ class JobTable(JobBar):
         self.rows[name] = row
 
     def remove(self, name: str) -> None:
-        """Leave a row out."""
+        """Remove a row."""
         self.rows.pop(name, None)
         self._paces.pop(name, None)
 
     def tick(self) -> None:
-        """Draw what has changed, now and then."""
+        """Redraw after changes, at limited frequency."""
         now = time.monotonic()
         if self.live and now - self._drawn >= REFRESH_SECONDS:
             self._drawn = now
@@ -93,7 +93,7 @@ class JobTable(JobBar):
             self.say(f"{self._done:4d} of {self._total}  {self.summary()}")
 
     def summary(self) -> str:
-        """All runs in one line."""
+        """Summarize all runs in one line."""
         running = [row for row in self.rows.values() if row.status == "running"]
         nodes = len({row.node for row in running})
         parts = [f"{len(running)} running on {nodes} node{'s' * (nodes != 1)}"] if running else []

@@ -1,4 +1,4 @@
-"""How the live panel looks: a box for every block, or on a small terminal a paragraph for each."""
+"""Layout of the live panel: a box per block, or a paragraph per block on a small terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,8 @@ from drl.tracking.log_blocks import Block
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-COLUMNS, ROWS = 100, 40  # what the boxes need
-# What the compact form shows of a block, by the first word of its title; of other blocks everything.
+COLUMNS, ROWS = 100, 40  # smallest terminal for boxes
+# Fields that the compact form shows, by the first word of the block's title; other blocks show all fields.
 MOST_WANTED: dict[str, tuple[str, ...]] = {
     "ROLLOUT": (),
     "TRAINER": ("timesteps_count", "total_timesteps", "episodes_count", "clip_range", "steps_per_second"),
@@ -17,7 +17,7 @@ MOST_WANTED: dict[str, tuple[str, ...]] = {
 
 
 def draw(found: list[Block], status: "RenderableType", columns: int, rows: int) -> "Group":
-    """The blocks above the status, as a terminal of this size can show them."""
+    """Lay out the blocks above the status for a terminal of this size."""
     from rich.columns import Columns
     from rich.console import Group
 
@@ -43,7 +43,7 @@ def _box(block: Block, height: int) -> "RenderableType":
 
 
 def _compact(found: list[Block]) -> "list[RenderableType]":
-    """A paragraph for each block, with what matters most of it."""
+    """Return a paragraph per block, with its most important fields."""
     from rich.text import Text
 
     everything = {name: value for block in found for name, value in block.fields.items()}

@@ -11,7 +11,7 @@ MOST = 6
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`: as many as there are up to six.
+    """Return up to six round numbers from `low` to `high`.
 
     >>> log_ticks(1e-4, 1e-2), log_ticks(1e-4, 2e-3), log_ticks(16, 100)
     ([0.0001, 0.0003, 0.001, 0.003, 0.01], [0.0001, 0.0002, 0.0005, 0.001, 0.002], [20.0, 50.0, 100.0])
@@ -39,7 +39,7 @@ def tick_text(value: float) -> str:
 
 
 def make_log(ax: "Axes", low: float, high: float) -> None:
-    """A logarithmic x axis from `low` to `high`."""
+    """Make the x axis logarithmic, from `low` to `high`."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     ax.set_xscale("log")

@@ -1,4 +1,4 @@
-"""The numbers of one log as text: blocks with a title each, the same for every algorithm.
+"""The numbers of one log as titled blocks of text, the same for every algorithm.
 
 Fields that do not apply and blocks without fields are left out.
 """
@@ -10,14 +10,14 @@ from typing import NamedTuple
 from drl.core.log import Log
 
 COUNTS = ("rollout_len", "episodes_count", "timesteps_count", "rollouts_count", "total_timesteps", "gradient_steps")
-IN_ROLLOUT = ("mean_clipped_ratio", "approx_kl")  # what an update reports, shown beside the rollout
-# The order of what updates report; other names follow.
+IN_ROLLOUT = ("mean_clipped_ratio", "approx_kl")  # update metrics shown with the rollout
+# Order of update metrics; other names follow.
 LEARNING = (
     "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "temperature", "explained_variance",
     "clip_fraction", "mean_q", "mean_error", "grad_norm", "actor_grad_norm", "critic_grad_norm",
 )  # fmt: skip
 MOST_SHOWN = 12  # numbers of an info, and of your own; files have all of them
-SETTINGS = ("learning_rate", "epsilon", "noise_sigma")  # current values of schedules, shown beside the updates
+SETTINGS = ("learning_rate", "epsilon", "noise_sigma")  # current values of schedules, shown with the updates
 
 
 class Block(NamedTuple):
@@ -30,7 +30,7 @@ class Block(NamedTuple):
 def blocks(
     log: Log, total_timesteps: int | None = None, window: int | None = None, times: Mapping[str, float] | None = None
 ) -> list[Block]:
-    """The blocks of one log, without fields that do not apply. `times` are further seconds, such as the time left.
+    """Return the blocks of one log. `times` are additional durations in seconds, such as the time left.
 
     >>> log = Log(env_steps=2048, episodes=3, learning_steps=1, rollout={"mean_reward": 1.0}, learn={"loss": 0.5})
     >>> [(block.title, list(block.fields)) for block in blocks(log)]  # doctest: +NORMALIZE_WHITESPACE
@@ -71,7 +71,7 @@ def _shown(values: Mapping[str, float], names: tuple[str, ...]) -> dict[str, str
 
 
 def number(name: str, value: float) -> str:
-    """A number as short as it can be read."""
+    """Format a number as short as readable."""
     if not math.isfinite(value):
         return str(float(value))
     if name in COUNTS or isinstance(value, int):
@@ -98,7 +98,7 @@ def clock(seconds: float) -> str:
 
 
 def plain_text(found: list[Block]) -> str:
-    """Blocks as aligned text, for files and pipes."""
+    """Format blocks as aligned text, for files and pipes."""
     width = max([18, *(len(name) for block in found for name in block.fields)]) + 2
     parts = []
     for block in found:

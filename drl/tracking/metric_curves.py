@@ -1,4 +1,4 @@
-"""Curves of one metric over several runs: which numbers, how smoothed, and from where on if a run is a fork."""
+"""Smoothed curves of one metric over several runs, including forks."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,15 @@ from drl.tracking.figures import short_number
 from drl.tracking.files import Row, read_metrics
 from drl.tracking.run_groups import origin_of
 
-RETURN = "return"  # of each finished episode; every other metric is a column of metrics.jsonl
-POINTS = 1500  # most of a line; more would overlap
+RETURN = "return"  # per finished episode; every other metric is a column of metrics.jsonl
+POINTS = 1500  # most points of a line; more would overlap
 
 
 class History(NamedTuple):
-    """What a run has written, after what the runs that it was forked from had written."""
+    """Rows of a run, preceded by the rows of the runs that it was forked from."""
 
     rows: list[Row]
-    begins: int  # the step at which its own rows begin
+    begins: int  # environment step at which its own rows begin
 
 
 class Curve(NamedTuple):
@@ -42,11 +42,11 @@ class Curve(NamedTuple):
 
     x: Array
     y: Array
-    forked: bool  # whether it begins on the curve of another run
+    forked: bool  # whether it starts on the curve of another run
 
 
 class MetricCurves(NamedTuple):
-    """One metric of all runs, smoothed in the same way."""
+    """One metric of all runs, with the same smoothing."""
 
     name: str
     smoothing: str  # in words
@@ -54,7 +54,7 @@ class MetricCurves(NamedTuple):
 
 
 def rows_of(run_dir: Path) -> list[Row]:
-    """The logged rows of a run; raise if it is not a run."""
+    """Return the logged rows of a run; raise if it is not a run."""
     path = run_dir / "metrics.jsonl"
     if not os.path.lexists(path):
         raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
@@ -62,7 +62,7 @@ def rows_of(run_dir: Path) -> list[Row]:
 
 
 def history_of(run_dir: Path) -> History:
-    """The rows of a run and, if it is a fork, of its origin up to there."""
+    """Return the rows of a run. For a fork, the origin's rows up to the fork come first."""
     rows, begins, origin = rows_of(run_dir), 0, origin_of(run_dir)
     seen = {run_dir.resolve()}
     while origin is not None and origin.run_dir not in seen and (origin.run_dir / "metrics.jsonl").is_file():
@@ -74,9 +74,10 @@ def history_of(run_dir: Path) -> History:
 
 
 def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int | None = None) -> MetricCurves:
-    """`smooth`: how many episodes, or rows of metrics.jsonl, a trailing mean is over; None: chosen here.
+    """Smooth a metric of several runs. `smooth` is the window of the trailing mean in episodes, or in rows of
+    metrics.jsonl; None chooses one.
 
-    All runs get the same window or the same bins, so that a fork begins on the curve of its origin.
+    All runs get the same window or the same bins, so that a fork starts on the curve of its origin.
     """
     name = full_name(metric, chain.from_iterable(groups.values()))
     found = {label: [(_numbers(history, name), history.begins) for history in group] for label, group in groups.items()}
@@ -97,7 +98,7 @@ def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int 
 
 
 def full_name(metric: str, histories: Iterable[History]) -> str:
-    """A plain name stands for `group/name` of the first group that has it, as in a `Log`."""
+    """Resolve a plain name to `group/name` of the first group that has it, as a `Log` does."""
     columns = set[str]().union(*(row for history in histories for row in history.rows)) - {"finished"}
     for name in (metric, *(f"{group}/{metric}" for group in LOOKUP)):
         if name in columns | {RETURN}:
@@ -105,17 +106,17 @@ def full_name(metric: str, histories: Iterable[History]) -> str:
     known = [RETURN, *sorted(columns - {*COUNTERS})]
     plain = {name.split("/", 1)[-1] for name in known}
     hint = did_you_mean(metric, {*known, *plain})
-    hint = f"{hint} " if hint.endswith("?") else ""  # otherwise it is the list that follows
+    hint = f"{hint} " if hint.endswith("?") else ""  # otherwise the hint is the list below
     raise BadInput(f"no run has the metric {metric!r}; {hint}there are {', '.join(known)}")
 
 
 def binned_words(width: float) -> str:
-    """How `bin_width` was used, for an axis; 0: not at all."""
+    """Describe the bins in an axis title; 0: no bins."""
     return f"mean per bin of {short_number(width)} steps" if width else ""
 
 
 def axis_words(name: str, smoothing: str) -> str:
-    """The title of an axis, in one or two lines."""
+    """Return the title of an axis, in one or two lines."""
     return f"{name}\n{smoothing}" if smoothing else name
 
 
@@ -137,7 +138,7 @@ def _smoothed(x: Array, y: Array, window: int, width: float) -> tuple[Array, Arr
 
 
 def _curve(x: Array, y: Array, begins: int) -> Curve:
-    """Without the points of the run that it was forked from, except for the last."""
+    """Make a curve without the origin's points, except for the last one."""
     before = int(np.searchsorted(x, begins, side="right")) if begins else 0
     first = max(before - 1, 0)
     shown = first + thinned(len(x) - first, POINTS)

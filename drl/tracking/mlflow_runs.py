@@ -1,6 +1,6 @@
 """MLflow: settings and metrics during a run; the agent, plots and videos at its end. Needs the extra `mlflow`.
 
-Runs go to the server or file that `MLFLOW_TRACKING_URI` names, otherwise into `mlflow.db` in the results folder.
+Runs go to the server or file in `MLFLOW_TRACKING_URI`, by default to `mlflow.db` in the results folder.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 SEND_SECONDS = 1.0  # between two transactions
-MOST_METRICS, MOST_PARAMS, MOST_LETTERS = 900, 90, 500  # of one transaction, and of the value of a parameter
-ID_TAG = "drl.id"  # by which a resumed run finds its own
-PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds between attempts to open a store that several runs create at once
+MOST_METRICS, MOST_PARAMS, MOST_LETTERS = 900, 90, 500  # per transaction; letters of a parameter's value
+ID_TAG = "drl.id"  # tag by which a resumed run finds its MLflow run
+PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds between attempts to open a store while other runs create it
 ARTIFACTS = ("agent", "plots", "videos")  # folders of a run
-STATUS = {"finished": "FINISHED"}  # MLflow's word for ours; KILLED for what a signal has stopped
+STATUS = {"finished": "FINISHED"}  # our status → MLflow's; KILLED for runs stopped by a signal
 UNLESS_SET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -43,7 +43,7 @@ class MlflowTracker(BoardInThread):
         tags: Mapping[str, str],
         store: str | Path,  # folder of `mlflow.db`, unless `MLFLOW_TRACKING_URI` is set
         name: str,
-        run_id: str,  # ours; a run that has it is continued
+        run_id: str,  # our own id; an existing run with this id is continued
         after: int = -1,
     ):
         if importlib.util.find_spec("mlflow") is None:
@@ -77,13 +77,13 @@ class MlflowTracker(BoardInThread):
         client.set_terminated(run_id, STATUS.get(self.ending.status, "KILLED"))
 
     def _started(self) -> "tuple[MlflowClient, str]":
-        """A client, and MLflow's id of the run: a new one, or that of the process that this one continues."""
+        """Return a client and MLflow's id of the run, which a resumed process shares with its predecessor."""
         for name, value in UNLESS_SET.items():
             os.environ.setdefault(name, value)
         from mlflow.entities import Param, RunStatus
         from mlflow.tracking import MlflowClient
 
-        for library in ("mlflow", "alembic"):  # they would print about tables into the panel
+        for library in ("mlflow", "alembic"):  # their messages about tables would disturb the panel
             logging.getLogger(library).setLevel(logging.ERROR)
         client, experiment = self._opened(MlflowClient)
         found = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
@@ -98,8 +98,8 @@ class MlflowTracker(BoardInThread):
         return client, run_id
 
     def _opened(self, make_client: "type[MlflowClient]") -> "tuple[MlflowClient, str]":
-        """A client, and the id of the experiment. Runs that start together create both together, and all but one
-        fail the first time."""
+        """Return a client and the id of the experiment. If several runs start together, all but one fail at first,
+        because they create both concurrently."""
         for pause in PAUSES:
             with contextlib.suppress(Exception):
                 return self._open(make_client)

@@ -1,10 +1,10 @@
-"""How fast this process works, and how long the rest takes at that speed."""
+"""Speed of this process, and the time left at that speed."""
 
 import time
 
 
 class Pace:
-    """Begins now, or `seconds` ago, with `done` of the work done by others: only what is done since then counts.
+    """Speed since now, or since `seconds` ago. `done` is the work finished before, which does not count.
 
     >>> pace = Pace(done=50, seconds=10)
     >>> round(pace.left(60, of=100))  # ten in ten seconds, so far
@@ -17,10 +17,10 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     def left(self, done: float, of: float) -> float | None:
-        """Seconds until `of` are done; None as long as nothing is known."""
+        """Estimate the seconds until `of` are finished; None while nothing is known."""
         own = done - self.before
         return max(of - done, 0.0) * self.seconds / own if own > 0 else None

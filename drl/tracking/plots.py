@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 60  # in one figure
-DOTS = 4000  # most of a scatter; more would overlap
+DOTS = 4000  # most dots of a scatter plot; more would overlap
 MARKS = 9  # markers on a line
 
 
@@ -88,16 +88,16 @@ def plot_compare(
     run_dirs: Sequence[str | Path],
     out: str | Path,
     *,
-    labels: Sequence[str] | None = None,  # one per run; those of one label are one line if they are repetitions
-    metrics: Sequence[str] = (RETURN,),  # a panel each
+    labels: Sequence[str] | None = None,  # one per run; repetitions with the same label become one line
+    metrics: Sequence[str] = (RETURN,),  # one panel each
     statistic: str = "mean",  # over seeds; mean · median · iqm
-    smooth: int | None = None,  # episodes or rows that a trailing mean is over; None: chosen by the length of the runs
+    smooth: int | None = None,  # window of the trailing mean, in episodes or rows; None: by run length
 ) -> Path:
     """Plot metrics of several runs together, as a .png, .pdf or .svg.
 
-    Runs of one experiment that differ only in the seed become one line with a 95 % band; the single runs are drawn
-    faintly. Runs with other settings get their own line, labeled with the settings that differ. Forks leave the line of
-    the run that they began in, so that a family is one tree.
+    Runs of one experiment that differ only in the seed become one line with a 95 % band, with the single runs drawn
+    faintly. Runs with other settings get their own line, labeled with the settings that differ. A fork branches off
+    the line of its origin.
     """
     out = Path(out)
     picture_format(out)
@@ -136,7 +136,7 @@ def plot_compare(
 
 
 def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
-    """What the lines and bands are, for a caption."""
+    """Describe lines and bands for a caption."""
     lines = [curves for panel in panels for curves in panel.lines.values()]
     most, forked = max(map(len, lines)), any(len(curves) == 1 and curves[0].forked for curves in lines)
     words = ["one seed per line"]
@@ -148,7 +148,7 @@ def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
 
 
 def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], statistic: str, thin: bool = True) -> None:
-    """Each line of a metric: the statistic over its runs with a band, and `thin` single runs; or its only run."""
+    """Draw each line of a metric: its only run, or the statistic over its runs with a band and `thin` single runs."""
     marks = MARKS if len(panel.lines) > 1 else 0
     for label, curves in panel.lines.items():
         style = looks[label]
@@ -219,7 +219,7 @@ def _rollout_return(rows: list[Row], episodes: EpisodeTable, label: str) -> "Fig
 
 
 def _binned(x: Array, values: Array) -> tuple[Band, str]:
-    """Means of the values at each x, or in bins if that is too many; and the words for the axis."""
+    """Return the means of the values per x, or per bin if there are too many, and the words for the axis."""
     starts = np.unique(x, return_index=True)[1]
     width = bin_width(x[-1]) if len(starts) > BINS else 0.0
     return grouped(x, values, bin_starts(x, width) if width else starts), binned_words(width)
@@ -229,7 +229,7 @@ def _evaluation(rows: list[Row], label: str) -> "Figure | None":
     names = names_in(rows, "evaluation")
     bounds = ("evaluation/min_return", "evaluation/max_return")
     ranges = {"evaluation/mean_return": bounds} if {"evaluation/mean_return", *bounds} <= set(names) else {}
-    hidden = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # get no panel
+    hidden = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # without a panel
     note = " · shaded: worst to best episode" if ranges else ""
     kept = [name for name in names if name not in hidden]
     return _small_multiples(rows, kept, "Evaluation", label + note, marked=True, ranges=ranges)

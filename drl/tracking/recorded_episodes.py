@@ -1,8 +1,8 @@
-"""Finished episodes as seeds and actions, which repeat them exactly: `episodes.jsonl`.
+"""`episodes.jsonl`: finished episodes as seeds and actions, from which they can be replayed exactly.
 
-A line holds the episodes of one learning step: for each `[number, env_index, seed, length, return]`, and the actions of
-all of them, one after the other, compressed. If attributes of the environments were set, `changes` lists what was set
-and `changed` the place in that list for each episode. Vectorizations that do not know an episode's seed record none.
+A line holds the episodes of one learning step: `[number, env_index, seed, length, return]` for each, and their
+concatenated actions, compressed. If attributes of the environments were set, `changes` lists what was set and `changed`
+the place in that list for each episode. Vectorizations that do not know the seed of an episode record none.
 """
 
 import base64
@@ -25,20 +25,20 @@ from drl.tracking.files import JsonLines, Row, read_metrics
 
 FILE = "episodes.jsonl"
 CRASH = "crash.json"  # the episode in which an environment failed
-MOST_ACTIONS = 1 << 28  # bytes of the actions of one line
+MOST_ACTIONS = 1 << 28  # most bytes of actions in one line
 
 
 class RecordedEpisode(NamedTuple):
-    """An episode that can be repeated."""
+    """An episode that can be replayed."""
 
-    number: int  # in the order in which they ended, from 1; 0: it did not end
+    number: int  # in the order in which episodes ended, from 1; 0: it did not end
     env_index: int
     episode_return: float
     played: Played
 
 
 class EpisodeTracker(JsonLines):
-    """Writes the episodes of every log that can be repeated."""
+    """Writes the episodes of every log that can be replayed."""
 
     def _row(self, log: Log) -> Row | None:
         first = log.episodes - len(log.finished) + 1
@@ -47,10 +47,10 @@ class EpisodeTracker(JsonLines):
 
 
 def packed(episodes: Sequence[tuple[int, Episode]]) -> PlainDict:
-    """Numbered episodes as plain data."""
+    """Return numbered episodes as plain data."""
     played = [episode.played for _, episode in episodes if episode.played is not None]
     actions = np.concatenate([each.actions for each in played])
-    if actions.dtype.kind in "iu" and actions.size:  # the smallest type: its file is, too
+    if actions.dtype.kind in "iu" and actions.size:  # the smallest type gives the smallest file
         actions = actions.astype(np.result_type(*map(np.min_scalar_type, (actions.min(), actions.max()))))
     row: PlainDict = {
         "episodes": [
@@ -72,7 +72,7 @@ def packed(episodes: Sequence[tuple[int, Episode]]) -> PlainDict:
 
 
 def read_episode(folder: Path, which: str) -> RecordedEpisode:
-    """A recorded episode of a run: `best`, `worst` or `last`, its number, or `crash`."""
+    """Read a recorded episode of a run: `best`, `worst`, `last`, `crash` or a number."""
     if which == "crash":
         return _crash(folder)
     path = folder / FILE
@@ -81,8 +81,8 @@ def read_episode(folder: Path, which: str) -> RecordedEpisode:
         found = [(entry, row) for row in rows for entry in row["episodes"]]
         if not found:
             raise BadInput(
-                f"{folder} has recorded no episodes: only sync and async environments repeat theirs, with "
-                "--record-episodes; train with --vectorization sync (which games of several agents lack)"
+                f"{folder} has no recorded episodes; only sync and async environments record them, with "
+                "--record-episodes; train with --vectorization sync (not available for multi-agent games)"
             )
         if which in ("best", "worst"):
             sign = 1 if which == "best" else -1
@@ -99,7 +99,7 @@ def read_episode(folder: Path, which: str) -> RecordedEpisode:
 
 
 def unpacked(row: Row) -> list[RecordedEpisode]:
-    """The episodes of one line."""
+    """Return the episodes of one line."""
     content = zlib.decompressobj().decompress(base64.b64decode(row["actions"], validate=True), MOST_ACTIONS)
     dtype, shape = np.dtype(str(row["dtype"])), tuple(int(size) for size in row["shape"])
     if dtype.kind not in "iufb":
@@ -113,7 +113,7 @@ def unpacked(row: Row) -> list[RecordedEpisode]:
     for (number, env_index, seed, length, total), kind in zip(row["episodes"], changed, strict=True):
         end = begin + int(length)
         if not begin <= end <= len(actions):
-            raise ValueError(f"{len(actions)} actions are fewer than its episodes have")
+            raise ValueError(f"{len(actions)} actions are too few for its episodes")
         recorded = Played(int(seed), actions[begin:end], changes[kind])
         episodes.append(RecordedEpisode(int(number), int(env_index), math.nan if total is None else total, recorded))
         begin = end
@@ -129,7 +129,7 @@ def _change(plain: Sequence[object]) -> Change:
 
 
 def write_crash(folder: Path, episode: Episode) -> None:
-    """Keep the episode in which an environment failed."""
+    """Save the episode in which an environment failed."""
     write_atomically(folder / CRASH, json.dumps(packed([(0, episode)])).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Groups runs that may be averaged: runs of one experiment folder that differ at most in the seed."""
+"""Groups of runs that may be averaged: runs of one experiment folder that differ at most in the seed."""
 
 import itertools
 import json
@@ -23,9 +23,9 @@ FORKED_AT = "forked_at"  # the step at which a fork begins, named like a setting
 
 
 def grouped_runs(run_dirs: Sequence[Path], labels: Sequence[str] | None = None) -> dict[str, list[Path]]:
-    """Label → runs that are repetitions. A label is the experiment's name and the settings in which its groups differ.
+    """Map labels to runs that are repetitions. A label is the experiment's name and the settings that differ.
 
-    `labels`, one per run, take the place of the experiments: runs of one label may be repetitions, others may not.
+    `labels`, one per run, replace the experiments: only runs with the same label may be repetitions.
     Runs without a readable `config.yaml` count as equal. A run that is given twice counts once.
     """
     folders = [run_dir.resolve().parent for run_dir in run_dirs]
@@ -45,13 +45,13 @@ def grouped_runs(run_dirs: Sequence[Path], labels: Sequence[str] | None = None) 
         siblings = [other for (label, _), other in zip(groups, settings.values(), strict=True) if label == key[0]]
         text = ", ".join([key[0], *_differing(settings[key], siblings)])
         numbered = (f"{text} ({number})" for number in itertools.count(2))
-        # Groups that differ only in what is not shown still get a label each.
+        # Groups that differ only in settings that are not shown still get distinct labels.
         labeled[next(each for each in itertools.chain([text], numbered) if each not in labeled)] = runs
     return labeled
 
 
 def _differing(own: PlainDict, all_of_them: list[PlainDict]) -> list[str]:
-    """`name=value` of the settings that distinguish a group from its siblings."""
+    """Return `name=value` of the settings that distinguish a group from its siblings."""
     names = dict.fromkeys(name for one in all_of_them for name in one)
     distinct = [name for name in names if any(one.get(name) != own.get(name) for one in all_of_them)]
     shown = [f"{name}={_short(own.get(name))}" for name in distinct[:SHOWN] if name in own or name != FORKED_AT]
@@ -63,7 +63,7 @@ def _short(value: object) -> str:
 
 
 def learning_settings(run_dir: Path) -> PlainDict:
-    """What a run has in common with its repetitions."""
+    """Return the settings that a run has in common with its repetitions."""
     path = run_dir / "config.yaml"
     try:
         content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None
@@ -82,7 +82,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(run_dir: Path) -> Origin | None:
-    """The run that this one is a fork of; None: it is none."""
+    """Return the origin of a fork; None if the run is not a fork."""
     try:
         origin = json.loads(read_inside(run_dir, run_dir / "run.json"))["forked_from"]
         return Origin(run_dir.resolve().parent / Path(origin["run"]).name, int(origin["env_steps"]))
@@ -91,7 +91,7 @@ def origin_of(run_dir: Path) -> Origin | None:
 
 
 def distinct_names(folders: list[Path]) -> dict[Path, str]:
-    """The last part of each path, or as many parts as needed to make them distinct."""
+    """Return the last part of each path, or as many parts as needed to make them distinct."""
     for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
         names = {folder: "/".join(folder.parts[-parts:]) for folder in folders}
         if len(set(names.values())) == len(folders):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class TensorBoardTracker:
-    """Logs every number under the tag `group/name`, at step `env_steps`; `settings` are hyperparameters on its HParams
-    page. `finish()` adds the final evaluation, which that page compares runs by, and the videos as GIFs.
+    """Logs every number under the tag `group/name`, at step `env_steps`. `settings` appear as hyperparameters on the
+    HParams page. `finish()` adds the final evaluation, by which that page compares runs, and the videos as GIFs.
 
     View with `tensorboard --logdir results`.
     """
@@ -45,12 +45,12 @@ class TensorBoardTracker:
         )
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write buffered events."""
         if self._writer is not None:
             self._writer.flush()
 
     def finish(self, ending: Ending) -> None:
-        """The final evaluation, hyperparameters and videos."""
+        """Add the final evaluation, hyperparameters and videos."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         try:
@@ -81,14 +81,14 @@ class TensorBoardTracker:
 
         continues = any(self.folder.glob("events.out.tfevents.*"))
         writer = EventFileWriter(str(self.folder), flush_secs=5)
-        if continues:  # a resumed run repeats some steps: this makes viewers drop the old ones
+        if continues:  # a resumed run repeats some steps; this makes TensorBoard drop the old ones
             start = SessionLog(status=SessionLog.START)
             writer.add_event(Event(wall_time=time.time(), step=env_steps, session_log=start))
         return writer
 
 
 def _session_start(settings: PlainDict) -> "Summary.Value":
-    """What the HParams page shows of a run. It knows numbers, switches and words; other values become words."""
+    """Return a run's entry on the HParams page, which takes numbers, bools and strings; other values become strings."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
     start = SessionStartInfo(start_time_secs=time.time())
@@ -119,7 +119,7 @@ def _hparams(name: str, content: "HParamsPluginData") -> "Summary.Value":
 
 
 def _video(path: Path) -> "Summary.Value":
-    """TensorBoard plays GIFs on its Images page."""
+    """Return the video as a GIF, which TensorBoard plays on its Images page."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     gif = gif_of(path)

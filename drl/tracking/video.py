@@ -1,4 +1,4 @@
-"""Writes frames as an mp4 that browsers play, and small GIFs of such videos."""
+"""Frames as mp4 videos that browsers play, and small GIFs of these videos."""
 
 import contextlib
 import subprocess
@@ -56,7 +56,7 @@ def _even(frame: Array) -> Array:
 
 
 def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: float) -> None:
-    """Pipe raw frames into ffmpeg, wait for it and check its exit code: a full disk must not pass for a video."""
+    """Pipe raw frames into ffmpeg, wait for it and check its exit code, for example after a full disk."""
     with tempfile.TemporaryFile() as messages:  # a pipe could fill up and block
         command = [_ffmpeg(), "-y", "-loglevel", "error"]
         command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "-"]
@@ -84,7 +84,7 @@ def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: flo
 
 
 def gif_of(video: Path) -> bytes:
-    """The beginning of a video as a small animated GIF."""
+    """Convert the beginning of a video into a small animated GIF."""
     looks = f"fps={GIF_FPS},scale='min({GIF_WIDTH},iw)':-1,split[a][b];[a]palettegen[p];[b][p]paletteuse"
     command = [_ffmpeg(), "-loglevel", "error", "-t", str(GIF_SECONDS), "-i", str(video), "-vf", looks, "-f", "gif"]
     made = subprocess.run([*command, "-fs", str(GIF_BYTES), "-"], capture_output=True, stdin=subprocess.DEVNULL)

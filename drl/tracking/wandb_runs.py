@@ -32,7 +32,7 @@ class WandbTracker(BoardInThread):
         config: PlainDict,
         folder: str | Path,
         name: str | None = None,
-        run_id: str | None = None,  # W&B's; an existing run is continued
+        run_id: str | None = None,  # W&B's run id; an existing run is continued
         after: int = -1,
         group: str | None = None,  # of runs that belong together
         job_type: str | None = None,
@@ -58,9 +58,9 @@ class WandbTracker(BoardInThread):
 
     @contextlib.contextmanager
     def _started(self) -> "Iterator[Run]":
-        """A run: online if W&B answers within seconds, else offline with one printed line. It never prompts."""
+        """Start a run: online if W&B answers within seconds, else offline with one printed line. Never prompts."""
         os.environ.setdefault("WANDB_SILENT", "true")  # hides the library's own messages
-        mode = os.environ.get("WANDB_MODE", "online")  # a mode that the user set needs no message
+        mode = os.environ.get("WANDB_MODE", "online")  # no message for a mode that the user chose
         if mode == "online" and not _has_key():
             mode = "offline"
             self._print_offline("no W&B key is set (`wandb login`)")

@@ -208,7 +208,7 @@ def test_every_environment_has_as_many_runs(results):
     assert result.contestants["A"].scores.shape == (2, 2)
     assert result.contestants["A"].seeds == ((0, 1), (0, 1))
     assert "A: seeds 2, 3, 4, 5 of CartPole-v1 are left out, so that every environment has 2 runs" in result.notes
-    assert "Pendulum-v1 is left out: not every algorithm has it" in result.notes
+    assert "Pendulum-v1 is left out because not every algorithm has it" in result.notes
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_all_stops_at_its_time_and_goes_on(many, monkeypatch, capsys):
         ticks = itertools.count()
         patch.setattr(time, "monotonic", lambda: float(next(ticks)))
         assert main(["reproduce", "--all", "--minutes", "0.1", "--seeds", "1", "--results-dir", str(many)]) == 7
-    assert "the time is over; the same command goes on here" in capsys.readouterr().out
+    assert "the time is over; the same command continues" in capsys.readouterr().out
     (run,) = (many / "reproduce").glob("*/*/run.json")
     assert read_record(run.parent)["status"] == "interrupted"
     (presets.PRESETS / "ppo" / "Pendulum-v1.yaml").unlink()

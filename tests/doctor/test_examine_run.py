@@ -158,7 +158,7 @@ def test_a_better_return_does_not_excuse_an_actor_that_is_stuck(tmp_path):
     assert "the actor's gradient is 0" in saturated_actions(RunRecords(stuck), play).seen
     (finding,) = examine_run(stuck, picture=False).findings
     assert finding.name == "zero-gradients"
-    assert finding.change.startswith("--learning-rate 0.03 (a tenth of it)")
+    assert finding.change.startswith("--learning-rate 0.03 (a tenth)")
 
 
 def ended(**columns):
@@ -208,7 +208,7 @@ def test_a_run_without_rows_is_not_called_healthy(tmp_path):
     with pytest.raises(UnusableFile, match="no row"):
         examine_run(written(tmp_path / "ended", count=0))
     found = examine_run(written(tmp_path / "goes on", count=0, status="running"))
-    assert "there is no row in metrics.jsonl" in found.notes[0]
+    assert "metrics.jsonl has no rows" in found.notes[0]
 
 
 def test_forged_records_are_refused(tmp_path):

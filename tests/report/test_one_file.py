@@ -185,9 +185,9 @@ def test_videos_that_would_make_the_page_too_large_are_named(tmp_path, monkeypat
     first, second = data_of(write_report(runs))
     assert "video" in first
     assert "video" not in second
-    assert "is not in this page: it would become too large" in second["notes"][0]
+    assert "is not on this page: the page would become too large" in second["notes"][0]
     monkeypatch.setattr("drl.report.one_file.MOST_VIDEOS", 3)
-    assert "is not in this page" in data_of(write_report(runs[:1]))[0]["notes"][0]
+    assert "is not on this page" in data_of(write_report(runs[:1]))[0]["notes"][0]
 
 
 def test_a_name_that_is_no_text_is_shown_with_question_marks(tmp_path):

@@ -1,7 +1,7 @@
 // The first page of `drl board`: the list of runs, with a filter, and a choice of runs to compare.
 "use strict";
 
-const MOST_RUNS = 100; // on one page, as the server has it
+const MOST_RUNS = 100; // per page, as in the server
 const chosen = new Set();
 let runs = [];
 

@@ -4,10 +4,10 @@
 const COLORS = 7;
 const DASHES = [[], [7, 3], [8, 3, 2, 3], [2, 3]];
 const ROWS_OF_TABLE = 20;
-const MOST_VALUES = 8; // beside the pointer
+const MOST_VALUES = 8; // shown at the pointer
 
 let runs = [];
-// What the reader has chosen to see; `chosen`: which metrics. `pointer`: the step that was last pointed at.
+// The reader's choices; `chosen`: selected metrics. `pointer`: the last step under the pointer.
 const view = { hidden: new Set(), metrics: new Set(), chosen: false, smoothing: 0, log: false, zoom: null, pointer: null };
 const charts = new Map(); // metric → Chart
 
@@ -21,7 +21,7 @@ const visible = (metric) =>
     .map((run, i) => ({ run, i, curve: curveOf(run, metric) }))
     .filter((each) => each.curve && !view.hidden.has(each.run.name));
 
-// An exponential moving average without the bias of its start.
+// Exponential moving average with bias correction.
 function smoothed(values, weight) {
   let sum = 0;
   let total = 0;
@@ -33,7 +33,7 @@ function smoothed(values, weight) {
   });
 }
 
-// The place in ascending `xs` that is nearest to `x`.
+// Index of the value in ascending `xs` that is nearest to `x`.
 function nearest(xs, x) {
   let low = 0;
   let high = xs.length - 1;
@@ -45,7 +45,7 @@ function nearest(xs, x) {
   return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : low;
 }
 
-// Ticks of a log axis. uPlot's own never end where values are below 1e-24.
+// Ticks of a log axis. uPlot's own never end for values below 1e-24.
 function logTicks(low, high) {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const digits = last - first <= 2 ? [1, 2, 5] : [1];
@@ -67,7 +67,7 @@ class Chart {
       {
         class: "plot",
         tabindex: "0",
-        role: "application", // so that screen readers leave it the arrow keys
+        role: "application", // so that screen readers pass on the arrow keys
         "aria-roledescription": "chart",
         "aria-describedby": "help",
         keydown: (event) => this.onKey(event),
@@ -97,7 +97,7 @@ class Chart {
     return Math.floor(this.place.clientWidth);
   }
 
-  // What is drawn of a run: { x, y } and the raw values, or the range, behind it.
+  // The drawn data of a run: { x, y } and the raw values or the range behind it.
   lines() {
     const positive = (values) => (this.log ? values.map((value) => (value > 0 ? value : null)) : values);
     return visible(this.metric).map(({ run, i, curve }) => {
@@ -121,7 +121,7 @@ class Chart {
     this.log = view.log && below < all.length;
     this.note.hidden = !(view.log && below);
     this.note.textContent = this.log
-      ? `${below} of ${all.length} values are not above 0 and have no place on a log axis.`
+      ? `${below} of ${all.length} values are not above 0 and cannot be shown on a log axis.`
       : "No value is above 0, so the axis is not logarithmic.";
     this.current = this.lines();
     this.describe();
@@ -175,7 +175,7 @@ class Chart {
       y.splits = (_, axis, low, high) => logTicks(low, high);
       y.filter = (_, splits) => splits;
     }
-    // A curve without any height would otherwise be drawn on an axis that reaches to 100.
+    // Otherwise the axis of a constant curve would reach to 100.
     const range = (_, low, high) => (low === high ? [low - 0.5, high + 0.5] : uPlot.rangeNum(low, high, 0.1, true));
     this.plot = new uPlot(
       {
@@ -208,7 +208,7 @@ class Chart {
     );
   }
 
-  // The value of every run at a step, as texts.
+  // The value of every run at a step, as text.
   at(x) {
     return this.current.map((line) => {
       const k = nearest(line.x, x);
@@ -339,7 +339,7 @@ function zoomTo(range) {
   drawCharts();
 }
 
-// Half or twice the range, around what was last pointed at: for fingers, which have no double-click and no drag.
+// Halve or double the range around the last pointed step, for touch screens without double-click and drag.
 function zoomBy(factor) {
   const [first, last] = wholeRange();
   const [low, high] = view.zoom || [first, last];

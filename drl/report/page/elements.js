@@ -1,4 +1,4 @@
-// What both pages use: elements, numbers, the theme, asking the server. Texts of a run only ever become text nodes.
+// Shared by both pages: elements, numbers, theme, polling the server. Texts of a run only become text nodes.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -16,7 +16,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A number in few letters; other values as they are.
+// Format a number in few letters; return other values unchanged.
 function shown(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
@@ -26,7 +26,7 @@ function shown(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// For the ticks of an axis.
+// Format the ticks of an axis.
 function tick(value) {
   if (value === null || value === undefined) return "";
   if (Math.abs(value) >= 1000 && Math.abs(value) < 1e15)
@@ -51,7 +51,7 @@ function table(caption, columns, rows, kind = "") {
 
 const KEPT = "details, summary, .wide, pre, a, input";
 
-// The elements in `place` that a reader opens, scrolls or focuses, by their names; those without one are counted.
+// The elements in `place` that a reader opens, scrolls or focuses, by name, or by count if they have no name.
 function namedParts(place) {
   const found = new Map();
   for (const each of place.querySelectorAll(KEPT)) {
@@ -64,7 +64,7 @@ function namedParts(place) {
   return found;
 }
 
-// Replace what is in an element. What the reader has opened, scrolled or focused in it stays so.
+// Replace the content of an element and restore what the reader has opened, scrolled or focused.
 function renew(place, ...children) {
   const before = [...namedParts(place)].map(([key, each]) => {
     return [key, each.open, each.scrollTop, each.scrollLeft, each === document.activeElement];
@@ -105,7 +105,7 @@ function sayState(text) {
   if (byId("state").textContent !== text) byId("state").textContent = text;
 }
 
-// Asks the server again and again and hands over every new answer. A slow answer makes the pauses longer.
+// Poll the server and pass on every new answer. Slow answers lengthen the pauses.
 async function follow(address, seconds, take) {
   let pause = 0;
   for (;;) {

@@ -1,7 +1,7 @@
-// The page about one run or many: what the reader has chosen to see, and new data from a board.
+// The page about one or more runs: the reader's choices, and new data from a board.
 "use strict";
 
-// Shown at first, as far as a run has them.
+// Metrics shown by default.
 const USUAL = [
   "return",
   "evaluation/mean_return",
@@ -27,7 +27,7 @@ function placeCharts() {
   drawCharts();
 }
 
-// The usual ones first, then the others as the runs have them.
+// Default metrics first, then the others in the order of the runs.
 function allMetrics() {
   const found = new Set(readable().flatMap((run) => Object.keys(run.curves)));
   return [...new Set([...USUAL.filter((name) => found.has(name)), ...found])];
@@ -62,11 +62,11 @@ function drawMetricChoices() {
       }),
     ),
   );
-  const why = allMetrics().length ? "No metric has this in its name." : "Nothing is logged yet.";
+  const why = allMetrics().length ? "No metric matches the filter." : "Nothing is logged yet.";
   if (!filtered().length) byId("metrics").append(element("span", { class: "faint" }, why));
 }
 
-// The line of a run beside its name.
+// Sample of a run's line beside its name.
 function swatch(i) {
   const make = (tag, attributes) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -94,7 +94,7 @@ function drawRunChoices() {
 
 const drawn = {}; // part → the data that it shows
 
-// Draw a part again if what it shows of the runs has changed.
+// Redraw a part if its data has changed.
 function drawIfNew(part, pick, draw) {
   const text = JSON.stringify(runs.map(pick));
   if (drawn[part] === text) return;

@@ -1,7 +1,7 @@
 // Everything about the runs beside their curves: overview, videos, evaluations, settings, versions, reproduction.
 "use strict";
 
-// Fill a section, and show it only if there is something in it.
+// Fill a section, and hide it if it is empty.
 function fill(id, ...children) {
   renew(byId(id), ...children);
   byId(id).closest("section").hidden = children.length === 0;
@@ -66,7 +66,7 @@ function drawEvaluations() {
     evaluated = readable().filter((run) => run.evaluations.rows.length);
   const plain = (names) => names.map((name) => name.replaceAll("_", " "));
   if (runs.length > 1 && evaluated.length) {
-    // the last one of each run, side by side
+    // the last evaluation of each run, side by side
     const columns = [...new Set(evaluated.flatMap((run) => run.evaluations.columns))];
     const last = ({ evaluations }, name) => evaluations.rows.at(-1)[evaluations.columns.indexOf(name) + 1];
     const rows = evaluated.map((run) => [
@@ -107,7 +107,7 @@ function drawSettings() {
     between: names.filter((name) => new Set(configured.map((run) => run.settings[name])).size > 1),
   }[byId("which").value];
   if (!configured.length) return fill("settings");
-  const one = configured.length === 1 && configured[0].base; // what it is compared with has a column
+  const one = configured.length === 1 && configured[0].base; // the base settings get a column
   const cell = (run, name) => {
     const value = element("span", { class: changed(run, name) ? "changed" : "" }, run.settings[name] ?? "–");
     if (changed(run, name) && !one) value.append(element("small", {}, `not ${run.base.settings[name] ?? "–"}`));
@@ -120,11 +120,11 @@ function drawSettings() {
     ...configured.map((run) => cell(run, name)),
   ]);
   const bases = new Set(
-    configured.map((run) => (run.base ? `the ${run.base.name}` : "nothing, as the algorithm or its preset is not one of drl's own")),
+    configured.map((run) => (run.base ? `the ${run.base.name}` : "nothing, because the algorithm or its preset is unknown")),
   );
   fill(
     "settings",
-    element("p", { class: "faint" }, `Compared with ${[...bases].join("; ")}. What differs is in bold.`),
+    element("p", { class: "faint" }, `Compared with ${[...bases].join("; ")}. Differences are in bold.`),
     chosen.length ? table("Settings", ["setting", ...columns], rows) : element("p", {}, "Nothing differs."),
   );
 }
