@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Loss
+from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import Constant, ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
@@ -189,7 +189,7 @@ class Pure:
         changing = {name: each for name, each in rates.items() if not isinstance(each, Constant)}
         return {"learning_rate": schedule_of(self.config, "learning_rate")} | changing
 
-    def rates(self, changing: tuple[ArrayLike, ...], **more: ArrayLike) -> Any:
+    def rates(self, changing: tuple[ArrayLike, ...], **more: ArrayLike) -> Rates:
         """All of the algorithm's `RATES` from those that change, and `more`, by name."""
         names = [name for name in self.schedules if name != "learning_rate"]
         values = {name: getattr(self.config, name) for name in self.algorithm.RATES}

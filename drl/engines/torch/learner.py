@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Loss
+from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
@@ -84,7 +84,7 @@ class Learner(ScaledRate):
             dropout_seed=_seed_of(self.rng),
         )
 
-    def rates_at(self, progress: float, **more: Tensor) -> Any:
+    def rates_at(self, progress: float, **more: Tensor) -> Rates:
         """The current value of each of `RATES`, as scalars on the device, and `more`."""
         values = {name: torch.tensor(each(progress), device=self.device) for name, each in self.schedules.items()}
         return rates_type((*values, *more))(*values.values(), *more.values())
@@ -164,7 +164,7 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _has_state(part: Any, known: set[int]) -> bool:
+def _has_state(part: object, known: set[int]) -> bool:
     if isinstance(part, nn.Module):
         return any(_storage(tensor) not in known for tensor in part.state_dict().values())
     if isinstance(part, list):
