@@ -220,7 +220,7 @@ def test_every_environment_has_as_many_runs(results):
         (("A", "B", "--normalize", "refrence"), "did you mean 'reference'"),
         (("A", "B", "--score", "best"), "--score is 'best'"),
         (("A", "B", "--out", "x.jpg"), ".png, .pdf, .svg"),
-        (("A", "D"), "share no environment"),
+        (("A", "D"), "no environment in common"),
         (("E", "F", "--normalize", "none"), "--normalize none is for one environment"),
         (("E", "F"), "no reference scores are known for Walker2d-v5"),
     ],
