@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.contracts import Algorithm as Algorithm
     from drl.core.contracts import Buffer as Buffer
     from drl.core.contracts import Learned as Learned
+    from drl.core.contracts import Loss as Loss
     from drl.core.contracts import Tracker as Tracker
     from drl.core.contracts import VecEnv as VecEnv
     from drl.core.contracts import VecStep as VecStep
@@ -95,6 +96,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.ablation import ablate as ablate
     from drl.experiment.evaluation import Evaluation as Evaluation
     from drl.experiment.evaluation import evaluate as evaluate
+    from drl.experiment.extras import Context as Context
     from drl.experiment.finished import Finished as Finished
     from drl.experiment.finished import finish_run as finish_run
     from drl.experiment.hub import Pulled as Pulled
@@ -155,7 +157,7 @@ _PUBLIC = {
     "drl.core.algorithms.td3_record": "DDPGConfig TD3Config",
     "drl.core.configs": "ActionNoiseConfig ActorCriticConfig EpsilonGreedyConfig ModelConfig QModelConfig "
     "RandomStartConfig ReplayConfig",
-    "drl.core.contracts": "Agent Algorithm Buffer Learned Tracker VecEnv VecStep",
+    "drl.core.contracts": "Agent Algorithm Buffer Learned Loss Tracker VecEnv VecStep",
     "drl.core.errors": "BadInput DrlError",
     "drl.core.hosts": "RunningServer",
     "drl.core.log": "Episode Log",
@@ -176,6 +178,7 @@ _PUBLIC = {
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.ablation": "Ablation ablate",
     "drl.experiment.evaluation": "Evaluation evaluate",
+    "drl.experiment.extras": "Context",
     "drl.experiment.finished": "Finished finish_run",
     "drl.experiment.hub": "Pulled Pushed pull push",
     "drl.experiment.launch": "fork resume",

@@ -99,6 +99,7 @@ def run(code: str, folder: Path) -> str:
 
 TOGETHER = [
     "index concepts four_classes own_network own_tracker",
+    "inside_a_run",
     "tour",
     "tuning",
     "faq",

@@ -4,6 +4,8 @@ import os
 import platform
 
 from drl.cluster.env_blocks import Blocks, BlockState, Chunk, MakeBlocks, Order, Specs, Weights, collect, go_to
+from drl.core.specs import EnvValue
+from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
 
@@ -36,6 +38,25 @@ class CollectorActor:
             self.factory.load(weights)
             self.version = order.version
         return [collect(self.blocks[number], order, self._count) for number in order.blocks]
+
+    def get(self, name: str) -> list[EnvValue]:
+        return [value for block in self.blocks.values() for value in block.get(name)]
+
+    def set(self, name: str, value: EnvValue) -> dict[int, StateDict]:
+        """The states of the environments of every block afterwards."""
+        for block in self.blocks.values():
+            block.set(name, value)
+        return self._states()
+
+    def call(
+        self, name: str, args: tuple[EnvValue, ...], kwargs: dict[str, EnvValue]
+    ) -> tuple[list[EnvValue], dict[int, StateDict]]:
+        """What the methods returned, and the states afterwards."""
+        answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]
+        return answers, self._states()
+
+    def _states(self) -> dict[int, StateDict]:
+        return {number: block.envs.state_dict() for number, block in self.blocks.items()}
 
     def _count(self) -> None:
         self.taken += 1

@@ -75,6 +75,11 @@ class BlockState(NamedTuple):
         return BlockState(envs, since, chunk.agent, chunk.obs[-1])
 
     @property
+    def new_episodes(self) -> bool:
+        """Whether the next step begins new episodes, which the stored environments are not in."""
+        return self.envs is not None and self.obs is None
+
+    @property
     def steps_to_follow(self) -> int:
         """Steps to play again from the stored environments."""
         return sum(len(actions) for actions in self.since)

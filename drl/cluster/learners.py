@@ -58,9 +58,10 @@ class LearnerProcess:
         self.group: Any = resolve(f"{GROUP}:LearnerGroup")(meeting, rank, size)
         self.algorithm.share(self.group)
 
-    def load(self, algorithm: StateDict, model: dict[str, Array]) -> None:
-        """Take the first learner's optimizer and weights."""
+    def load(self, algorithm: StateDict, model: dict[str, Array], rate_factor: float) -> None:
+        """Take the first learner's optimizer, weights and learning rate."""
         self.algorithm.load_state_dict(algorithm)
+        self.algorithm.learning_rate_factor = rate_factor
         resolve("drl.engines.torch.models:load_parameters")(self.agent.model, model, "the state of the first learner")
 
     def learn(self, batch: Batch, progress: float) -> None:
@@ -105,7 +106,9 @@ class ManyLearners:
             if not self.in_step:
                 state = self.ray.put(self.algorithm.state_dict())
                 model = self.ray.put(self.agent.state_dict()["model"])
-                self.ray.get([each.actor.load.remote(state, model) for each in self.members], timeout=START_SECONDS)
+                factor = getattr(self.algorithm, "learning_rate_factor", 1.0)
+                loading = [each.actor.load.remote(state, model, factor) for each in self.members]
+                self.ray.get(loading, timeout=START_SECONDS)
                 self.in_step = True
             shared = self.ray.put(batch)
             return [member.actor.learn.remote(shared, progress) for member in self.members]
@@ -136,6 +139,17 @@ class ManyLearners:
     def _fail(self, why: str) -> None:
         self.group.broken = self.group.broken or why
         self.failure = LearnerFailed(f"{why}; this update was finished without it and everything is saved: drl resume")
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """Of all learners."""
+        factor: float = self.algorithm.learning_rate_factor
+        return factor
+
+    @learning_rate_factor.setter
+    def learning_rate_factor(self, factor: float) -> None:
+        self.algorithm.learning_rate_factor = factor
+        self.in_step = False  # the others learn it with the next update
 
     def predict(self, obs: Array) -> Array:
         prediction: Array = self.algorithm.predict(obs)

@@ -21,11 +21,12 @@ from drl.cluster.env_blocks import (
     Weights,
     joined,
 )
-from drl.core.contracts import Agent, Taken
+from drl.core.contracts import Agent, EnvChange, Taken
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
+from drl.envs.env_attributes import is_lost, restored, stored_or_lost
 
 GRACE = 2.0  # seconds that a collector has to close
 START = 60.0  # seconds that a process may take to start, before its environments do
@@ -94,6 +95,7 @@ class RayCollectors:
         self.version: int = 0  # of the weights: updates so far
         self.sent: tuple[int, Any] = (-1, None)  # the version that the collectors have, and its weights in the store
         self.staleness: list[int] = []  # of the chunks since the last log
+        self.changes: list[EnvChange] = []  # of the environments, in order
         self._class = ray.remote(concurrency_groups={"look": 1})(CollectorActor)
         try:
             for process in self.processes:
@@ -127,6 +129,61 @@ class RayCollectors:
 
     def learned(self) -> None:
         self.version += 1
+
+    def get(self, name: str) -> list[EnvValue]:
+        answers: list[list[EnvValue]] = self._reach("get", name)
+        return [value for values in answers for value in values]
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self._settle()
+        self._reach("get", name)  # a name that one of them lacks is refused before any is changed
+        self._moved(self._reach("set", name, value))
+        self._remember(EnvChange(name, value))
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        self._settle()
+        answers = self._reach("call", name, args, kwargs)
+        self._moved([states for _, states in answers])
+        values = [value for values, _ in answers for value in values]
+        if all(value is None for value in values):
+            self._remember(EnvChange(name, None, (args, kwargs)))
+        return values
+
+    def _remember(self, change: EnvChange) -> None:
+        replaced = [each for each in self.changes if (each.name, each.arguments) == (change.name, None)]
+        kept = self.changes if change.arguments is not None else [e for e in self.changes if e not in replaced]
+        self.changes = [*kept, change]
+
+    def _settle(self) -> None:
+        """Receive what asynchronous collectors have been told to collect, so that all blocks are where we know."""
+        for process in self.processes:
+            while process.orders:
+                chunks = self._answer(process)
+                self.staleness.append(self.version - process.orders[0][0].version)
+                self.rows.extend(joined(self._received(process, chunks), self.num_envs))
+
+    def _moved(self, states: list[dict[int, StateDict]]) -> None:
+        """The environments of all blocks were changed: their actions since an earlier state do not lead here."""
+        for number, envs in ((number, envs) for each in states for number, envs in each.items()):
+            self.states[number] = self.states[number]._replace(envs=envs, since=())
+
+    def _reach(self, method: str, *content: EnvValue) -> list[EnvValue]:
+        try:
+            calls = [getattr(process.actor, method).remote(*content) for process in self.processes]
+            answers: list[EnvValue] = self.ray.get(calls, timeout=START + self.timeout)
+            return answers
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, DrlError):
+                raise error.cause from None
+            raise EnvFailed(
+                f"{method} of {content[0]!r} failed in a collector: {_reason(error.cause or error)}"
+            ) from error
+        except self.ray.exceptions.RayError as error:
+            raise EnvFailed(f"{method} of {content[0]!r}: a collector does not answer: {_reason(error)}") from error
+        except TypeError as error:
+            raise BadInput(
+                f"the value for {content[0]!r} cannot be sent to the collectors: {_reason(error)}"
+            ) from error
 
     @property
     def may_stop(self) -> bool:
@@ -189,7 +246,8 @@ class RayCollectors:
             self.sent = (self.version, self.ray.put(weights))
         known = max(self.states[number].steps_to_follow for number in process.blocks)
         waiting = sum(order.steps for order, _, _ in process.orders)
-        with_state = known + waiting + self.steps > STEPS_TO_FOLLOW
+        unknown = any(self.states[number].new_episodes for number in process.blocks)
+        with_state = unknown or known + waiting + self.steps > STEPS_TO_FOLLOW
         order = Order(process.blocks, self.steps, env_steps, self.num_envs, self.version, with_state)
         self._send(process, order, self.sent[1])
 
@@ -304,13 +362,16 @@ class RayCollectors:
 
     def state_dict(self) -> StateDict:
         kind = "asynchronous" if self.asynchronous else "synchronous"
-        return {"collectors": {"kind": kind, "blocks": [state.plain() for state in self.states]}}
+        changes = [[name, stored_or_lost(value)] for name, value, arguments in self.changes if arguments is None]
+        return {"collectors": {"kind": kind, "blocks": [state.plain() for state in self.states], "changes": changes}}
 
     def load_state_dict(self, state: StateDict) -> str | None:
         blocks = state["collectors"]["blocks"]
         if len(blocks) != len(self.states):
             raise BadInput(f"this state is of {len(blocks)} blocks of environments, not {len(self.states)}")
         self.states = [BlockState.from_plain(block) for block in blocks]
+        changes = state["collectors"].get("changes", [])  # not in checkpoints of earlier versions
+        self.changes = [EnvChange(name, restored(value)) for name, value in changes if not is_lost(value)]
         self._rebuild()
         if state["collectors"]["kind"] == "asynchronous":
             return "its collectors were asynchronous"

@@ -6,6 +6,7 @@ All engines share these classes, so a config means the same in PyTorch and in JA
 import dataclasses
 import math
 import os
+import re
 import sys
 import types
 import typing
@@ -14,9 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import yaml
 
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.network_parts import ACTIVATIONS, BACKBONES, HEADS, INITIALIZATIONS, Factory, NetworkPart, name_in
+from drl.core.network_parts import (
+    ACTIVATIONS,
+    BACKBONES,
+    HEADS,
+    INITIALIZATIONS,
+    OPTIMIZERS,
+    Factory,
+    NetworkPart,
+    name_in,
+)
 from drl.core.schedules import EPSILON_SHAPES, settle_rates
 from drl.core.size_limits import check_size
 from drl.core.specs import ObsSpec, PlainDict, PlainValue
@@ -24,6 +35,7 @@ from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
+OPTIMIZER_NAMES: tuple[str, ...] = ("sgd", "adam", "adamw", "rmsprop", "muon")
 ConfigT = TypeVar("ConfigT")
 # Settings as users give them; configs hold their `plain_setting`.
 Whole = int | np.integer[Any]
@@ -70,6 +82,24 @@ def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
     return next(option for option in options if option is not type(None)), type(None) in options
 
 
+# All that a file may make us import.
+LIBRARY_OPTIMIZER: re.Pattern[str] = re.compile(r"(torch\.optim|optax)\.[A-Za-z]\w*")
+
+
+def settle_optimizer(config: Config) -> None:
+    """Check `optimizer` and `optimizer_kwargs`. A class or function is replaced by its name, a dict by pairs."""
+    given: object = config.optimizer
+    library = (getattr(given, "__module__", None) or "").partition(".")[0]
+    if callable(given) and library in ("torch", "optax"):
+        given = f"{'torch.optim' if library == 'torch' else library}.{getattr(given, '__name__', '')}"
+    if not (isinstance(given, str) and LIBRARY_OPTIMIZER.fullmatch(given)):
+        given = name_in(OPTIMIZERS, "optimizer", given, lambda function: function, OPTIMIZER_NAMES)
+    pairs = config.optimizer_kwargs
+    object.__setattr__(config, "optimizer", given)
+    object.__setattr__(config, "optimizer_kwargs", as_pairs("optimizer_kwargs", pairs))
+    plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
+
+
 def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:
     """A config with some of its fields changed; without one, that of the defaults."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
@@ -99,6 +129,9 @@ class ModelConfig:
     # Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
     # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
     init: str = "auto"
+    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    dropout: float = 0.0
+    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
     shared: bool = False  # one backbone for actor and critic, recurrent layer included
     recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
     recurrent_size: int = 64  # width of the recurrent layer
@@ -128,6 +161,9 @@ class QModelConfig:
     # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
     # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
     init: str = "auto"
+    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    dropout: float = 0.0
+    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
     dueling: bool = False  # separate value and advantage: Q = V + A − mean A
     noisy: bool = False  # noisy layers in place of linear ones; their noise is the exploration
     noisy_sigma: float = 0.5  # initial scale of the noise, relative to the scale of the weights
@@ -168,6 +204,9 @@ class ActorCriticConfig:
     # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
     # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
     init: str = "auto"
+    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    dropout: float = 0.0
+    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
     layer_norm: bool = False  # layer normalization before every activation of an MLP
     batch_renorm: bool = False  # batch renormalization in the critics' MLPs
     renorm_warmup: int = 100_000  # updates in which batch renormalization is plain batch normalization
@@ -218,6 +257,8 @@ def _check_backbone(config: AnyModelConfig) -> None:
     object.__setattr__(config, "init", init)
     require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
     require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
+    require(config, "a number of at least 0, below 1", "dropout", lambda x: 0 <= x < 1)
+    object.__setattr__(config, "backbone_kwargs", as_pairs("backbone_kwargs", config.backbone_kwargs))
     plain_pairs("backbone_kwargs", config.backbone_kwargs)
 
 
@@ -241,6 +282,21 @@ def block_width(hidden_sizes: Sequence[int]) -> int:
     if len(set(hidden_sizes)) != 1:
         raise BadInput(f"hidden_sizes is {list(hidden_sizes)}; simba has one block per entry, all of the same width")
     return hidden_sizes[0]
+
+
+def as_pairs(name: str, given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
+    """Arguments as a config holds them: NAME=VALUE, the value as YAML.
+
+    >>> as_pairs("env_kwargs", {"gravity": -5, "names": ["a", "b"]})
+    ('gravity=-5', 'names=[a, b]')
+    """
+    if not isinstance(given, Mapping):
+        return tuple(given)
+    try:
+        shown = {k: yaml.safe_dump(v, default_flow_style=True, width=10**6) for k, v in given.items()}
+    except yaml.YAMLError:
+        raise BadInput(f"{name} is {given!r:.200}; expected numbers, texts and lists of them") from None
+    return tuple(f"{key}={text.removesuffix('...' + chr(10)).strip()}" for key, text in shown.items())
 
 
 def plain_pairs(name: str, pairs: tuple[str, ...]) -> PlainDict:

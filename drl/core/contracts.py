@@ -1,15 +1,17 @@
 """The interfaces between the parts of the package. Arrays between them are NumPy, time-major `[T, N, …]`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
+from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, Array, ObsSpec, PlainDict
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec, PlainDict
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 
@@ -36,8 +38,51 @@ class VecStep(NamedTuple):
         return over
 
 
+class EnvChange(NamedTuple):
+    """A call of `set`, or of `call` for a method that returns nothing."""
+
+    name: str
+    value: EnvValue = None  # that was set
+    arguments: tuple[tuple[EnvValue, ...], dict[str, EnvValue]] | None = None  # of a method; None: an attribute was set
+
+
+class ChangeableEnvs(Protocol):
+    """Environments whose attributes can be set, in this process or in others."""
+
+    def set(self, name: str, value: EnvValue) -> None:
+        """Set an attribute that every environment has."""
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> EnvValue:
+        """Call a method of every environment."""
+
+
+class ReachableEnvs(ChangeableEnvs, Protocol):
+    """Environments whose attributes can be read as well."""
+
+    def get(self, name: str) -> list[EnvValue]:
+        """The attribute of every environment."""
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        """Call a method of every environment; what each returned."""
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """What new environments must repeat to be like these."""
+
+
+def repeat_changes(changes: Sequence[EnvChange], envs: ChangeableEnvs) -> None:
+    """Change other environments in the same way."""
+    for name, value, arguments in changes:
+        if arguments is None:
+            envs.set(name, value)
+        else:
+            envs.call(name, *arguments[0], **arguments[1])
+
+
 class VecEnv(ABC):
     """N environments stepped together. A `with` block closes them; `close` may be called twice."""
+
+    unreachable = "its vectorization offers no way into them"  # why `get`, `set` and `call` are refused
 
     vectorization: str  # how they are stepped: sync · async · native · envpool · jax · parallel
     env_id: str
@@ -72,6 +117,27 @@ class VecEnv(ABC):
     def running_episode(self, index: int) -> Episode | None:
         """The episode that environment `index` is in, if it can be repeated."""
         return None
+
+    def get(self, name: str) -> list[EnvValue]:
+        """The attribute `name` of every environment, below its wrappers if these do not have it. A vector environment
+        that has the attribute itself gives one value, a game of several agents one for each copy."""
+        raise BadInput(f"cannot get {name!r} of {self.env_id!r}: {self.unreachable}")
+
+    def set(self, name: str, value: EnvValue) -> None:
+        """Set an attribute of every environment, where `get` finds it. A name that one of them lacks is refused. The
+        value counts at once, and after `load_state_dict` as well."""
+        raise BadInput(f"cannot set {name!r} of {self.env_id!r}: {self.unreachable}")
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        """Call a method of every environment, found as by `get`; what each returned. Calls are not repeated by
+        `load_state_dict`: use `set` for what must last."""
+        raise BadInput(f"cannot call {name!r} of {self.env_id!r}: {self.unreachable}")
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """What new environments must repeat to be like these: attributes that were set, and calls of methods that
+        returned nothing, in order."""
+        return []
 
     @abstractmethod
     def close(self) -> None:
@@ -136,8 +202,12 @@ class Agent(Protocol):
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
         """Actions in the policy's units for a batch of encoded observations."""
 
-    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
-        """What it computes for a batch: values, probabilities or action values by name."""
+    def explain(self, obs: object, action_mask: Array | None = None) -> dict[str, Array]:
+        """What it computes for one observation or a batch, as `act` takes them: values, probabilities or action values
+        by name."""
+
+    def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+        """`explain` for a batch of encoded observations."""
 
     def begin(self, envs: Array | None = None) -> None:
         """New episodes begin in all environments, or in those of the mask."""
@@ -188,6 +258,19 @@ class AnyCollector(Protocol):
     def learned(self) -> None:
         """The agent's weights have changed."""
 
+    def get(self, name: str) -> list[EnvValue]:
+        """See `VecEnv.get`."""
+
+    def set(self, name: str, value: EnvValue) -> None:
+        """See `VecEnv.set`."""
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        """See `VecEnv.call`."""
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """See `VecEnv.changes`."""
+
     @property
     def may_stop(self) -> bool:
         """Whether `state_dict` describes it all."""
@@ -209,6 +292,60 @@ class AnyCollector(Protocol):
 
     def load_state_dict(self, state: StateDict) -> str | None:
         """Go back to such a state. Returns why it is inexact, if it is."""
+
+
+class Loss(NamedTuple):
+    """What a loss returns: a number to minimize, and numbers to log by name. Tensors of PyTorch or arrays of JAX.
+
+    >>> Loss(2.0, {"policy_loss": 2.0}).plus(0.5, penalty=0.5)
+    Loss(value=2.5, metrics={'policy_loss': 2.0, 'penalty': 0.5}, priority=None, statistics=())
+    """
+
+    value: Any  # scalar
+    metrics: dict[str, Any]  # scalars, or one number per row `[B]`, whose mean is logged
+    priority: Any = None  # [B] error of each row of a replay batch
+    statistics: Any = ()  # means and variances of this batch, for batch renormalization
+
+    def plus(self, value: Any, **metrics: Any) -> "Loss":
+        """This loss with another term, and further numbers to log."""
+        return self._replace(value=self.value + value, metrics=self.metrics | metrics)
+
+
+class PolicyOutputs(NamedTuple):
+    """What the model gives for the rows of an on-policy loss."""
+
+    dist_params: Any  # [B, …] parameters of the policy's distribution
+    value: Any  # [B]; None without a critic
+    log_prob: Any  # [B] of the actions taken
+    entropy: Any  # [B]
+
+
+class QOutputs(NamedTuple):
+    """What the networks of DQN give for the rows of a loss: values `[B, A]`, or logits or quantiles `[B, A, atoms]`."""
+
+    q: Any  # of the online network at `rows.obs`
+    next_q: Any  # of the target network at `rows.next_obs`
+    selector: Any  # whose largest value chooses the next action: the online network's with `double`, else `next_q`
+    target: Any = None  # [B] or [B, atoms]: what `target` returned; None before
+
+
+class CriticOutputs(NamedTuple):
+    """What the networks of an actor-critic give for the loss of its critics: N values `[N, B]`, or logits or quantiles
+    `[N, B, atoms]`. With Discrete actions `next_q` has all of them, `[M, B, A]`."""
+
+    q: Any  # of the critics for the actions taken
+    next_q: Any  # [M, B, …] of the target critics (M of them) for the next actions
+    next_log_prob: Any = None  # [B] of the next actions; [B, A] with Discrete actions; None: a deterministic policy
+    target: Any = None  # [B] or [B, atoms]: what `target` returned; None before
+
+
+class ActorOutputs(NamedTuple):
+    """What the networks of an actor-critic give for the loss of its actor."""
+
+    dist_params: Any  # [B, …]
+    action: Any  # [B, entries]; None with Discrete actions
+    log_prob: Any  # [B] of the action; [B, A] with Discrete actions; None: a deterministic policy
+    q: Any  # [N, B] expected returns by the critics; [N, B, A] with Discrete actions
 
 
 class Learned(NamedTuple):

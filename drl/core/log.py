@@ -1,18 +1,22 @@
 """One `Log` per learning step, and the episodes that ended in it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from drl.core.specs import Array
+from drl.core.errors import BadInput, shown
+from drl.core.specs import Array, PlainValue
 
 # Bits that encode how an episode ended in one number. SUCCESS counts only together with REPORTED.
 TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
 
 COUNTERS = ("env_steps", "episodes", "learning_steps")
-GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "time")
+GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "info", "custom", "time")
+NO_NUMBERS: Mapping[str, float] = {}  # never written into; a read-only proxy could not be sent to other processes
+MOST_LETTERS = 100  # of the name of a number
 LOOKUP = (
     "recent",
     *(group for group in GROUPS if group != "recent"),
@@ -24,15 +28,26 @@ HEADLINE = (
 )  # fmt: skip
 
 
+class Change(NamedTuple):
+    """An attribute that was set on an environment, before or during an episode."""
+
+    after: int  # actions of the episode before it; -1: before its reset
+    name: str
+    value: PlainValue  # plain data; see `drl.envs.env_attributes.stored_or_lost`
+
+
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What repeats an episode: its seed and its actions, in the environment's units."""
+    """What repeats an episode: its seed, its actions in the environment's units, and the attributes that were set."""
 
     seed: int
     actions: Array  # [length, …]
+    changes: tuple[Change, ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Played) and self.seed == other.seed and np.array_equal(self.actions, other.actions)
+        if not isinstance(other, Played) or (self.seed, self.changes) != (other.seed, other.changes):
+            return False
+        return np.array_equal(self.actions, other.actions)
 
 
 class Episode(NamedTuple):
@@ -44,28 +59,34 @@ class Episode(NamedTuple):
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
     played: Played | None = None  # None: it cannot be repeated
+    info: Mapping[str, float] = NO_NUMBERS  # the numbers in its last info
 
     def then(self, action: Array) -> "Episode":
         """The same with one more action, whose outcome is unknown."""
         assert self.played is not None
         actions = [*self.played.actions, action]
-        return self._replace(length=len(actions), played=Played(self.played.seed, np.array(actions)))
+        played = Played(self.played.seed, np.array(actions), self.played.changes)
+        return self._replace(length=len(actions), played=played)
 
-    def plain(self) -> list[Any]:
+    def plain(self) -> list[PlainValue]:
         """For a state dict."""
-        played = [] if self.played is None else [self.played.seed, self.played.actions]
-        return [*self[:5], *played]
+        played: list[PlainValue] = [None, None, []]
+        if self.played is not None:
+            played = [self.played.seed, self.played.actions, [list(change) for change in self.played.changes]]
+        return [*self[:5], *played, dict(self.info)]
 
     @classmethod
-    def from_plain(cls, state: Sequence[Any]) -> "Episode":
-        """From a state dict."""
-        result, played = state[:5], state[5:]
-        return cls(*result)._replace(played=Played(*played) if played else None)
+    def from_plain(cls, state: Sequence[PlainValue]) -> "Episode":
+        """From a state dict. Those of earlier versions have neither changes nor an info."""
+        none: list[PlainValue] = [None, None, [], {}]
+        result, (seed, actions, changes, info) = state[:5], [*state[5:], *none[len(state) - 5 :]]
+        played = None if seed is None else Played(seed, actions, tuple(Change(*change) for change in changes))
+        return cls(*result)._replace(played=played, info=info)
 
 
 @dataclass
 class Log(Mapping[str, float]):
-    """The numbers of one learning step. Stages read it and may add to `evaluation`.
+    """The numbers of one learning step. Stages read it; `add` adds a number of your own.
 
     Groups map a plain name to a number; names that do not apply are absent. A log is also a read-only mapping from
     `group/name` to the number; a plain name finds the first group that has it, `recent` before `rollout`.
@@ -88,7 +109,30 @@ class Log(Mapping[str, float]):
     learn: dict[str, float] = field(default_factory=dict)  # what the algorithm reports, means over the step
     time: dict[str, float] = field(default_factory=dict)  # wall clock; the only group that differs between equal runs
     evaluation: dict[str, float] = field(default_factory=dict)  # added by the evaluation stage
+    info: dict[str, float] = field(default_factory=dict)  # means of the episodes' last infos, of this learning step
+    custom: dict[str, float] = field(default_factory=dict)  # what `add` added
     finished: list[Episode] = field(default_factory=list)  # episodes that ended in this learning step
+
+    def add(self, name: str, value: SupportsFloat) -> None:
+        """Add a number to the group `custom`, which every file, plot and tracker gets. One that is NaN or infinite is
+        left out.
+
+        >>> log = Log(env_steps=8, episodes=1, learning_steps=1)
+        >>> log.add("level", 3)
+        >>> log["level"], log["custom/level"]
+        (3.0, 3.0)
+        """
+        if (why := wrong_name(name)) is not None:
+            raise BadInput(f"log.add got the name {shown(name)}; {why}")
+        if name in self or f"custom/{name}" in self:
+            group = next((group for group in LOOKUP if name in getattr(self, group)), "its counters")
+            raise BadInput(f"log.add got the name {name!r}, which is in {group} of this log; choose another name")
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise BadInput(f"log.add({name!r}) got {shown(value)}; expected a number") from None
+        if math.isfinite(number):
+            self.custom[name] = number
 
     def state_dict(self) -> dict[str, Any]:
         counters = {name: getattr(self, name) for name in COUNTERS}
@@ -114,10 +158,12 @@ class Log(Mapping[str, float]):
     def __getitem__(self, name: str) -> float:
         if name in COUNTERS:
             return getattr(self, name)  # type: ignore[no-any-return]
-        group, _, plain = name.rpartition("/")
-        for each in LOOKUP if not group else {group} & set(GROUPS):
-            if plain in (numbers := getattr(self, each)):
-                return numbers[plain]  # type: ignore[no-any-return]
+        group, _, plain = name.partition("/")
+        if plain and group in GROUPS:
+            return getattr(self, group)[plain]  # type: ignore[no-any-return]
+        for each in LOOKUP:
+            if name in (numbers := getattr(self, each)):
+                return numbers[name]  # type: ignore[no-any-return]
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -131,3 +177,10 @@ class Log(Mapping[str, float]):
         shown = {name: self[name] for name in HEADLINE if name in self}
         shown |= {f"evaluation {name}": value for name, value in self.evaluation.items() if name == "mean_return"}
         return " · ".join([count, *(f"{name} {value:.4g}" for name, value in shown.items())])
+
+
+def wrong_name(name: object) -> str | None:
+    """Why a text cannot be the name of a number in a log; None: it can."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        return "expected a text that can be printed"
+    return None if len(name) <= MOST_LETTERS else f"expected at most {MOST_LETTERS} letters"

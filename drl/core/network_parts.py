@@ -51,6 +51,9 @@ INITIALIZATIONS: dict[str, Maker] = {
     name: f"drl.engines.numpy.initializations:{name}"
     for name in ("orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal")
 }
+OPTIMIZERS: dict[
+    str, Factory
+] = {}  # of users: parameters → torch.optim.Optimizer, learning rate → Optax transformation
 _plugins: set[str] = set()  # modules that the user has named
 
 
@@ -129,7 +132,7 @@ def _has_module(function: str) -> bool:
 def function_modules(settings: Mapping[str, object], unknown: bool = True) -> list[str]:
     """The modules of functions `module:function` that flat settings name; if `unknown`, of those that are not
     registered yet."""
-    given = [v for k, v in settings.items() if k in ("activation", "init") or k.endswith("_schedule")]
+    given = [v for k, v in settings.items() if k in ("activation", "init", "optimizer") or k.endswith("_schedule")]
     found = [name for name in given if isinstance(name, str) and _has_module(name) and not (unknown and is_given(name))]
     return sorted({name.partition(":")[0] for name in found})
 

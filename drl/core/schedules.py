@@ -6,9 +6,11 @@ coefficients, and a number of environment steps for exploration.
 """
 
 import math
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Any, Protocol
 
 from drl.core.errors import BadInput, one_line
@@ -164,6 +166,12 @@ def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
     return {rate: each for rate, each in schedules.items() if not isinstance(each, Constant)}
 
 
+@cache
+def rates_type(names: tuple[str, ...]) -> Any:
+    """A named tuple of rates, as losses take them: `rates.clip_range`."""
+    return namedtuple("Rates", names)  # type: ignore[misc]
+
+
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
     """The value of each schedule at a time."""
     return {name: each(time) for name, each in schedules.items()}
@@ -202,3 +210,30 @@ def _largest(name: str) -> float:
         if not 0.0 <= values[-1] < math.inf:
             raise BadInput(f"the schedule {name!r} is {values[-1]} at {percent / 100} of the time; expected at least 0")
     return max(values)
+
+
+class ScaledRate:
+    """The learning rate of an algorithm: its schedule times `learning_rate_factor`, which a run may change."""
+
+    _schedule: Schedule
+    _factor = 1.0
+
+    @property
+    def learning_rate(self) -> Schedule:
+        """The learning rate at a share of the budget."""
+        return lambda progress: self._factor * self._schedule(progress)
+
+    @learning_rate.setter
+    def learning_rate(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """Multiplies every learning rate, from the next update on; saved in checkpoints."""
+        return self._factor
+
+    @learning_rate_factor.setter
+    def learning_rate_factor(self, factor: float) -> None:
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
+            raise BadInput(f"learning_rate_factor is {factor!r:.40}; expected a number of at least 0, such as 0.5")
+        self._factor = float(factor)

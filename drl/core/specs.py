@@ -20,6 +20,7 @@ DType = np.dtype[Any]
 RawObs = Any  # one observation or a batch, as Gymnasium gives it: an array, a number, or a dict or tuple of these
 PlainValue = Any  # what JSON and YAML can represent
 PlainDict = dict[str, PlainValue]
+EnvValue = Any  # an attribute of an environment, an argument or a result of one of its methods
 
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
 ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")

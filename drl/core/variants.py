@@ -78,8 +78,13 @@ VARIANTS: dict[str, ModelVariant] = {
 }
 
 
-def register_variant(variant: ModelVariant) -> None:
-    """Register a model variant of your own, with the agent that acts with it."""
+def register_variant(variant: ModelVariant | str, *, like: str | None = None, **changes: Any) -> None:
+    """Register a model variant of your own, with the agent that acts with it: a whole `ModelVariant`, or a name, the
+    variant that it is `like`, and the fields that differ, such as `agents`."""
+    if isinstance(variant, str):
+        if like not in VARIANTS:
+            raise BadInput(f"register_variant({variant!r}) needs like=…, one of {', '.join(VARIANTS)}")
+        variant = replace(VARIANTS[like], **({"name": variant, "answers_like": like} | changes))
     if VARIANTS.get(variant.name, variant) != variant:
         raise BadInput(f"there is a model variant {variant.name!r} already; choose another name")
     VARIANTS[variant.name] = variant

@@ -41,7 +41,7 @@ def play_agent(agent: Agent, config: EnvConfig, steps: int, seed: int, vectoriza
         obs = envs.reset()
         agent.begin()
         for _ in range(-(-steps // NUM_ENVS)):
-            thoughts = agent.explain(obs, envs.action_mask)
+            thoughts = agent.explain_encoded(obs, envs.action_mask)
             values = thoughts.get("value")
             if values is None and "q" in thoughts:
                 values = thoughts["q"].max(axis=-1)

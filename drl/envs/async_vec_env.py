@@ -11,18 +11,19 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, final
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from drl.core.child_processes import start_child
-from drl.core.contracts import VecEnv, VecStep
-from drl.core.errors import DrlError, EnvFailed
+from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.env_worker import Closed, Failure, Moved, Ready, Rows, run_worker
+from drl.envs.env_worker import Closed, Failure, Moved, Ready, Refused, Rows, run_worker
 from drl.envs.episode_stats import EpisodeStats
-from drl.envs.faults import close_anyway, warn_of_closing
+from drl.envs.faults import close_anyway, reason, warn_of_closing
 from drl.envs.spaces import GymEnv, action_spec, obs_spec
 
 EnvFn = Callable[[], GymEnv]
@@ -104,7 +105,8 @@ class AsyncVecEnv(VecEnv):
             next_obs = obs.copy()
             next_obs[ends] = self._final_rows[ends]
             stats.check_obs(next_obs, self.obs_spec)
-            episodes = [stats.finish(i, bool(terminated[i]), moved[i].success) for i in ends.tolist()]
+            ended = [(i, moved[i]) for i in ends.tolist()]
+            episodes = [stats.finish(i, bool(terminated[i]), each.success, each.info) for i, each in ended]
         stats.check_obs(obs, self.obs_spec)
         stats.obs, next_mask, valid = obs, None, self._always_valid
         if self.action_mask is not None:
@@ -179,10 +181,13 @@ class AsyncVecEnv(VecEnv):
         stats = self.stats
         stats.load_state_dict(state)
         self.action_mask = stats.action_mask
-        if stats.obs is None or len(stats.actions) < stats.lengths.max():
+        if stats.obs is None or stats.changes.lost or len(stats.actions) < stats.lengths.max():
+            stats.changes.set_all(self._set)
             return stats.continued(lambda index: np.zeros(0))
-        episodes = [(stats.seed_of(index), stats.running_actions(index)) for index in range(self.num_envs)]
-        answers = self._request("play_again", episodes)
+        answers = self._request(
+            "play_again",
+            [(stats.seed_of(i), stats.running_actions(i), stats.running_changes(i)) for i in range(self.num_envs)],
+        )
 
         def shown(index: int) -> Array:
             answer = answers[index]
@@ -190,7 +195,49 @@ class AsyncVecEnv(VecEnv):
                 raise EnvFailed(answer.reason)
             return self._rows[index]
 
-        return stats.continued(shown)
+        why = stats.continued(shown)
+        if why is not None:
+            stats.changes.set_all(self._set)
+        return why
+
+    def get(self, name: str) -> list[EnvValue]:
+        return self._reach("get", name)
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self._reach("check_set", name, value)
+        self.stats.changed(name, value)
+        self._set(name, value)
+
+    def _set(self, name: str, value: object) -> None:
+        self._reach("set", name, value)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        answers = self._reach("call", name, (args, kwargs))
+        self.stats.called(name, answers, args, kwargs)
+        return answers
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.stats.changes.changes
+
+    def _reach(self, what: str, name: str, content: object = None) -> list[EnvValue]:
+        """Ask every worker about an attribute. A refusal closes nothing."""
+        try:
+            requests = [
+                cloudpickle.dumps((what, name, content, f"environment {index} of {self.env_id!r}"))
+                for index in range(self.num_envs)
+            ]
+        except Exception as error:
+            raise BadInput(f"the value for {name!r} cannot be sent to worker processes: {reason(error)}") from error
+        answers = self._request("reach", [(request,) for request in requests])
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Refused):
+                raise BadInput(answer.reason)
+            if isinstance(answer, Failure):
+                failure = self.stats.failed(answer.reason, index)
+                failure.add_note(f"In the worker process:\n{answer.trace}")
+                raise failure
+        return [cloudpickle.loads(answer) for answer in answers]
 
     def close(self) -> None:
         complaints: list[tuple[int, str]] | None = self._end()  # None: it was closed before

@@ -15,10 +15,10 @@ from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Episode
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
@@ -292,6 +292,19 @@ class SignRewards(VecEnv):
 
     def running_episode(self, index: int) -> Episode | None:
         return self.envs.running_episode(index)
+
+    def get(self, name: str) -> list[EnvValue]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
 
     def close(self) -> None:
         self.envs.close()

@@ -5,15 +5,19 @@ import copy
 import ctypes
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.errors import BadInput
+from drl.core.log import Change
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.envs.action_masks import flat_mask, mask_reader
-from drl.envs.episode_stats import success_in
+from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on
+from drl.envs.episode_stats import numbers_in, success_in
 from drl.envs.faults import checked, checked_info, reason
 from drl.envs.spaces import GymEnv, Info, action_spec, obs_spec
 
@@ -34,6 +38,12 @@ def ignore_signals() -> None:
     """Ctrl-C reaches the whole process group; the parent decides when a worker ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+
+
+class Refused(NamedTuple):
+    """An answer: what was asked for is not possible. The environment is as it was."""
+
+    reason: str
 
 
 class Closed(NamedTuple):
@@ -59,6 +69,7 @@ class Moved(NamedTuple):
     success: bool | None
     mask: Array | None  # of legal actions, in `Rows.obs`
     final_mask: Array | None  # the same in `Rows.final_obs`
+    info: Mapping[str, float] | None = None  # the numbers in an episode's last info
 
 
 class Rows(NamedTuple):
@@ -91,6 +102,8 @@ def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: Rows
                 break
             try:
                 answer = getattr(worker, name)(*argument)
+            except BadInput as error:
+                answer = Refused(str(error)) if name == "reach" else Failure.of(error)
             except BaseException as error:
                 answer = Failure.of(error)
             pipe.send(answer)
@@ -124,14 +137,37 @@ class _Worker:
         if not (terminated or truncated):
             self.rows[self.index] = encoded
             return Moved(reward, terminated, truncated, None, mask, None)
-        self.final_rows[self.index], success = encoded, success_in(info)
+        self.final_rows[self.index], success, numbers = encoded, success_in(info), numbers_in(info)
         final_mask = copy.copy(mask)  # the reset that follows may write into the same buffer
-        return Moved(reward, terminated, truncated, success, self.reset(next_seed), final_mask)
+        return Moved(reward, terminated, truncated, success, self.reset(next_seed), final_mask, numbers)
 
-    def play_again(self, seed: int, actions: Array) -> None:
+    def reach(self, request: bytes) -> bytes:
+        """Get or set an attribute, or call a method. In bytes, so that what cannot be sent does not break the pipe."""
+        what, name, content, where = cloudpickle.loads(request)
+        answer: EnvValue = None
+        if what == "get":
+            answer = get_from(self.env, name, where)
+        elif what == "check_set":
+            check_set(self.env, name, content, where)
+        elif what == "set":
+            set_on(self.env, name, content, where)
+        else:
+            answer = call_on(self.env, name, content, where)
+        try:
+            packed: bytes = cloudpickle.dumps(answer)
+        except Exception as error:
+            raise BadInput(f"{name!r} of {where} cannot leave its process: {reason(error)}") from error
+        return packed
+
+    def play_again(self, seed: int, actions: Array, changes: tuple[Change, ...]) -> None:
         """Go back into a running episode."""
+
+        def set_value(name: str, value: object) -> None:
+            set_on(self.env, name, value, "the environment")
+
+        set_before(changes, set_value)
         obs, _ = self.env.reset(seed=seed)
-        for action in actions.tolist() if actions.ndim == 1 else actions:
+        for action in replayed(actions, changes, set_value):
             obs = self.env.step(action)[0]
         self.rows[self.index] = self.obs_spec.encode_one(obs)
 

@@ -10,7 +10,7 @@ from drl.core.contracts import VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.specs import ActionSpec, Array, ObsSpec, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, success_in_infos
+from drl.envs.episode_stats import EpisodeSeeds, EpisodeStats, numbers_in_infos, success_in_infos
 from drl.envs.faults import checked_rows, close_anyway
 from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, encode_fresh, obs_spec
 
@@ -46,6 +46,10 @@ class EnvPoolVecEnv(VecEnv):
     pool: Pool
 
     vectorization = "envpool"
+    unreachable = (
+        "EnvPool's environments are compiled (C++) and take settings only when they are made; use env_kwargs, "
+    )
+    unreachable += "or --vectorization sync"
 
     def __init__(self, make: Callable[[int], Pool], seed: int, env_id: str, stream: str = "world"):
         """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""
@@ -90,7 +94,10 @@ class EnvPoolVecEnv(VecEnv):
             raise stats.failed(error) from error
         stats.add(reward)
         stats.check_obs(next_obs, self.obs_spec)
-        episodes = [stats.finish(i, bool(terminated[i]), success_in_infos(infos, i)) for i in ended.tolist()]
+        episodes = [
+            stats.finish(i, bool(terminated[i]), success_in_infos(infos, i), numbers_in_infos(infos, i))
+            for i in ended.tolist()
+        ]
         if episodes:
             stats.check_obs(obs, self.obs_spec)
         stats.obs = obs

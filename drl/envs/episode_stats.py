@@ -4,18 +4,22 @@ An episode is its seed and its actions: both are known here, so an environment t
 into the middle of an episode.
 """
 
+import contextlib
+import itertools
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import gymnasium as gym
 import numpy as np
 
+from drl.core.contracts import EnvChange
 from drl.core.errors import BadInput, EnvFailed, NonFinite, plural
-from drl.core.log import Episode, Played
+from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import check_legal, of_successors, stack_masks
+from drl.envs.env_attributes import Changes
 from drl.envs.faults import reason
 from drl.envs.spaces import Info
 
@@ -43,6 +47,8 @@ class EpisodeSeeds:
 
 
 MOST_IDLE = 1000  # ticks whose actions may be kept although their episodes are over
+MOST_NUMBERS, MOST_KEYS = 100, 2000  # of one info: numbers that are kept, and keys that are looked at
+NO_RESULTS = {"TimeLimit.truncated", "final_info", "final_obs", "final_observation", "episode", "env_id", MASK_KEY}
 
 
 class EpisodeStats:
@@ -51,7 +57,7 @@ class EpisodeStats:
     >>> stats = EpisodeStats("Toy-v0", num_envs=2, seed=0)
     >>> stats.add(np.array([1.0, 2.0]))
     >>> stats.finish(1, terminated=True, reported=True)
-    Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1, played=None)
+    Episode(episode_return=2.0, length=1, terminated=True, success=True, env_index=1, played=None, info={})
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int, stream: str = "world", first_index: int = 0):
@@ -72,6 +78,7 @@ class EpisodeStats:
         self.obs: Array | None = None  # what to act on next; None before the first reset
         self.action_mask: Array | None = None  # legal actions there; None: all
         self.begun: bool = False  # whether the environments can be stepped
+        self.changes: Changes = Changes(num_envs)  # of their attributes
         self._shares = np.ones(0, np.float32)  # weights of a mean over all numbers of an observation batch
 
     @property
@@ -84,6 +91,7 @@ class EpisodeStats:
         self.returns = [0.0] * self.num_envs
         self.began[:] = self.tick
         self.actions.clear()
+        self.changes.begin()
         self.numbers = [number + 1 for number in self.numbers]
         self.begun = True
         return [self.seed_of(index) for index in range(self.num_envs)]
@@ -131,14 +139,21 @@ class EpisodeStats:
         if not math.isfinite(flat.dot(self._shares)):  # the cheapest mean; finite numbers do not overflow in it
             self._check_each_obs(obs, spec)
 
-    def finish(self, index: int, terminated: bool, reported: bool | None) -> Episode:
-        """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none."""
+    def finish(
+        self, index: int, terminated: bool, reported: bool | None = None, info: Mapping[str, float] | None = None
+    ) -> Episode:
+        """Count a finished episode. `reported` is the environment's `is_success`; None: it reports none. `info` are the
+        numbers in its last info."""
         length = self.tick - int(self.began[index])
         success = judge_success(reported, self.returns[index], self.reward_threshold)
         played = None  # vectorizations that cannot repeat an episode give no actions
         if self.actions:
-            played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index))
-        episode = Episode(self.returns[index], length, terminated, success, self.first_index + index, played)
+            changes = self.running_changes(index) if self.changes.count else ()
+            played = Played(self.seeds[index](self.numbers[index]), self.running_actions(index), changes)
+        result = (self.returns[index], length, terminated, success, self.first_index + index)
+        episode = Episode(*result, played, info or NO_NUMBERS)
+        if self.changes.count:
+            self.changes.begin(index)
         self.returns[index] = 0.0
         self.began[index] = self.tick
         self.numbers[index] += 1
@@ -150,8 +165,21 @@ class EpisodeStats:
     def running(self, index: int) -> Episode:
         """The running episode of an environment."""
         length = self.tick - int(self.began[index])
-        played = Played(self.seed_of(index), self.running_actions(index))
+        played = Played(self.seed_of(index), self.running_actions(index), self.running_changes(index))
         return Episode(self.returns[index], length, False, None, self.first_index + index, played)
+
+    def running_changes(self, index: int) -> tuple[Change, ...]:
+        """What was set on an environment, before and in its running episode."""
+        return self.changes.of(index, int(self.began[index]))
+
+    def changed(self, name: str, value: object) -> None:
+        """Take note of an attribute that was set."""
+        self.changes.add(EnvChange(name, value), self.tick)
+
+    def called(self, name: str, answers: Sequence[object], *arguments: EnvValue) -> None:
+        """Take note of a call of a method: one that returns nothing is called to change something."""
+        if all(answer is None for answer in answers):
+            self.changes.add(EnvChange(name, None, arguments), self.tick)  # type: ignore[arg-type]
 
     def running_actions(self, index: int) -> Array:
         """The actions of an environment's running episode, `[length, …]`."""
@@ -161,6 +189,8 @@ class EpisodeStats:
     def continued(self, play_again: Callable[[int], Array]) -> str | None:
         """Bring every environment back into its running episode with `play_again(index)`, which returns what the
         environment shows there. Returns why that fails, if it does."""
+        if (lost := self.changes.lost) is not None:
+            return f"the environments {self.env_id!r} cannot be changed again as they were: {lost}"
         if self.obs is None:
             return None
         if len(self.actions) < self.lengths.max():
@@ -209,7 +239,8 @@ class EpisodeStats:
         mask = None if self.action_mask is None else self.action_mask.copy()
         running = {"returns": np.array(self.returns), "lengths": self.lengths, "numbers": list(self.numbers)}
         actions = [self.running_actions(index) for index in range(self.num_envs)] if self.actions else None
-        return counters | running | {"actions": actions, "obs": obs, "action_mask": mask}
+        changes = self.changes.state_dict(self.tick)
+        return counters | running | {"actions": actions, "obs": obs, "action_mask": mask, "changes": changes}
 
     def load_state_dict(self, state: StateDict) -> None:
         if len(state["returns"]) != self.num_envs:
@@ -224,6 +255,7 @@ class EpisodeStats:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
         self.actions = _joined(state["actions"] or [])
+        self.changes.load_state_dict(state.get("changes"))
         self.begun = False  # until the environments are where they were, or reset
 
     def _check_each_obs(self, obs: Array, spec: ObsSpec) -> None:
@@ -286,3 +318,48 @@ def success_in_infos(infos: Info, index: int) -> bool | None:
     """`is_success` in a vector environment's infos, which hold an array and a mask `_is_success`."""
     values, mask = infos.get("is_success"), infos.get("_is_success")
     return bool(values[index]) if values is not None and (mask is None or mask[index]) else None
+
+
+def numbers_in(info: Info | None) -> Mapping[str, float]:
+    """The numbers and flags in one environment's info, without Gymnasium's own. Those that are NaN or infinite, and
+    names that cannot be printed, are left out; whatever the info does, it raises nothing.
+
+    >>> numbers_in({"coins": 3, "won": True, "TimeLimit.truncated": True, "map": [[0]], "x": float("nan")})
+    {'coins': 3.0, 'won': 1.0}
+    """
+    if not info:
+        return NO_NUMBERS
+    try:
+        return _numbers(itertools.islice(info.items(), MOST_KEYS))
+    except Exception:  # the info is the environment's
+        return {}
+
+
+def numbers_in_infos(infos: Info, index: int) -> dict[str, float]:
+    """The same in a vector environment's infos, which hold an array for each name and a mask `_name`."""
+
+    def of_one() -> Iterator[tuple[object, object]]:
+        for name, values in itertools.islice(infos.items(), MOST_KEYS):
+            mask = infos.get(f"_{name}")
+            if isinstance(values, np.ndarray) and values.ndim and (mask is None or mask[index]):
+                yield name, values[index]
+
+    try:
+        return _numbers(of_one())
+    except Exception:
+        return {}
+
+
+def _numbers(pairs: Iterable[tuple[object, object]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in pairs:
+        if not isinstance(value, (int, float, np.number, np.bool_, np.ndarray)) or wrong_name(name) is not None:
+            continue
+        if name in NO_RESULTS or str(name).startswith("_") or np.ndim(value) or isinstance(value, np.complexfloating):
+            continue
+        with contextlib.suppress(OverflowError, TypeError, ValueError):
+            if math.isfinite(number := float(value)):
+                found[str(name)] = number
+        if len(found) == MOST_NUMBERS:
+            break
+    return found

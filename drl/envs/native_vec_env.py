@@ -1,20 +1,21 @@
 """Gymnasium's own vector environments, in each autoreset mode."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import final
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec, RawObs
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import masks_in_infos
-from drl.envs.episode_stats import EpisodeStats, success_in, success_in_infos
+from drl.envs.env_attributes import call_on, check_name, check_set, get_from, own_copy, set_on
+from drl.envs.episode_stats import EpisodeStats, numbers_in, numbers_in_infos, success_in, success_in_infos
 from drl.envs.faults import checked_info, checked_rows, close_anyway
 from drl.envs.spaces import GymVectorEnv, Info, action_spec, encode_fresh, obs_spec
 
@@ -103,7 +104,7 @@ class NativeVecEnv(VecEnv):
                 obs, fresh_masks = self._reset_ended(obs, ended)
                 masks = [fresh if over else mask for mask, fresh, over in zip(masks, fresh_masks, ended, strict=False)]
             for i in np.flatnonzero(ended).tolist():
-                episodes.append(stats.finish(i, bool(terminated[i]), _success(last_infos, i)))
+                episodes.append(stats.finish(i, bool(terminated[i]), *_results(last_infos, i)))
         stats.check_obs(obs, self.obs_spec)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
@@ -155,6 +156,9 @@ class NativeVecEnv(VecEnv):
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
         self._resetting = np.array(state["resetting"], bool)
+        self.stats.changes.set_all(self._set)
+        if (lost := self.stats.changes.lost) is not None:
+            return f"the environments {self.env_id!r} cannot be changed again as they were: {lost}"
         if self.stats.obs is None:
             return None
         if state["inside"] is None:
@@ -162,6 +166,62 @@ class NativeVecEnv(VecEnv):
         _set_state(self.vector_env, state["inside"], self.stats.seed_of(0))
         self.stats.begun = True
         return None
+
+    def get(self, name: str) -> list[EnvValue]:
+        if self._singles:
+            self._check_all(name)
+            return list(self.vector_env.unwrapped.call(name))
+        return [get_from(self.vector_env, name, self._where)]
+
+    def set(self, name: str, value: EnvValue) -> None:
+        if self._singles:
+            self._check_all(name)
+        else:
+            check_set(self.vector_env, name, value, self._where)
+        self.stats.changed(name, value)
+        try:
+            self._set(name, own_copy(value))
+        except BaseException as error:
+            raise self.stats.failed(error) from error
+
+    def _set(self, name: str, value: object) -> None:
+        if self._singles:
+            self.vector_env.unwrapped.set_attr(name, [value] * self.num_envs)
+        else:
+            set_on(self.vector_env, name, value, self._where)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        try:
+            if self._singles:
+                self._check_all(name)
+                answers = list(self.vector_env.unwrapped.call(name, *args, **kwargs))
+            else:
+                answers = [call_on(self.vector_env, name, (args, kwargs), self._where)]
+        except BadInput:
+            raise
+        except BaseException as error:
+            raise self.stats.failed(error) from error
+        self.stats.called(name, answers, args, kwargs)
+        return answers
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.stats.changes.changes
+
+    @property
+    def _singles(self) -> bool:
+        """Whether there are single environments inside, as in Gymnasium's SyncVectorEnv and AsyncVectorEnv."""
+        return isinstance(self.vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+    def _check_all(self, name: str) -> None:
+        check_name(name)
+        inner = self.vector_env.unwrapped
+        if not all(inner.call("has_wrapper_attr", name)):
+            raise BadInput(f"the environments in {self.env_id!r} have no attribute {name!r}")
+
+    @property
+    def _where(self) -> str:
+        return f"the vector form of {self.env_id!r} (--vectorization sync has single environments)"
 
     def close(self) -> None:
         if not self._closed:
@@ -243,7 +303,9 @@ def _final_mask(last_infos: Info | Array, infos: Info, index: int) -> object:
     return final_obs[index].get(MASK_KEY) if final_obs is not None and isinstance(final_obs[index], dict) else None
 
 
-def _success(infos: Info | Array, index: int) -> bool | None:
+def _results(infos: Info | Array, index: int) -> tuple[bool | None, Mapping[str, float]]:
+    """Whether an episode succeeded, and the numbers in its last info."""
     if isinstance(infos, dict):
-        return success_in_infos(infos, index)
-    return success_in(infos[index])  # an object array of one dict per environment
+        return success_in_infos(infos, index), numbers_in_infos(infos, index)
+    info = infos[index]  # an object array of one dict per environment
+    return success_in(info), numbers_in(info)

@@ -1,16 +1,28 @@
 """Copies of a game of several agents, with a row for each agent: one policy plays all of them (parameter sharing)."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
 
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.log import Change
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import read_mask
-from drl.envs.episode_stats import EpisodeStats, success_in
+from drl.envs.env_attributes import (
+    Changes,
+    call_on,
+    check_set,
+    get_from,
+    own_copy,
+    replayed,
+    set_before,
+    set_on,
+)
+from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all, reason
 from drl.envs.parallel_games import Game
 from drl.envs.spaces import Info, action_spec, obs_spec
@@ -42,6 +54,7 @@ class ParallelVecEnv(VecEnv):
             raise
         self.num_envs: int = len(self.games) * len(self.agents)
         self.stats: EpisodeStats = EpisodeStats(env_id, self.num_envs, seed, stream)
+        self._changes = Changes(len(self.games))
         self.ended: Array = np.zeros(len(self.games), bool)  # copies whose game was over in the last step
         self._numbers = [-1] * len(self.games)  # of the running game of each copy, from 0
         self._played: list[list[Array]] = [[] for _ in self.games]  # [A, …] actions of each round of these
@@ -93,7 +106,7 @@ class ParallelVecEnv(VecEnv):
         for played, moves in zip(self._played, rounds, strict=True):
             played.append(np.array(moves))
         ends = np.flatnonzero(died | cut).tolist()
-        episodes = [stats.finish(row, bool(died[row]), success_in(infos[row])) for row in ends]
+        episodes = [stats.finish(row, bool(died[row]), success_in(infos[row]), numbers_in(infos[row])) for row in ends]
         next_mask = None
         if self.action_mask is not None:
             next_mask = stats.masks(masks, self.action_spec, successors=np.flatnonzero(~alive))
@@ -120,6 +133,7 @@ class ParallelVecEnv(VecEnv):
         """Begin the next game of a copy; write the first observations and masks of its agents."""
         self._numbers[copy] += 1
         self._played[copy] = []
+        self._changes.begin(copy)
         game = self.games[copy]
         try:
             seen, infos = game.reset(seed=self._seed(copy))
@@ -177,7 +191,8 @@ class ParallelVecEnv(VecEnv):
 
     def state_dict(self) -> StateDict:
         games = {"numbers": list(self._numbers), "actions": [np.array(played) for played in self._played]}
-        return self.stats.state_dict() | {"alive": self._alive.copy(), "games": games}
+        changes = self._changes.state_dict(self.stats.tick)
+        return self.stats.state_dict() | {"alive": self._alive.copy(), "games": games, "game_changes": changes}
 
     def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
@@ -185,6 +200,17 @@ class ParallelVecEnv(VecEnv):
         self._alive = np.array(state["alive"], bool)
         self._numbers = [int(number) for number in state["games"]["numbers"]]
         self._played = [list(actions) for actions in state["games"]["actions"]]
+        self._changes.load_state_dict(state.get("game_changes"))
+        why = self._continued()
+        if why is not None or self.stats.obs is None:
+            for copy in range(len(self.games)):
+                self._changes.set_all(partial(self._set, copy))
+        return why
+
+    def _continued(self) -> str | None:
+        """Bring every copy back into its running game. Returns why that fails, if it does."""
+        if (lost := self._changes.lost) is not None:
+            return f"the copies of {self.env_id!r} cannot be changed again as they were: {lost}"
         if self.stats.obs is None:
             return None
         for copy, expected in enumerate(self._by_copy(self.stats.obs)):
@@ -202,13 +228,51 @@ class ParallelVecEnv(VecEnv):
 
     def _play_again(self, copy: int) -> dict[str, Array]:
         """Bring a copy back into its running game; what its agents see there."""
-        game = self.games[copy]
+        game, played = self.games[copy], self._played[copy]
+        changes: tuple[Change, ...] = self._changes.of(copy, self.stats.tick - len(played))
+        set_before(changes, partial(self._set, copy))
         seen, _ = game.reset(seed=self._seed(copy))
         living = _living(game)
-        for moves in self._played[copy]:
+        for moves in replayed(played, changes, partial(self._set, copy)):
             seen, _, *flags, _ = game.step(self._moves(living, moves))
             living = _living(game, *flags)
         return {name: self._encode(seen, name) for name in self.agents if name in living}
+
+    def get(self, name: str) -> list[EnvValue]:
+        return [get_from(game, name, self._where(copy)) for copy, game in enumerate(self.games)]
+
+    def set(self, name: str, value: EnvValue) -> None:
+        for copy, game in enumerate(self.games):
+            check_set(game, name, value, self._where(copy))
+        self._changes.add(EnvChange(name, value), self.stats.tick)
+        for copy in range(len(self.games)):
+            try:
+                self._set(copy, name, own_copy(value))
+            except BaseException as error:
+                raise self.stats.failed(error, copy) from error
+
+    def _set(self, copy: int, name: str, value: object) -> None:
+        set_on(self.games[copy], name, value, self._where(copy))
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        answers = []
+        for copy, game in enumerate(self.games):
+            try:
+                answers.append(call_on(game, name, (args, kwargs), self._where(copy)))
+            except BadInput:
+                raise
+            except BaseException as error:
+                raise self.stats.failed(error, copy) from error
+        if all(answer is None for answer in answers):
+            self._changes.add(EnvChange(name, None, (args, kwargs)), self.stats.tick)
+        return answers
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self._changes.changes
+
+    def _where(self, copy: int) -> str:
+        return f"copy {copy} of {self.env_id!r}"
 
     def close(self) -> None:
         if not self._closed:

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, final
 
+import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from drl.core.child_processes import start_program
 from drl.core.errors import EnvFailed
-from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
+from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.envs.action_masks import mask_reader
 from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE
+from drl.envs.env_attributes import call_on, set_on
 from drl.envs.env_config import EnvLike, as_config
 from drl.envs.env_worker import Failure, ignore_signals
 from drl.envs.faults import close_anyway
@@ -102,6 +104,14 @@ class RenderedEnv(gym.Env[object, Array]):
     def render(self) -> Any:
         """The picture of the current state."""
         return self._ask("render")
+
+    def set(self, name: str, value: object) -> None:
+        """Set an attribute, found as by `VecEnv.set`."""
+        self._ask("set", cloudpickle.dumps((name, value)))
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> None:
+        """Call a method, found as by `VecEnv.call`."""
+        self._ask("call", cloudpickle.dumps((name, (args, kwargs))))
 
     def close(self) -> None:
         if not self._pipe.closed:
@@ -200,6 +210,14 @@ class _Artist:
     def step(self, action: Array) -> tuple[object, object, object, object, Info]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated, truncated, self._mask(obs, info)
+
+    def set(self, request: bytes) -> None:
+        name, value = cloudpickle.loads(request)
+        set_on(self.env, name, value, "the environment")
+
+    def call(self, request: bytes) -> None:
+        name, arguments = cloudpickle.loads(request)
+        call_on(self.env, name, arguments, "the environment")
 
     def render(self) -> object:
         return self.env.render()

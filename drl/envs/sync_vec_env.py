@@ -1,17 +1,20 @@
 """One process, one loop over single environments, resets in the same step. The fastest for fast environments."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from drl.core.contracts import VecEnv, VecStep
+from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.errors import BadInput
 from drl.core.log import Episode
-from drl.core.specs import NUMBERS, ActionSpec, Array, ObsSpec, RawObs
+from drl.core.specs import NUMBERS, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.action_masks import mask_reader
-from drl.envs.episode_stats import EpisodeStats, success_in
+from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
+from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all
 from drl.envs.spaces import GymEnv, Info, action_spec, collate, obs_spec
 
@@ -137,7 +140,9 @@ class SyncVecEnv(VecEnv):
         """Reset the environments in `ends`; their new masks replace those of the successors in `masks`."""
         obs, episodes = next_obs.copy(), []
         for index, terminated in sorted(ends.items()):
-            episodes.append(self.stats.finish(index, terminated, success_in(infos[index])))
+            info = infos[index]
+            results = (success_in(info), numbers_in(info)) if info else ()
+            episodes.append(self.stats.finish(index, terminated, *results))
             first, info = self._begin(index, self.stats.seed_of(index))
             obs[index] = first if self._is_box else self.obs_spec.encode_one(first)
             if masks is not None:
@@ -181,15 +186,59 @@ class SyncVecEnv(VecEnv):
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
         self._until_clock = 0
-        return self.stats.continued(self._play_again)
+        why = self.stats.continued(self._play_again)
+        if why is not None or self.stats.obs is None:
+            for index in range(self.num_envs):
+                self.stats.changes.set_all(partial(self._set, index))
+        return why
 
     def _play_again(self, index: int) -> RawObs:
         """Bring an environment back into its running episode; returns what it shows there."""
-        actions = self.stats.running_actions(index)
+        actions, changes = self.stats.running_actions(index), self.stats.running_changes(index)
+        set_value = partial(self._set, index)
+        set_before(changes, set_value)
         obs, _ = self._begin(index, self.stats.seed_of(index))
-        for action in actions.tolist() if actions.ndim == 1 else actions:
+        for action in replayed(actions, changes, set_value):
             obs = self._steps[index](action)[0]
         return obs if self._is_box else self.obs_spec.encode_one(obs)
+
+    def get(self, name: str) -> list[EnvValue]:
+        return [get_from(env, name, self._where(index)) for index, env in enumerate(self.envs)]
+
+    def set(self, name: str, value: EnvValue) -> None:
+        for index, env in enumerate(self.envs):
+            check_set(env, name, value, self._where(index))
+        self.stats.changed(name, value)
+        for index in range(self.num_envs):
+            try:
+                self._set(index, name, own_copy(value))
+            except BaseException as error:
+                raise self.stats.failed(error, index) from error
+
+    def _set(self, index: int, name: str, value: object) -> None:
+        env = self.envs[index]
+        set_on(env, name, value, self._where(index))
+        if name == "_max_episode_steps" and self._limits[index] != NEVER:  # `step` does not ask the TimeLimit
+            self._limits[index], self._until_clock = value, 0
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        answers = []
+        for index, env in enumerate(self.envs):
+            try:
+                answers.append(call_on(env, name, (args, kwargs), self._where(index)))
+            except BadInput:
+                raise
+            except BaseException as error:
+                raise self.stats.failed(error, index) from error
+        self.stats.called(name, answers, args, kwargs)
+        return answers
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.stats.changes.changes
+
+    def _where(self, index: int) -> str:
+        return f"environment {self.stats.first_index + index} of {self.env_id!r}"
 
     def close(self) -> None:
         if not self._closed:

@@ -94,6 +94,7 @@ def in_one_program(experiment: Experiment, model: object = None) -> bool:
         "num_collectors": experiment.scaling.num_collectors > 0,
         "a model of your own": model is not None,
         "num_learners": experiment.scaling.num_learners > 1,
+        "info_keys": bool(run.info_keys),
         "from_agent with normalized observations": bool(run.from_agent and run.normalize_obs),
     }
     found = [name for name, hinders in hindrances.items() if hinders]
@@ -254,6 +255,7 @@ def _trainer_config(experiment: Experiment) -> TrainerConfig:
         total_timesteps=None if run.num_episodes else run.budget,
         num_episodes=run.num_episodes,
         window=run.window,
+        info_keys=run.info_keys or None,
     )
 
 

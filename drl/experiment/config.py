@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import Config, plain_pairs, plain_setting, require, stated_type
+from drl.core.configs import Config, as_pairs, plain_pairs, plain_setting, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.size_limits import check_size, shown
@@ -74,6 +74,8 @@ class RunConfig:
     fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
     record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
     window: int = 100  # episodes in the statistics of recent episodes
+    # Numbers in the last info of each episode whose means are logged; default: all numbers.
+    info_keys: tuple[str, ...] = ()
     best_after: int = 0  # a best model is saved after more episodes than this
     wandb_project: str | None = None  # Weights & Biases project; None: off
     # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.
@@ -267,6 +269,8 @@ def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValu
         return None
     if callable(value) and _takes_functions(kind, name):
         return value  # its config replaces it by its name
+    if isinstance(value, Mapping) and name.endswith("_kwargs"):
+        return as_pairs(name, value)
     try:
         if wanted is float and not isinstance(value, bool):
             return float(value)
@@ -288,9 +292,10 @@ def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValu
 
 
 def _takes_functions(kind: type, name: str) -> bool:
-    """Whether a setting may be a function of the user: an activation, first weights, a rate or its schedule."""
+    """Whether a setting may be a function of the user: an activation, first weights, an optimizer, a rate or its
+    schedule."""
     rate = f"{name.removesuffix('_start')}_schedule"
-    return name in ("activation", "init") or name.endswith("_schedule") or hasattr(kind, rate)
+    return name in ("activation", "init", "optimizer") or name.endswith("_schedule") or hasattr(kind, rate)
 
 
 def changed_settings(before: PlainDict, now: PlainDict) -> str:

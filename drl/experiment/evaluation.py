@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -162,6 +162,7 @@ def evaluate(
     env_kwargs: EnvKwargs | None = None,
     wrappers: Iterable[WrapperLike] | None = None,
     timeout: float = PATIENCE,
+    prepare: Callable[[VecEnv], object] | None = None,
     max_steps: int | None = None,
     trust: bool = False,
 ) -> Evaluation:
@@ -170,7 +171,8 @@ def evaluate(
 
     `agent` may be a run, also one that `train` returned, or whatever `load_agent` takes. `env` is anything that
     `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
-    training, unless given.
+    training, unless given. `prepare` is called with the environments before their first reset, to set attributes for
+    example.
     `max_steps`: environment steps that all episodes together may take; None: 100,000 for each. With more, or with an
     environment that never ends an episode, there is no result: it raises `NotEvaluated`.
     `trust`: import modules that the agent's card names, which runs their code; a run of this account needs no word.
@@ -187,6 +189,8 @@ def evaluate(
     options: EnvOptions = {"vectorization": vectorization, "timeout": timeout}
     with open_vec_env(config, min(num_envs, episodes), seed, seeds_stream="evaluation", **options) as envs:
         check_fit(player, envs.obs_spec, envs.action_spec, config.env)
+        if prepare is not None:
+            prepare(envs)
         with own_stream(player, seed):
             started = time.perf_counter()
             played = run_episodes(player, envs, episodes, explore, max_steps)

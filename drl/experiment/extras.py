@@ -1,23 +1,130 @@
-"""Objects of the user's program that take part in a run and that no file can hold."""
+"""Objects of the user's program that take part in a run and that no file can hold, and what they can reach."""
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checkable
 
 from drl.core.algorithms import find_algorithm
-from drl.core.contracts import Tracker
+from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
+from drl.core.named_objects import name_of
+from drl.core.specs import EnvValue
+from drl.core.state_files import StateDict
+from drl.core.transition import Batch
+from drl.envs.env_attributes import restored, stored
 from drl.experiment.config import Experiment
+from drl.experiment.evaluation import Evaluation
 from drl.experiment.run_folder import Run
 
+if TYPE_CHECKING:
+    from drl.experiment.building import AnyTrainer
+
+Result = TypeVar("Result")
+Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Evaluation]
+
+
+@final
+class Context:
+    """A run in progress, for a stage or an `on_log` that takes it as its second argument.
+
+    >>> def harder(log: Log, context: Context) -> None:
+    ...     if log.get("success_rate", 0.0) > 0.8:
+    ...         context.envs.set("level", context.envs.get("level")[0] + 1)
+    """
+
+    def __init__(self, trainer: "AnyTrainer", run: Run, evaluate: Evaluate):
+        self.trainer = trainer  # with its counters: env_steps, episodes, learning_steps
+        self.stopped = False  # whether `stop` was called
+        self._run, self._evaluate = run, evaluate
+
+    @property
+    def envs(self) -> ReachableEnvs:
+        """`get`, `set` and `call` of all environments, in every process. Evaluations repeat what was set, and calls of
+        methods that return nothing."""
+        return self.trainer.envs
+
+    @property
+    def agent(self) -> Agent:
+        """The agent in training."""
+        return self.trainer.agent
+
+    @property
+    def algorithm(self) -> Algorithm[Batch]:
+        """The algorithm with its optimizer. Its `learning_rate_factor` multiplies the learning rate."""
+        return self.trainer.algorithm
+
+    @property
+    def buffer(self) -> Buffer[Batch]:
+        """The buffer that the algorithm learns from."""
+        return self.trainer.buffer
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self._run.folder
+
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        seed: int | None = None,
+        explore: bool = False,
+        attributes: Mapping[str, EnvValue] | None = None,
+    ) -> Evaluation:
+        """Play episodes in separate environments, which does not affect training. The defaults are those of the run's
+        own evaluations. `attributes` are set on these environments only, after what the run has changed."""
+        return self._evaluate(episodes, seed, explore, attributes or {})
+
+    def stop(self) -> None:
+        """End the run after this log. It is saved and evaluated, and its status is finished."""
+        self.stopped = True
+
+
 MakeTrackers = Callable[[Run], Iterable[Tracker]] | Iterable[Tracker]
-Stage = Callable[[Iterator[Log]], Iterator[Log]]
+Stage = Callable[[Iterator[Log]], Iterator[Log]] | Callable[[Iterator[Log], Context], Iterator[Log]]
+OnLog = Callable[[Log], object] | Callable[[Log, Context], object]
 Saved = Callable[[Path], object]
 
 
 def _nothing(folder: Path) -> None: ...
+
+
+class LogFunction:
+    """The stage that calls a function with every log."""
+
+    def __init__(self, function: OnLog):
+        self.function = function
+
+    def __call__(self, logs: Iterator[Log], context: Context) -> Iterator[Log]:
+        for log in logs:
+            with_context(self.function, log, context)
+            yield log
+
+
+def with_context(function: Callable[..., Result], first: object, context: Context) -> Result:
+    """Call a stage or a function, with the context if it takes one: a second parameter without a default, or one with
+    the name `context`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return function(first)
+    if any(each.name == "context" and each.kind is not each.VAR_POSITIONAL for each in parameters[1:]):
+        return function(first, context=context) if parameters[1].name != "context" else function(first, context)
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    takes = len(places) > 1 and places[1].default is inspect.Parameter.empty
+    return function(first, context) if takes else function(first)
+
+
+@runtime_checkable
+class WithState(Protocol):
+    """A stage or `on_log` that is stored in checkpoints."""
+
+    def state_dict(self) -> StateDict: ...
+
+    def load_state_dict(self, state: StateDict) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -37,18 +144,61 @@ class Extras:
         model: object = None,
         trackers: MakeTrackers = (),
         stages: Iterable[Stage] = (),
+        on_log: OnLog | None = None,
     ) -> Self:
-        """A model that is a config is among the settings of the experiment."""
+        """A model that is a config is among the settings of the experiment. `on_log` becomes the last stage."""
         is_config = isinstance(model, find_algorithm(experiment.algorithm).parts["model"])
         chosen = tuple(stages)
         if wrong := [stage for stage in chosen if not callable(stage)]:
             raise BadInput(f"stages has {wrong[0]!r:.80}; expected functions that take logs and yield logs")
+        if on_log is not None and not callable(on_log):
+            raise BadInput(f"on_log is {on_log!r:.80}; expected a function of a log, or of a log and a context")
+        chosen += () if on_log is None else (LogFunction(on_log),)
         return cls(None if is_config else model, trackers, chosen)
 
     def trackers_of(self, run: Run) -> list[Tracker]:
         """The user's trackers for a run."""
         made = self.trackers(run) if callable(self.trackers) else self.trackers
         return list(made)
+
+    @property
+    def stage_names(self) -> list[str]:
+        """Of the stages and `on_log`, for the record of a run."""
+        return [name_of(_inside(stage)) for stage in self.stages]
+
+    def state_dict(self) -> StateDict:
+        """The states of stages and of `on_log` that have a `state_dict`, by their place and name."""
+        found = {}
+        for key, stage in self._with_state():
+            try:
+                found[key] = stored(stage.state_dict())
+            except TypeError as error:
+                raise BadInput(f"the state_dict of {key} holds {error}, which no file can hold") from None
+        return found
+
+    def check_state(self, state: StateDict) -> None:
+        """Raise if a stage that has stored something is missing, or another one has its place."""
+        stages = dict(self._with_state())
+        if missing := [key for key in state if key not in stages]:
+            raise BadInput(
+                f"the checkpoint holds the state of {', '.join(missing)}; give the stages and on_log that the run was "
+                "started with: drl.resume(…, stages=…, on_log=…)"
+            )
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Give every stage its stored state."""
+        stages = dict(self._with_state())
+        for key, plain in state.items():
+            stages[key].load_state_dict(restored(plain))
+
+    def _with_state(self) -> Iterator[tuple[str, WithState]]:
+        for number, stage in enumerate(map(_inside, self.stages)):
+            if isinstance(stage, WithState):
+                yield f"stage {number} ({type(stage).__name__})", stage
+
+
+def _inside(stage: Stage) -> object:
+    return stage.function if isinstance(stage, LogFunction) else stage
 
 
 NOTHING = Extras()

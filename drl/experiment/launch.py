@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, plural
+from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, plural, shown
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -22,7 +22,7 @@ from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.experiment.checkpoints import Checkpoints
 from drl.experiment.config import Experiment
-from drl.experiment.extras import NOTHING, Extras, MakeTrackers, Stage
+from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished, RunLike, folder_of, resume_line
 from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.experiment.run_writer import BestModelCopy
@@ -83,6 +83,7 @@ def resume(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    on_log: OnLog | None = None,
     scaling: Mapping[str, PlainValue] | None = None,
     console: bool = True,
     trust: bool = False,
@@ -103,7 +104,7 @@ def resume(
         experiment = Experiment.from_flat(experiment.to_flat() | dict(scaling), f"drl resume {folder}")
         if scaling.get("cluster") and experiment.scaling.runs_elsewhere:
             raise BadInput(f"{folder} has neither collectors nor learners for a cluster; leave --cluster out")
-    finished = continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages), console)
+    finished = continue_run(folder, experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
     return hinted([finished], console and hint, trust)[0]
 
 
@@ -142,6 +143,7 @@ def fork(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    on_log: OnLog | None = None,
     console: bool = True,
     trust: bool = False,
     hint: bool = True,
@@ -159,7 +161,7 @@ def fork(
     state = checkpoints.load_newest() if at is None else checkpoints.load(at)
     if state is None:
         raise BadInput(f"{folder} has no checkpoint to begin with; train it longer, or with --checkpoint-every")
-    extras = Extras.of(experiment, model, trackers, stages)
+    extras = Extras.of(experiment, model, trackers, stages, on_log)
     return hinted([_train(experiment, None, extras, console, Origin(folder, state, changes))], console and hint)[0]
 
 
@@ -230,6 +232,11 @@ def _train(
                 say(str(learners))
         if extras.model is not None:
             run.note(model=name_of(extras.model))
+        if extras.stages:
+            run.note(stages=extras.stage_names)
+        elif "stages" in run.record and not told.run.quiet:
+            stages_then = f"stages or on_log ({shown(run.record['stages'])})"
+            say(f"{run.folder} was started with {stages_then}; it continues without: drl.resume(…, on_log=…)")
         own = _trackers(experiment, run, console) + [InThread(each) for each in extras.trackers_of(run)]
         if resumed is not None and (copy := BestModelCopy(run)).path.is_file():  # main.py made it
             own.append(copy)
@@ -241,6 +248,9 @@ def _train(
             _continue(session)
         if origin is not None:
             session.best.load_state_dict(origin.state["best"])
+            if extras.stages:
+                extras.check_state(origin.state.get("stages") or {})
+                extras.load_state_dict(origin.state.get("stages") or {})
             if "evaluation_steps" in origin.state:  # not in checkpoints of earlier versions
                 session.evaluation_steps.load_state_dict(origin.state["evaluation_steps"])
             where = {"run": origin.folder.name, "env_steps": trainer.env_steps}
@@ -326,6 +336,7 @@ def _continue(session: Session) -> None:
     """Bring a session back to its newest checkpoint."""
     state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
     if state is not None:
+        session.extras.check_state(state.get("stages") or {})  # not in checkpoints of earlier versions
         try:
             check_finite(state["trainer"]["agent"]["model"], f"the checkpoint of {run.folder}")
             session.load_state_dict(state)

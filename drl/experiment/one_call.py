@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Unpack
 
-import yaml
-
 from drl.core.algorithms import find_algorithm
-from drl.core.configs import AnyPath
+from drl.core.configs import AnyPath, as_pairs
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
@@ -21,7 +19,7 @@ from drl.envs.wrapper_names import WrapperLike
 from drl.experiment import launch
 from drl.experiment.building import AnyTrainer, open_trainer
 from drl.experiment.config import OF_A_RUN, Experiment, RunConfig, read_yaml
-from drl.experiment.extras import Extras, MakeTrackers, Stage
+from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.finished import Finished
 from drl.experiment.presets import load_preset, one_budget, one_schedule, sources
 from drl.experiment.run_folder import is_own_config
@@ -37,6 +35,7 @@ def train(
     model: object = None,
     trackers: MakeTrackers = (),
     stages: Iterable[Stage] = (),
+    on_log: OnLog | None = None,
     config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
@@ -48,7 +47,8 @@ def train(
     `env` is an id, a class or function that makes a Gymnasium environment, one to copy, an `EnvSpec`, an `EnvConfig`,
     or a vector environment, which is stepped as it is. `wrappers` are names or classes. `model` is a config, a module,
     or a function from (obs_spec, action_spec) to a module. `trackers` are objects with `write` and `close`, or a
-    function of the run that makes them. `stages` take logs and yield logs. `config` is a YAML file or a dict; modules
+    function of the run that makes them. `stages` take logs and yield logs; `on_log` is called with every log. Both get
+    the run as a `drl.Context` if they have a second parameter. `config` is a YAML file or a dict; modules
     that a file names need `trust`. `preset` may be the name of one, such as rainbow. `console=False` prints nothing.
     """
     experiment = make_experiment(
@@ -58,7 +58,7 @@ def train(
     _say_sources(experiment, preset, config, console)
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
-    finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages), console)
+    finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
     return launch.hinted([finished], console)[0]
 
 
@@ -197,14 +197,7 @@ def as_settings(
 
 
 def _pairs(env_kwargs: EnvKwargs) -> list[str]:
-    """Arguments as a config holds them: NAME=VALUE, the value as YAML."""
     try:
-        shown = {
-            name: yaml.safe_dump(value, default_flow_style=True, width=10**6) for name, value in env_kwargs.items()
-        }
-    except yaml.YAMLError:
-        raise BadInput(
-            f"env_kwargs is {env_kwargs!r:.200}; expected numbers, texts and lists of them; for other objects pass a "
-            "function: env=lambda: MyEnv(…)"
-        ) from None
-    return [f"{name}={text.removesuffix('...' + chr(10)).strip()}" for name, text in shown.items()]
+        return list(as_pairs("env_kwargs", env_kwargs))
+    except BadInput as error:
+        raise BadInput(f"{error}; for other objects pass a function: env=lambda: MyEnv(…)") from None

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import DrlError, Interrupted, advice_of
 from drl.core.named_objects import give_objects, given_objects
-from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, import_plugins
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, import_plugins
 from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict
 from drl.envs.user_objects import find_object
@@ -15,7 +16,12 @@ from drl.envs.wrapper_names import split_wrapper
 from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 
-TABLES: list[dict[str, Any]] = [ACTIVATIONS, INITIALIZATIONS, FUNCTIONS]  # which may hold functions of the user
+TABLES: list[dict[str, Any]] = [
+    ACTIVATIONS,
+    INITIALIZATIONS,
+    FUNCTIONS,
+    OPTIMIZERS,
+]  # which may hold functions of the user
 
 
 class Answer(NamedTuple):
@@ -47,7 +53,9 @@ class PackedRun(NamedTuple):
     def unpack(self) -> tuple[Experiment, Extras]:
         """In the other process."""
         import_plugins(self.plugins)
-        experiment, extras, objects, functions = cloudpickle.loads(self.content)
+        record, content = cloudpickle.loads(self.content)
+        ALGORITHMS.setdefault(record.name, record)
+        experiment, extras, objects, functions = cloudpickle.loads(content)
         give_objects(objects)
         for table, given in zip(TABLES, functions, strict=True):
             table.update(given)
@@ -59,7 +67,8 @@ def pack(experiment: Experiment, extras: Extras) -> PackedRun:
     objects = _named_in(experiment, given_objects())
     functions = [{name: part for name, part in table.items() if name in objects} for table in TABLES]
     content = cloudpickle.dumps((experiment, extras, objects | _in_files(experiment), functions))
-    return PackedRun(experiment.run.plugins, content)
+    record = find_algorithm(experiment.algorithm)  # may be the user's own
+    return PackedRun(experiment.run.plugins, cloudpickle.dumps((record, content)))
 
 
 def _in_files(experiment: Experiment) -> dict[str, object]:

@@ -15,6 +15,7 @@ from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.notebook import html_table
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
+from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
 from drl.envs.faults import reason
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
@@ -112,10 +113,22 @@ def _line(count: int, step: Again) -> str:
 
 def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     """The steps of a recorded episode. Raises if the environment fails, or does not repeat itself."""
-    actions, total = recorded.played.actions, 0.0
+    played, total = recorded.played, 0.0
+    actions, changes = played.actions, played.changes
+    if (lost := lost_in(change.value for change in changes)) is not None:
+        raise EnvFailed(f"the episode cannot be repeated: {lost}")
+
+    def set_value(name: str, value: object) -> None:
+        if isinstance(env, RenderedEnv):
+            env.set(name, value)
+        else:
+            set_on(env, name, value, "the environment")
+
     try:
-        obs, _ = env.reset(seed=recorded.played.seed)
-        for count, action in enumerate(actions.tolist() if actions.ndim == 1 else actions, start=1):
+        set_before(changes, set_value)
+        obs, _ = env.reset(seed=played.seed)
+        again = replayed(actions, changes, set_value)
+        for count, action in enumerate(again, start=1):
             following, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)
             yield Again(obs, np.asarray(action), float(reward))
@@ -127,8 +140,8 @@ def play_again(env: Env, recorded: RecordedEpisode) -> Iterator[Again]:
     except Exception as error:
         raise EnvFailed(f"the environment fails again: {reason(error)}") from error
     if not recorded.number:  # the episode of a crash
-        played = plural(len(actions), "action is", "actions are")
-        warnings.warn(f"the failure does not recur: {played} played to the end; {CAUSES}", stacklevel=2)
+        length = plural(len(actions), "action is", "actions are")
+        warnings.warn(f"the failure does not recur: {length} played to the end; {CAUSES}", stacklevel=2)
     if recorded.number and not np.isclose(total, recorded.episode_return, rtol=1e-9, equal_nan=True):
         raise EnvFailed(f"the return is {total:g}; recorded was {recorded.episode_return:g}: {UNREPEATABLE}")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.schedules import SHAPES
 from drl.core.state_files import PlainDict
@@ -22,7 +23,9 @@ def preset_path(algorithm: str, env: str) -> Path:
 
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
-    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error."""
+    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error. A variation
+    has the presets of the algorithm that it is like."""
+    algorithm = getattr(ALGORITHMS.get(algorithm), "like", None) or algorithm
     for_any = [each for owner, each in list_named() if owner == algorithm]
     if name in for_any:
         return (load_preset(algorithm, env) or {}) | read_yaml(PRESETS / algorithm / str(name) / f"{ANY}.yaml")

@@ -1,17 +1,20 @@
 """One run in progress: its logs flow through the stages until it is over, then everything is saved."""
 
 import contextlib
+import functools
 import itertools
 import shlex
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
-from drl.core.contracts import Agent, Tracker
-from drl.core.errors import EnvFailed, Interrupted, NonFinite, advise
+from drl.core.contracts import EnvChange, Tracker, repeat_changes
+from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite, advise
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Log
+from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
 from drl.envs.faults import reason
@@ -20,7 +23,7 @@ from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
 from drl.experiment.config import Experiment, RunConfig
 from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
-from drl.experiment.extras import NOTHING, Extras, Saved, Stage
+from drl.experiment.extras import NOTHING, Context, Extras, with_context
 from drl.experiment.finished import Finished
 from drl.experiment.run_folder import Run
 from drl.experiment.run_writer import KeptTracker, RunWriter
@@ -50,8 +53,9 @@ class Session:
         signals: StopSignals,
         extras: Extras = NOTHING,
     ):
-        self.stages: tuple[Stage, ...] = extras.stages
-        self.saved: Saved = extras.saved
+        self.extras: Extras = extras
+        self.context: Context = Context(trainer, run, self._evaluate_for_user)
+        extras.state_dict()  # raises at once, not at the first checkpoint
         self.experiment: Experiment = experiment
         self.trainer: AnyTrainer = trainer
         self.run: Run = run
@@ -67,6 +71,7 @@ class Session:
         self.started: float = time.monotonic()
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
+        self.staged = False  # whether it has passed those of the user
         trainer.should_stop = signals.stopped
         # To evaluate and film in; None: there is none.
         self.env: EnvConfig | None = without_vector(experiment.run.env_config)
@@ -82,9 +87,11 @@ class Session:
         state = {"trainer": self.trainer.state_dict(), "best": self.best.state_dict(), "seconds": self.seconds}
         inputs = getattr(self.trainer.agent, "golden_inputs", None)  # an agent of the user may have none
         state |= {"golden_inputs": None if inputs is None else list(inputs)}
+        state |= {"stages": self.extras.state_dict(), "staged": self.staged}
         return state | {"pending": pending, "evaluation_steps": self.evaluation_steps.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
+        self.extras.load_state_dict(state.get("stages") or {})  # not in checkpoints of earlier versions
         self.trainer.load_state_dict(state["trainer"])
         self.best.load_state_dict(state["best"])
         if "evaluation_steps" in state:  # not in checkpoints of earlier versions
@@ -93,6 +100,9 @@ class Session:
             self.trainer.agent.golden_inputs = GoldenInputs(*inputs)
         self.earlier = float(state["seconds"])
         self.pending = None if state["pending"] is None else Log.from_state(state["pending"])
+        self.staged = bool(state.get("staged", True))
+        if self.pending is not None and not self.staged:
+            self.pending.custom = {}  # the stages add them again
 
     @property
     def seconds(self) -> float:
@@ -108,7 +118,7 @@ class Session:
         self.pending, self.log = None, log or self.log
         if self.trainer.inexact != inexact:  # a collector could not continue its episodes
             self.save(lambda: self.run.note(inexact=self.trainer.inexact))
-        algorithm = getattr(self.trainer, "algorithm", None)
+        algorithm = self.trainer.algorithm if isinstance(self.trainer, Trainer) else None
         if (failure := getattr(algorithm, "failure", None)) is not None:
             self.save_checkpoint()  # the step was finished without the learner that failed
             raise failure
@@ -129,7 +139,7 @@ class Session:
         if keep := self.experiment.run.keep_checkpoints:
             self.save(lambda: self.run.checkpoints.save(self.trainer.env_steps, self.state_dict(), keep))
         with self.signals.held():
-            self.saved(self.run.folder)
+            self.extras.saved(self.run.folder)
 
     def fail(self, error: BaseException) -> None:
         """Note why a run ended, with the episode in which an environment failed; the error names both files."""
@@ -169,7 +179,7 @@ class Session:
                     evaluation = self._evaluate_at_the_end()
                 self._note_status(status)
                 with self.signals.at_once():
-                    _illustrate(config, self.env, trainer.agent, run)
+                    _illustrate(config, self.env, trainer, run)
             except Interrupted:  # in the evaluation, or in plots and videos
                 status = self.signals.status
         if evaluation is None:
@@ -190,20 +200,39 @@ class Session:
         self.save(lambda: self.run.note(status=status, **counts))
 
     def _evaluate(self) -> Evaluation:
+        try:
+            evaluation = self._evaluate_for_user()
+        except NotEvaluated as error:
+            self.trainer.agent.golden_inputs = error.inputs
+            raise
+        self.trainer.agent.golden_inputs = evaluation.inputs
+        return evaluation
+
+    def _evaluate_for_user(
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        explore: bool = False,
+        attributes: Mapping[str, EnvValue] = MappingProxyType({}),
+    ) -> Evaluation:
         """A signal ends it at once: `resume` begins it again."""
+        if self.env is None:
+            raise BadInput("this run has a vector environment of its own and none to evaluate in; use drl.evaluate")
+        config = self.experiment.run
+        # EnvPool has environments that Gymnasium does not know.
+        vectorization = "envpool" if config.vectorization == "envpool" else "sync"
+        changes = [*self.trainer.changes, *(EnvChange(name, value) for name, value in attributes.items())]
         with self.signals.at_once():
-            config = self.experiment.run
-            # EnvPool has environments that Gymnasium does not know.
-            vectorization = "envpool" if config.vectorization == "envpool" else "sync"
-            episodes, seed, agent = config.evaluation_episodes, config.seed, self.trainer.agent
-            limit = config.eval_max_steps
-            try:
-                evaluation = evaluate(agent, self.env, episodes, seed, vectorization=vectorization, max_steps=limit)
-            except NotEvaluated as error:
-                agent.golden_inputs = error.inputs
-                raise
-            agent.golden_inputs = evaluation.inputs
-            return evaluation
+            return evaluate(
+                self.trainer.agent,
+                self.env,
+                config.evaluation_episodes if episodes is None else episodes,
+                config.seed if seed is None else seed,
+                explore=explore,
+                vectorization=vectorization,
+                prepare=functools.partial(repeat_changes, changes),
+                max_steps=config.eval_max_steps,
+            )
 
     def _evaluate_on_the_way(self) -> dict[str, float]:
         try:
@@ -241,10 +270,20 @@ class Session:
 
     def _logs(self) -> Iterator[Log]:
         """The logs of the trainer, after one that an earlier process has not finished."""
-        waiting = [] if self.pending is None else [self.pending]
+        waiting = [] if self.pending is None or self.staged else [self.pending]
         for log in itertools.chain(waiting, self.trainer()):
             self.end_waiting()
-            self.pending = log
+            self.pending, self.staged = log, False
+            yield log
+
+    def _after_stages(self, logs: Iterator[Log]) -> Iterator[Log]:
+        """The user's stages, after a log that they had in an earlier process."""
+        waiting = [self.pending] if self.pending is not None and self.staged else []
+        for stage in self.extras.stages:
+            logs = with_context(stage, logs, self.context)
+        for log in itertools.chain(waiting, logs):
+            self.end_waiting()
+            self.staged = True
             yield log
 
     def wait(self) -> None:
@@ -276,8 +315,7 @@ class Session:
             always = config.evaluate_every is not None
             allow = (lambda log: True) if always else self.evaluation_steps.allow
             logs = stages.evaluate_every(logs, every, self._evaluate_on_the_way, allow)
-        for stage in self.stages:
-            logs = stage(logs)
+        logs = self._after_stages(logs)
         logs = stages.keep_models(
             logs,
             agent,
@@ -298,7 +336,11 @@ class Session:
             logs = stages.checkpoint_every(logs, every, lambda log: self.save_checkpoint(), minutes)
         left = None if config.max_minutes is None else config.max_minutes - self.earlier / 60
         return stages.stop_at(
-            logs, minutes=left, mean_return=config.stop_at_return, window=config.window, when=self.signals.stopped
+            logs,
+            minutes=left,
+            mean_return=config.stop_at_return,
+            window=config.window,
+            when=lambda: self.context.stopped or self.signals.stopped(),
         )
 
 
@@ -378,12 +420,13 @@ def _note_compilation(trainer: AnyTrainer, run: Run, quiet: bool) -> None:
         say(f"compiling the update took {seconds:.1f} s")
 
 
-def _illustrate(config: RunConfig, env: EnvConfig | None, agent: Agent, run: Run) -> None:
+def _illustrate(config: RunConfig, env: EnvConfig | None, trainer: AnyTrainer, run: Run) -> None:
     if config.plots:
         _attempt("plots", lambda: plot_run(run.folder))
     if config.video and env is not None:
         path = run.folder / "videos" / "final_agent.mp4"
-        _attempt("video", lambda: film(agent, env, path, config.seed, timeout=config.worker_timeout))
+        agent, seed, changes = trainer.agent, config.seed, trainer.changes
+        _attempt("video", lambda: film(agent, env, path, seed, timeout=config.worker_timeout, changes=changes))
 
 
 def _attempt(what: str, make: Callable[[], object]) -> None:

@@ -5,14 +5,14 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import gymnasium as gym
 import numpy as np
 
-from drl.core.contracts import Agent
+from drl.core.contracts import Agent, EnvChange, repeat_changes
 from drl.core.errors import BadInput, plural
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
@@ -57,7 +57,7 @@ def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool
     read = mask_reader(env)
     while True:
         masks = stack_masks([read(obs, info)], agent.action_spec)
-        explained = agent.explain(agent.obs_spec.encode_one(obs)[None], masks) if explain else {}
+        explained = agent.explain(obs, masks) if explain else {}
         action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
         reward, terminated, truncated = checked(reward, terminated, truncated, info)
@@ -111,18 +111,20 @@ def film(
     *,
     explore: bool = False,
     timeout: float = PATIENCE,
+    changes: Sequence[EnvChange] = (),
 ) -> Path | None:
     """Write one episode as an mp4; None if the environment cannot be rendered. The environment is in a process of its
-    own, which has `timeout` seconds for its start and each step."""
+    own, which has `timeout` seconds for its start and each step. `changes` are made before its first reset."""
     config = env_for(agent, env)
     if config.env.startswith(JAX_ONLY):
         return None
     if has_several_agents(config):
-        return film_game(agent, config, path, seed, explore, MAX_FRAMES)
+        return film_game(agent, config, path, seed, explore, MAX_FRAMES, changes)
     with blamed(config.env), RenderedEnv(config, timeout=timeout) as drawn, own_stream(agent, seed):
         check_fit(agent, drawn.obs_spec, drawn.action_spec, config.env)
         if drawn.render_mode is None:
             return None
+        repeat_changes(changes, drawn)
         return write_film(path, drawn, play(agent, drawn, Seeds(seed).integer("film"), explore))
 
 
@@ -155,7 +157,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
 def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
     """One step as text: the environment's own line if it has one, else observation, explanation, action and reward."""
     drawn = str(env.render()).rstrip() if env.render_mode == "ansi" else ""
-    explained = [f"{name} {_explained(values[0], step.action)}" for name, values in step.explained.items()]
+    explained = [f"{name} {_explained(values, step.action)}" for name, values in step.explained.items()]
     if drawn and "\n" not in drawn:
         return "  ".join([drawn, *explained])
     encoded = agent.obs_spec.encode_one(step.obs)[None]

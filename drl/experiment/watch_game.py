@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from drl.core.contracts import Agent, VecEnv, VecStep
+from drl.core.contracts import Agent, EnvChange, VecEnv, VecStep, repeat_changes
 from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.specs import Array
@@ -34,11 +34,20 @@ class Table(NamedTuple):
         return getattr(self.game.games[0], "render_mode", None)
 
 
-def film_game(agent: Agent, config: EnvConfig, path: Path, seed: int, explore: bool, most_frames: int) -> Path | None:
-    """Write one game as an mp4; None if it cannot be rendered."""
+def film_game(
+    agent: Agent,
+    config: EnvConfig,
+    path: Path,
+    seed: int,
+    explore: bool,
+    most_frames: int,
+    changes: Sequence[EnvChange] = (),
+) -> Path | None:
+    """Write one game as an mp4; None if it cannot be rendered. `changes` are made before its first reset."""
     with _open(agent, config, "rgb_array", seed) as table:
         if table.mode != "rgb_array":
             return None
+        repeat_changes(changes, table.envs)
         fps = int(table.game.games[0].metadata.get("render_fps") or 30)
         return write_video(path, itertools.islice(_frames(agent, table, explore), most_frames), fps=fps)
 

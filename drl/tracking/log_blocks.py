@@ -16,6 +16,7 @@ LEARNING = (
     "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "temperature", "explained_variance",
     "clip_fraction", "mean_q", "mean_error", "grad_norm", "actor_grad_norm", "critic_grad_norm",
 )  # fmt: skip
+MOST_SHOWN = 12  # numbers of an info, and of your own; files have all of them
 SETTINGS = ("learning_rate", "epsilon", "noise_sigma")  # current values of schedules, shown with the updates
 
 
@@ -59,6 +60,8 @@ def blocks(
         ),
         Block("LEARNING", _shown(log.trainer | log.learn, (*LEARNING, *SETTINGS, *others))),
         Block("EVALUATION", _shown(log.evaluation, tuple(log.evaluation))),
+        Block("INFO", _shown(log.info, tuple(log.info)[:MOST_SHOWN])),
+        Block("CUSTOM", _shown(log.custom, tuple(log.custom)[:MOST_SHOWN])),
     ]
     return [block for block in found if block.fields]
 

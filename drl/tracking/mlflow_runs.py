@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -118,12 +119,23 @@ class MlflowTracker(BoardInThread):
         return client, str(client.create_experiment(self.experiment, artifact_location=place))
 
 
+def _allowed(name: str) -> str:
+    """A name with letters that MLflow takes.
+
+    >>> _allowed("info/coins (gold)"), _allowed("learn/loss"), _allowed("info/..")
+    ('info/coins _gold_', 'learn/loss', 'info/__')
+    """
+    group, slash, plain = name.partition("/")
+    plain = re.sub(r"[^\w. :-]", "_", plain)
+    return group + slash + (plain if plain.strip(".") else "_" * len(plain))
+
+
 def _log(client: "MlflowClient", run_id: str, rows: list[Row]) -> None:
     from mlflow.entities import Metric
 
     now = int(1000 * time.time())
     metrics = [
-        Metric(name, value, now, int(row["env_steps"]))
+        Metric(_allowed(name), value, now, int(row["env_steps"]))
         for row in rows
         for name, value in row.items()
         if name != "env_steps"

@@ -76,6 +76,8 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         "rollout_return": _rollout_return(rows, episodes, label),
         "loss": _small_multiples(rows, names_in(rows, "learn"), "What the algorithm reports", label),
         "evaluation": _evaluation(rows, label),
+        "info": _small_multiples(rows, names_in(rows, "info"), "Last info of each episode, means", label),
+        "custom": _small_multiples(rows, names_in(rows, "custom"), "Own metrics", label),
     }
     plots = run_dir / "plots"
     drawn = {stay_inside(run_dir, plots / f"{name}.png"): figure for name, figure in pictures.items()}

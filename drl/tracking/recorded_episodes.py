@@ -1,7 +1,8 @@
 """`episodes.jsonl`: finished episodes as seeds and actions, from which they can be replayed exactly.
 
 A line holds the episodes of one learning step: `[number, env_index, seed, length, return]` for each, and their
-concatenated actions, compressed. Vectorizations that do not know the seed of an episode record none.
+concatenated actions, compressed. If attributes of the environments were set, `changes` lists what was set and `changed`
+the place in that list for each episode. Vectorizations that do not know the seed of an episode record none.
 """
 
 import base64
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.log import Episode, Log, Played
+from drl.core.log import Change, Episode, Log, Played
 from drl.core.safe_files import write_atomically
 from drl.core.specs import Array
 from drl.core.state_files import PlainDict
@@ -51,7 +52,7 @@ def packed(episodes: Sequence[tuple[int, Episode]]) -> PlainDict:
     actions = np.concatenate([each.actions for each in played])
     if actions.dtype.kind in "iu" and actions.size:  # the smallest type gives the smallest file
         actions = actions.astype(np.result_type(*map(np.min_scalar_type, (actions.min(), actions.max()))))
-    return {
+    row: PlainDict = {
         "episodes": [
             [number, episode.env_index, each.seed, len(each.actions), _number(episode.episode_return)]
             for (number, episode), each in zip(episodes, played, strict=True)
@@ -60,6 +61,14 @@ def packed(episodes: Sequence[tuple[int, Episode]]) -> PlainDict:
         "shape": list(actions.shape[1:]),
         "actions": base64.b64encode(zlib.compress(np.ascontiguousarray(actions).tobytes(), 1)).decode(),
     }
+    if any(each.changes for each in played):
+        kinds: list[tuple[Change, ...]] = []  # most episodes have the same
+        for each in played:
+            if each.changes not in kinds:
+                kinds.append(each.changes)
+        row["changes"] = [[list(change) for change in changes] for changes in kinds]
+        row["changed"] = [kinds.index(each.changes) for each in played]
+    return row
 
 
 def read_episode(folder: Path, which: str) -> RecordedEpisode:
@@ -98,15 +107,25 @@ def unpacked(row: Row) -> list[RecordedEpisode]:
     actions: Array = np.frombuffer(content, dtype).reshape(-1, *shape)
     if dtype.kind in "iu":
         actions = actions.astype(np.int64)
+    changes = [tuple(_change(each) for each in changes) for changes in row.get("changes", [[]])]
+    changed = row.get("changed", [0] * len(row["episodes"]))
     episodes, begin = [], 0
-    for number, env_index, seed, length, total in row["episodes"]:
+    for (number, env_index, seed, length, total), kind in zip(row["episodes"], changed, strict=True):
         end = begin + int(length)
         if not begin <= end <= len(actions):
             raise ValueError(f"{len(actions)} actions are too few for its episodes")
-        recorded = Played(int(seed), actions[begin:end])
+        recorded = Played(int(seed), actions[begin:end], changes[kind])
         episodes.append(RecordedEpisode(int(number), int(env_index), math.nan if total is None else total, recorded))
         begin = end
     return episodes
+
+
+def _change(plain: Sequence[object]) -> Change:
+    """A change of a file, which may hold anything."""
+    after, name, value = plain
+    if type(after) is not int or type(name) is not str:
+        raise ValueError(f"a change is {plain!r:.80}")
+    return Change(after, name, value)
 
 
 def write_crash(folder: Path, episode: Episode) -> None:

@@ -16,7 +16,7 @@ OF_ONE_RUN = {
     "seed", "num_seeds", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project",
     "evaluate_every", "evaluation_episodes", "checkpoint_every", "keep_checkpoints", "num_checkpoints", "max_minutes",
     "best_after", "compile", "checkpoint_minutes", "checkpoint_rows", "fallback_dir", "record_episodes",
-    "worker_timeout", "mlflow_experiment", "group", "license", "log_every",
+    "worker_timeout", "mlflow_experiment", "group", "license", "log_every", "info_keys",
 }  # fmt: skip
 SHOWN = 4  # most settings named in a label
 FORKED_AT = "forked_at"  # the step at which a fork begins, named like a setting

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, Taken, VecEnv
+from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, Taken, VecEnv
 from drl.core.errors import BadInput, NonFinite, plural
-from drl.core.log import GROUPS, Episode, Log
+from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler
 from drl.core.seeding import stream_of
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch, RolloutBatch
 from drl.core.variants import require_variant
@@ -41,6 +41,7 @@ class TrainerConfig:
     num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
     window: int = 100  # how many recent episodes the running statistics cover
     updates_per_log: int | None = None  # updates in one learning step; None: as many as the buffer says
+    info_keys: tuple[str, ...] | None = None  # numbers of the episodes' last infos to log; None: all
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "num_episodes", "window", "updates_per_log"):
@@ -51,9 +52,16 @@ class TrainerConfig:
 class TrainingStats:
     """What every trainer keeps of a run, however its learning steps come about."""
 
-    def __init__(self, window: int, total_timesteps: int | None = None, num_episodes: int | None = None):
+    def __init__(
+        self,
+        window: int,
+        total_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        info_keys: tuple[str, ...] | None = None,
+    ):
         self.total_timesteps: int | None = total_timesteps  # the budget: one of them, or none
         self.num_episodes: int | None = num_episodes
+        self.info_keys: tuple[str, ...] | None = info_keys
         self.env_steps: int = 0
         self.learning_steps: int = 0
         self.episodes: int = 0
@@ -77,7 +85,10 @@ class TrainingStats:
         self.reward_sum += reward
         for episode in episodes:
             self.episodes += 1
-            self.recent.append(episode._replace(played=None))
+            if self.info_keys is not None and episode.info:
+                kept = {name: number for name, number in episode.info.items() if name in self.info_keys}
+                episode = episode._replace(info=kept)
+            self.recent.append(episode._replace(played=None, info=NO_NUMBERS))
             self.finished.append(episode)
 
     def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
@@ -103,6 +114,7 @@ class TrainingStats:
             recent=_recent_means(self.recent),
             trainer=trainer,
             learn={name: value for name, value in learned.items() if not math.isnan(value) or name not in MAY_BE_NAN},
+            info=info_means(self.finished),
             time={"time_elapsed": elapsed, "steps_per_second": self.env_steps / max(self.seconds, 1e-9)},
             finished=self.finished,
         )
@@ -170,6 +182,19 @@ class Collector:
 
     def learned(self) -> None:
         """The agent acts with the learner's own weights."""
+
+    def get(self, name: str) -> list[EnvValue]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
 
     def repeats(self, env_steps: int) -> bool:
         return self.in_env_step and self.envs.repeats(env_steps)
@@ -251,9 +276,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.progress: float | None = None
         self.learned: list[dict[str, float]] = []
         self.seconds: float = 0.0
-        self.stats: TrainingStats = TrainingStats(
-            self.config.window, self.config.total_timesteps, self.config.num_episodes
-        )
+        limits = (self.config.total_timesteps, self.config.num_episodes)
+        self.stats: TrainingStats = TrainingStats(self.config.window, *limits, self.config.info_keys)
 
     def step(self) -> Log:
         started = time.perf_counter()
@@ -302,6 +326,11 @@ class Trainer(TrainerLoop, Generic[BatchT]):
     def vectorization(self) -> str:
         """How the environments are stepped."""
         return self.collector.vectorization
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """What was changed in the environments; see `VecEnv.changes`."""
+        return self.collector.changes
 
     @property
     def obs(self) -> Array | None:
@@ -354,6 +383,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             "seconds": self.seconds,
             "buffer": self.buffer.state_dict(),
             "algorithm": self.algorithm.state_dict(),
+            "learning_rate_factor": getattr(self.algorithm, "learning_rate_factor", 1.0),
             "agent": self.agent.state_dict(),
             "reward_scaler": None if scaler is None else scaler.state_dict(),
         } | self.collector.state_dict()
@@ -366,6 +396,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         missing = (self.buffer.load_state_dict(state["buffer"]), self.collector.load_state_dict(state))
         self.inexact = "; ".join(filter(None, missing)) or None
         self.algorithm.load_state_dict(state["algorithm"])
+        if (factor := state.get("learning_rate_factor", 1.0)) != getattr(self.algorithm, "learning_rate_factor", 1.0):
+            self.algorithm.learning_rate_factor = factor  # type: ignore[attr-defined]
         self.agent.load_state_dict(state["agent"])
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(state["reward_scaler"])
@@ -422,6 +454,21 @@ def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
         "mean_ep_len": fmean([e.length for e in episodes]),
         "mean_ep_return": fmean([e.episode_return for e in episodes]),
     }
+
+
+def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The mean of each number over the episodes whose last info has it.
+
+    >>> episodes = [Episode(0.0, 1, True, None, 0, info=info) for info in ({"x": 1.0}, {"x": 2.0, "y": 5.0}, {})]
+    >>> info_means(episodes)
+    {'x': 1.5, 'y': 5.0}
+    """
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.info.items():
+            values.setdefault(name, []).append(value)
+    means = {name: math.fsum(found) / len(found) for name, found in values.items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def _recent_means(episodes: deque[Episode]) -> dict[str, float]:

@@ -166,6 +166,53 @@ def test_a_hanging_collector_is_restarted_while_another_works(tmp_path):
     assert "took no step for 1 s" in str(said[0].message)
 
 
+def pushed(settings, *scaling, kill=False, store=None, **changes):
+    """`learned`, but the carts are pushed with another force after the first log, in the middle of episodes."""
+    logs = []
+    with open_trainer(experiment(settings, *scaling, **changes)) as trainer:
+        for number, log in enumerate(trainer()):
+            logs.append(numbers(log))
+            if number == 0:
+                assert trainer.envs.get("force_mag") == [10.0] * 6
+                trainer.envs.set("force_mag", 3.0)
+                assert trainer.envs.get("force_mag") == [3.0] * 6
+                if kill:
+                    os.kill(trainer.collector.processes[0].specs.process, signal.SIGKILL)
+            if number == 1 and store is not None:
+                write_state(store, trainer.state_dict())
+        assert trainer.envs.get("force_mag") == [3.0] * 6
+        assert [(change.name, change.value) for change in trainer.changes][-1] == ("force_mag", 3.0)
+        return logs, trainer.agent.state_dict()["model"]
+
+
+@pytest.mark.filterwarnings("ignore:collector")
+def test_what_is_set_reaches_every_collector_also_after_a_kill_and_a_resume(tmp_path):
+    plain = pushed(PPO, 1, 1)
+    assert_same(plain, pushed(PPO, vectorization="sync"))
+    assert plain[0] != calm(PPO, 1, 1)[0]
+    one = pushed(PPO, 1)
+    assert_same(one, pushed(PPO, 2, kill=True, store=tmp_path))
+    with open_trainer(experiment(PPO, 1)) as other:
+        other.load_state_dict(read_state(tmp_path))
+        assert other.inexact is None
+        assert other.envs.get("force_mag") == [3.0] * 6
+        rest = [numbers(log) for log in other()]
+        assert_same((one[0][:2] + rest, other.agent.state_dict()["model"]), one)
+
+
+def test_asynchronous_collectors_are_reached_and_refuse_by_name():
+    with open_trainer(experiment(DQN, 2, async_collectors=True)) as trainer:
+        for number, log in enumerate(trainer()):
+            assert log
+            if number == 0:
+                trainer.envs.set("force_mag", 3.0)
+                assert trainer.envs.call("close") == [None] * 6
+        assert trainer.envs.get("force_mag") == [3.0] * 6
+        for attempt in (trainer.envs.get, trainer.envs.call, lambda name: trainer.envs.set(name, 1)):
+            with pytest.raises(BadInput, match="did you mean 'force_mag'"):
+                attempt("force_ma")
+
+
 def test_asynchronous_collectors(tmp_path):
     with open_trainer(experiment(DQN, 2, async_collectors=True)) as trainer:
         logs = list(trainer())

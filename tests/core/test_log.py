@@ -1,6 +1,10 @@
 """What counts as a success, and how it is counted."""
 
-from drl.core.log import Episode, Log
+import pickle
+
+import numpy as np
+
+from drl.core.log import Change, Episode, Log, Played
 from drl.envs.episode_stats import judge_success
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.evaluation import Evaluation, run_episodes
@@ -63,3 +67,15 @@ def test_a_plain_name_is_looked_up_in_the_recent_episodes_first():
     assert (log["mean_ep_return"], log["rollout/mean_ep_return"], log["loss"]) == (2.0, 1.0, 3.0)
     assert "recent/loss" not in log
     assert log.get("entropy") is None
+
+
+def test_an_episode_can_be_sent_to_another_process_and_stored():
+    """With all that repeats it; states of earlier versions lack a part of it."""
+    plain = Episode(1.0, 2, True, None, 0)
+    played = Played(3, np.array([0, 1]), (Change(-1, "level", 2), Change(1, "level", 3)))
+    whole = plain._replace(played=played, info={"coins": 2.0})
+    for episode in (plain, whole):
+        assert pickle.loads(pickle.dumps(episode)) == episode
+        assert Episode.from_plain(episode.plain()) == episode
+    assert Episode.from_plain([1.0, 2, True, None, 0]) == plain
+    assert Episode.from_plain([1.0, 2, True, None, 0, 3, np.array([0, 1])]).played == Played(3, np.array([0, 1]))

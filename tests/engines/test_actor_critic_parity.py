@@ -116,11 +116,14 @@ def test_both_engines_make_the_same_updates(algorithm, spec, network, settings, 
             expected = by_name(module, optimizer, getattr(optimizer, moment), prefix)
             found = getattr(theirs, moment)
             assert_near({name: found[name.removeprefix("actor.")] for name in expected}, expected)
-    if torch_learner.target is not None:
-        expected = {f"critics.{name}": part.numpy() for name, part in torch_learner.target.named_parameters()}
+    if torch_learner.target_critics is not None:
+        copied = torch_learner.target_critics.module
+        expected = {f"critics.{name}": part.numpy() for name, part in copied.named_parameters()}
         if torch_learner.target_actor is not None:
-            expected |= {f"actor.{name}": part.numpy() for name, part in torch_learner.target_actor.named_parameters()}
-        running = {name: part.numpy() for name, part in torch_learner.target.named_buffers()}
+            expected |= {
+                f"actor.{name}": part.numpy() for name, part in torch_learner.target_actor.module.named_parameters()
+            }
+        running = {name: part.numpy() for name, part in copied.named_buffers()}
         expected |= {f"critics.{name}": part for name, part in running.items() if not name.endswith("support")}
         assert_near(state.target, expected)
     obs = np.random.default_rng(9).standard_normal((7, 3), np.float32)

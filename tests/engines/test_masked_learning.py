@@ -115,8 +115,8 @@ def test_a_flax_tree_and_an_optax_optimizer_train_save_and_load(tmp_path):
         state = ModelState(model, model.init(np.random.default_rng(0)))
         agent = jax_agents.PolicyAgent(state, envs, rng=np.random.default_rng(1))
         assert agent.distribution == Distribution.on(envs.action_spec)
-        config = PPOConfig(rollout_length=64, learning_rate=5e-3, gamma=0.5)
-        ppo = PPO(state, envs, config, optax=optax.adabelief)
+        config = PPOConfig(rollout_length=64, learning_rate=5e-3, gamma=0.5, optimizer=optax.adabelief)
+        ppo = PPO(state, envs, config)
         trainer = Trainer(envs, agent, ppo)
         for _ in range(25):
             trainer.step()

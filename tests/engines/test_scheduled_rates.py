@@ -178,3 +178,30 @@ def test_a_compiled_update_follows_changing_rates():
             assert learned.log["entropy_coef"] == pytest.approx(0.5 * (1 - progress))
         values.append(learner.optimizer.values)
     torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_a_factor_multiplies_every_learning_rate(algorithm, engine):
+    """Half of it is logged; with none of it an update changes no weight."""
+    flat = SMALL | sizes_of(algorithm) | {"algorithm": algorithm, "engine": engine, "learning_rate": 0.01}
+    with open_trainer(Experiment.from_flat(flat, "a test")) as trainer:
+        logs = (log for log in trainer() if log.learn)
+        assert next(logs)["learning_rate"] == pytest.approx(0.01)
+        trainer.algorithm.learning_rate_factor = np.float32(0.5)
+        assert next(logs)["learning_rate"] == pytest.approx(0.005)
+        trainer.algorithm.learning_rate_factor = 0
+        before = {name: np.array(value) for name, value in trainer.agent.state_dict()["model"].items()}
+        assert next(logs)["learning_rate"] == 0.0
+        for name, value in trainer.agent.state_dict()["model"].items():
+            if value.dtype.kind == "f" and ".norms." not in name:  # statistics of batches are no weights
+                np.testing.assert_allclose(value, before[name], atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf, "0.5", True, None])
+def test_a_factor_that_is_none_is_refused(factor):
+    with (
+        open_trainer(Experiment.from_flat(SMALL | sizes_of("ppo"), "a test")) as trainer,
+        pytest.raises(BadInput, match=r"learning_rate_factor is .*; expected a number of at least 0"),
+    ):
+        trainer.algorithm.learning_rate_factor = factor

@@ -26,8 +26,8 @@ def roll(envs, steps=30, seed=0):
 
 
 def results(steps):
-    """Of the episodes; only some vectorizations can repeat them."""
-    return [episode._replace(played=None) for step in steps for episode in step.episodes]
+    """Of the episodes; only some vectorizations can repeat them, and ale-py's vector form has no last info."""
+    return [episode._replace(played=None, info={}) for step in steps for episode in step.episodes]
 
 
 def same(one, other):

@@ -1,9 +1,14 @@
 """Algorithms by name. A plugin adds its own with `register_algorithm`."""
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
 from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record, sac_record, td3_record
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.core.configs import ConfigClass
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.network_parts import Factory, resolve
+from drl.core.network_parts import Factory, Maker, resolve
 from drl.core.specs import ActionSpec
 
 # The only table of algorithms: name → record.
@@ -27,7 +32,8 @@ ALGORITHMS: dict[str, AlgorithmRecord] = {
 def find_algorithm(name: str) -> AlgorithmRecord:
     """The record of an algorithm; raise with the nearest name if there is none."""
     if name not in ALGORITHMS:
-        raise BadInput(f"unknown algorithm {name!r}; {did_you_mean(name, ALGORITHMS)}")
+        hint = "for a custom one, import the module that registers it: --plugins MODULE"
+        raise BadInput(f"unknown algorithm {name!r}; {did_you_mean(name, ALGORITHMS)}; {hint}")
     return ALGORITHMS[name]
 
 
@@ -46,8 +52,76 @@ def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> F
     return resolve(record.engines[engine])
 
 
-def register_algorithm(record: AlgorithmRecord) -> None:
-    """Register an algorithm of your own, for `drl train NAME` and everything else."""
-    if ALGORITHMS.get(record.name, record) != record:
+def register_algorithm(
+    name: str | AlgorithmRecord,
+    *,
+    like: str | None = None,
+    torch: Maker | None = None,
+    jax: Maker | None = None,
+    config: ConfigClass | None = None,
+    **changes: Any,
+) -> None:
+    """Register an algorithm of your own, for `drl.train`, `drl train NAME` and everything else.
+
+    A variation has a name, the algorithm that it is `like`, its class in each engine, and perhaps a config with
+    settings of its own. `changes` are other fields of the `AlgorithmRecord`, such as `summary`, `model_config` or
+    `search_base`. An algorithm that is like no other is one whole `AlgorithmRecord`.
+
+    >>> register_algorithm("long_ppo", like="ppo", summary="ppo for long rollouts")
+    >>> find_algorithm("long_ppo").engines == find_algorithm("ppo").engines
+    True
+    >>> del ALGORITHMS["long_ppo"]
+    """
+    if isinstance(name, AlgorithmRecord):
+        record = name
+    elif like is None:
+        raise BadInput(f"register_algorithm({name!r}) needs like=…, one of {', '.join(ALGORITHMS)}, or a whole record")
+    else:
+        record = _variation(name, find_algorithm(like), {"torch": torch, "jax": jax}, config, changes)
+    built_in = ALGORITHMS.get(record.name)
+    if built_in is not None and built_in != record and not _same_classes(built_in, record):
         raise BadInput(f"there is an algorithm {record.name!r} already; choose another name")
     ALGORITHMS[record.name] = record
+    for maker in record.engines.values():
+        if isinstance(maker, type) and "record" not in vars(maker):
+            maker.record = record  # type: ignore[attr-defined]
+
+
+def _variation(
+    name: str,
+    like: AlgorithmRecord,
+    classes: Mapping[str, Maker | None],
+    config: ConfigClass | None,
+    changes: Mapping[str, Any],
+) -> AlgorithmRecord:
+    if not name.isidentifier():
+        raise BadInput(f"algorithm {name!r} is not a valid name; use letters, digits and underscores")
+    if unknown := sorted(set(changes) - {field.name for field in fields(AlgorithmRecord)}):
+        known = [field.name for field in fields(AlgorithmRecord)]
+        raise BadInput(f"register_algorithm takes no {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
+    if config is not None and not issubclass(config, like.config):
+        raise BadInput(
+            f"config is {config.__name__}; expected a subclass of {like.config.__name__}, the one of {like.name}"
+        )
+    own = {engine: maker for engine, maker in classes.items() if maker is not None}
+    for engine, maker in own.items():
+        if isinstance(maker, type) and not callable(getattr(maker, "learn", None)):
+            raise BadInput(f"{engine}={maker.__name__} has no method learn; expected a subclass of an algorithm")
+    made: dict[str, Any] = {"summary": f"a variation of {like.name}", "like": like.like or like.name}
+    if own:
+        made |= {"engines": own, "fused": like.fused if _learns_like_ours(own.get("jax")) else None}
+    return replace(like, **(made | {"name": name, "config": config or like.config} | dict(changes)))
+
+
+def _learns_like_ours(maker: Maker | None) -> bool:
+    """Whether a class has its own losses at most: a compiled program calls these, but not a `learn` of its own."""
+    owners = [each for each in getattr(maker, "__mro__", ()) if "learn" in vars(each)]
+    return bool(owners) and owners[0].__module__.startswith("drl.engines.jax.")
+
+
+def _same_classes(before: AlgorithmRecord, now: AlgorithmRecord) -> bool:
+    """Whether a script or a notebook cell that registers an algorithm is only run again."""
+    if before.engines.keys() != now.engines.keys() or before.like is None:
+        return False
+    pairs = [(before.engines[engine], now.engines[engine]) for engine in now.engines]
+    return all(one == two or getattr(one, "__qualname__", 1) == getattr(two, "__qualname__", 2) for one, two in pairs)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
-from drl.core.configs import not_negative, require
+from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, SWITCH, WIDTH, Choice
 
@@ -18,8 +18,10 @@ class A2CConfig:
     learning_rate: float = 7e-4  # at the beginning
     learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    optimizer: str = "rmsprop"  # rmsprop · adam
-    optimizer_eps: float = 1e-5  # added to the denominator of its step
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    optimizer: str = "rmsprop"
+    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
+    optimizer_eps: float = 1e-5  # of rmsprop, adam and adamw: added to the denominator of the step
     entropy_coef: float = 0.0  # weight of the entropy bonus
     entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
     entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
@@ -29,9 +31,9 @@ class A2CConfig:
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")
+        settle_optimizer(self)
         require(self, "a whole number of at least 1", "rollout_length", lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
-        require(self, "'rmsprop' or 'adam'", "optimizer", lambda x: x in ("rmsprop", "adam"))
         require(self, "a number above 0", "learning_rate optimizer_eps max_grad_norm", lambda x: x > 0)
         at_least_0 = "learning_rate_end entropy_coef entropy_coef_end value_coef"
         require(self, "a number of at least 0", at_least_0, not_negative)

@@ -34,6 +34,7 @@ class AlgorithmRecord:
 
     name: str  # what users type
     summary: str  # one line for `drl list algorithms`
+    like: str | None = None  # the algorithm whose presets are its own, if it is a variation of one
     config: ConfigClass  # its own settings, a frozen dataclass that includes gamma and learning_rate
     model_config: ConfigClass = ModelConfig
     variant: Callable[[Config], str]  # its config → the model variant it needs

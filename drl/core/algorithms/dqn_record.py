@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
-from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require
+from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
 
@@ -20,21 +20,23 @@ class DQNConfig:
     tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
     target_every: int = 1  # updates between two such moves
     loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    optimizer: str = "adamw"  # adam · adamw
-    amsgrad: bool = True  # divide by the largest second moment so far
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    optimizer: str = "adamw"
+    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
+    amsgrad: bool = True  # of adam and adamw: divide by the largest second moment so far
     weight_decay: float = 0.01  # of adamw
-    adam_eps: float = 1e-8  # added to the denominator of its step
+    adam_eps: float = 1e-8  # of adam, adamw and rmsprop: added to the denominator of the step
     max_grad_norm: float | None = 10.0  # global norm; None: no clipping
     max_grad_value: float | None = None  # of each entry; None: no clipping
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")
+        settle_optimizer(self)
         require(self, "a whole number of at least 1", "target_every", lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "learning_rate adam_eps max_grad_norm max_grad_value tau", lambda x: x > 0)
         require(self, "a number of at least 0", "learning_rate_end weight_decay", not_negative)
         require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
-        require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
 
 
 RECORD = AlgorithmRecord(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from drl.core.configs import not_negative, require
+from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.errors import BadInput
 from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
@@ -27,15 +27,18 @@ class OffPolicyConfig:
     actor_q: str = "min"  # min · mean · first: which critics' value the actor climbs
     reward_scale: float = 1.0  # factor on every reward
     loss: str = "squared"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    optimizer: str = "adam"  # adam · adamw
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    optimizer: str = "adam"
+    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
     weight_decay: float = 0.01  # of adamw
     weight_norm: bool = False  # scale the critics' hidden weights to norm 1 per feature, after every update
-    adam_beta1: float = 0.9  # decay of the mean of the gradients
-    adam_eps: float = 1e-8  # added to the denominator of its step
+    adam_beta1: float = 0.9  # of adam and adamw: decay of the mean of the gradients
+    adam_eps: float = 1e-8  # of adam, adamw and rmsprop: added to the denominator of the step
     max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")
+        settle_optimizer(self)
         whole = "target_every policy_delay critic_subset"
         require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
@@ -46,7 +49,6 @@ class OffPolicyConfig:
         require(self, "'min' or 'mean'", "target_q", lambda x: x in ("min", "mean"))
         require(self, "'min', 'mean' or 'first'", "actor_q", lambda x: x in ("min", "mean", "first"))
         require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
-        require(self, "'adam' or 'adamw'", "optimizer", lambda x: x in ("adam", "adamw"))
 
 
 def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec) -> None:

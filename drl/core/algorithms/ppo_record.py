@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
-from drl.core.configs import not_negative, require
+from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, WIDTH, Choice
 
@@ -32,10 +32,14 @@ class PPOConfig:
     normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
     target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
-    adam_eps: float = 1e-5  # added to the denominator of its step
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    optimizer: str = "adam"
+    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
+    adam_eps: float = 1e-5  # of adam, adamw and rmsprop: added to the denominator of the step
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "clip_range", "entropy_coef")
+        settle_optimizer(self)
         require(self, "a whole number of at least 1", "rollout_length epochs minibatches", lambda x: x >= 1)
         require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
         require(self, "a number above 0", "learning_rate critic_learning_rate clip_range value_clip", lambda x: x > 0)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from drl.core.algorithms.algorithm_record import EPISODES, AlgorithmRecord
-from drl.core.configs import not_negative, require
+from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
 from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
 
@@ -25,10 +25,14 @@ class ReinforceConfig:
     value_coef: float = 0.5  # weight of the value loss, with baseline value
     normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
     max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    adam_eps: float = 1e-5  # added to the denominator of its step
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    optimizer: str = "adam"
+    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
+    adam_eps: float = 1e-5  # of adam, adamw and rmsprop: added to the denominator of the step
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")
+        settle_optimizer(self)
         require(self, "a whole number of at least 1", "episodes_per_step", lambda x: x >= 1)
         require(self, "'none', 'mean' or 'value'", "baseline", lambda x: x in ("none", "mean", "value"))
         require(self, "a number from 0 to 1", "gamma mean_momentum", lambda x: 0 <= x <= 1)

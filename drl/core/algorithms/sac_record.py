@@ -65,7 +65,7 @@ class CrossQConfig(SACConfig):
     learning_rate: float = 1e-3  # at the beginning
     target_network: bool = False  # False: the online critics value the next state, in the same batch as this one
     policy_delay: int = 3  # updates of the critics per update of the actor
-    adam_beta1: float = 0.5  # decay of the mean of the gradients
+    adam_beta1: float = 0.5  # of adam and adamw: decay of the mean of the gradients
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.jax.activations import activation_of
 from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
-from drl.engines.jax.layers import BatchRenorm, Linear, Params, named, part
+from drl.engines.jax.layers import BatchRenorm, Linear, Params, dropped, named, part
 from drl.engines.jax.models import Model, PolicyModel, QHead, make_policy_head, make_q_head, new_state
 from drl.engines.numpy.initializations import Gain
 
@@ -35,6 +35,7 @@ class RenormMLP:
     hidden_sizes: tuple[int, ...]
     activation: str
     warmup: int
+    dropout: float = 0.0  # share of the features behind every activation, in updates
     gain: Gain = field(default=None, compare=False)  # of the initial weights; irrelevant afterwards
 
     @property
@@ -66,7 +67,7 @@ class RenormMLP:
         for i, width in enumerate(self.widths):
             if i:
                 x = Linear(self.widths[i - 1], width, None).apply(part(params, f"layers.{i - 1}"), x)
-                x = activation_of(self.activation)(x)
+                x = dropped(params, activation_of(self.activation)(x), self.dropout, i)
             norm, own = BatchRenorm(width, self.warmup), part(params, f"norms.{i}")
             if running is None:
                 x = norm.apply(own, x)
@@ -209,7 +210,8 @@ def _critic(obs_spec: ObsSpec, action_spec: ActionSpec, config: ActorCriticConfi
     width += action_spec.entries if action_spec.kind == "box" else 0
     if config.batch_renorm:
         sizes = tuple(config.hidden_sizes)
-        backbone: Backbone = RenormMLP(width, sizes, config.activation, config.renorm_warmup, first_weights(config)[1])
+        gain = first_weights(config)[1]
+        backbone: Backbone = RenormMLP(width, sizes, config.activation, config.renorm_warmup, config.dropout, gain)
     else:
         behind = config if vector else replace(config, backbone="mlp", backbone_kwargs=())
         backbone = make_backbone(behind, ObsSpec("box", box_shape=(width,)))

@@ -27,7 +27,7 @@ from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
 from drl.engines.jax.activations import activation_of
-from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, named, part
+from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, dropped, named, part
 from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, gain_of
 
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
@@ -72,6 +72,7 @@ class MLP:
     sigma: float = 0.0
     gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
     layer_norm: bool = False  # before every activation
+    dropout: float = 0.0  # share of the features behind every activation, in updates
 
     def __post_init__(self) -> None:
         activation_of(self.activation)  # raises for one that JAX cannot compute
@@ -98,11 +99,11 @@ class MLP:
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
         x = jnp.reshape(obs, (obs.shape[0], -1))
-        for name, layer in self.layers.items():
+        for number, (name, layer) in enumerate(self.layers.items()):
             x = layer.apply(part(params, name), x)
             if self.layer_norm:
                 x = LayerNorm(layer.out_features).apply(part(params, str(int(name) + 1)), x)
-            x = activation_of(self.activation)(x)
+            x = dropped(params, activation_of(self.activation)(x), self.dropout, number)
         return x
 
 
@@ -119,6 +120,7 @@ class Simba:
     obs_shape: tuple[int, ...]
     hidden_sizes: tuple[int, ...] = (64, 64)
     gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features inside every block, in updates
 
     def __post_init__(self) -> None:
         block_width(self.hidden_sizes)
@@ -150,6 +152,7 @@ class Simba:
             names = [f"blocks.{block}.{name}" for name in ("norm", "up", "down")]
             inside = norm.apply(part(params, names[0]), x)
             inside = jax.nn.relu(layers[names[1]].apply(part(params, names[1]), inside))
+            inside = dropped(params, inside, self.dropout, block)
             x = x + layers[names[2]].apply(part(params, names[2]), inside)
         return norm.apply(part(params, "norm"), x)
 
@@ -162,6 +165,7 @@ class NatureCNN:
     features: int = 512
     sigma: float = 0.0
     gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features, in updates
 
     def __post_init__(self) -> None:
         if len(self.obs_shape) != 3 or min(self.obs_shape[1:]) < 36:
@@ -185,7 +189,7 @@ class NatureCNN:
         return init_layers(self.layers, rng)
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs)
+        return _convolve(self.layers, params, obs, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,7 @@ class Conv1d:
     features: int = 64
     sigma: float = 0.0
     gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features, in updates
 
     def __post_init__(self) -> None:
         lost = len(self.channels) * (self.kernel - 1)
@@ -222,7 +227,7 @@ class Conv1d:
         return init_layers(self.layers, rng)
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2))
+        return _convolve(self.layers, params, jnp.swapaxes(obs, 1, 2), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -243,12 +248,12 @@ class Pixels:
         return features
 
 
-def _convolve(layers: Layers, params: Params, x: AnyArray) -> jax.Array:
-    """Convolutions, then fully connected layers, all with relu."""
+def _convolve(layers: Layers, params: Params, x: AnyArray, dropout: float) -> jax.Array:
+    """Convolutions, then fully connected layers, all with relu; then dropout."""
     for name, layer in layers.items():
         x = x.reshape(x.shape[0], -1) if isinstance(layer, Linear) else x
         x = jax.nn.relu(layer.apply(part(params, name), x))
-    return jnp.asarray(x)
+    return dropped(params, jnp.asarray(x), dropout)
 
 
 @dataclass(frozen=True)
@@ -258,6 +263,7 @@ class SmallCNN:
     obs_shape: tuple[int, ...]
     features: int = 512
     gain: Gain = field(default=HIDDEN_GAIN, compare=False)  # of the initial weights; irrelevant afterwards
+    dropout: float = 0.0  # share of the features, in updates
 
     @property
     def layers(self) -> Layers:
@@ -273,7 +279,7 @@ class SmallCNN:
         return init_layers(self.layers, rng)
 
     def apply(self, params: Params, obs: Obs) -> jax.Array:
-        return _convolve(self.layers, params, obs)
+        return _convolve(self.layers, params, obs, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -315,17 +321,17 @@ def _keyed(obs_spec: ObsSpec, config: AnyModelConfig) -> KeyedBackbone:
         math.prod(leaf.shape) if (encoder := encoders[name]) is None else encoder.features
         for name, leaf in obs_spec.leaves.items()
     )
-    mlp = MLP((width,), tuple(config.hidden_sizes), config.activation, sigma, gain)
+    mlp = MLP((width,), tuple(config.hidden_sizes), config.activation, sigma, gain, dropout=config.dropout)
     return KeyedBackbone(tuple(encoders.items()), mlp)
 
 
 def _image_encoder(leaf: ObsSpec, config: AnyModelConfig) -> Backbone:
     gain, side = first_weights(config)[1], min(leaf.shape[1:])
     if side < 5:
-        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", 0.0, gain))
+        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", 0.0, gain, dropout=config.dropout))
     if side < 36:
-        return Pixels(SmallCNN(leaf.shape, config.cnn_features, gain))
-    return Pixels(NatureCNN(leaf.shape, config.cnn_features, 0.0, gain))
+        return Pixels(SmallCNN(leaf.shape, config.cnn_features, gain, config.dropout))
+    return Pixels(NatureCNN(leaf.shape, config.cnn_features, 0.0, gain, config.dropout))
 
 
 def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
@@ -337,25 +343,27 @@ def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     """An MLP for observations of one array."""
     layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
-    return MLP(obs_spec.shape, tuple(config.hidden_sizes), config.activation, *first_weights(config), layer_norm)
+    sizes, start = tuple(config.hidden_sizes), first_weights(config)
+    return MLP(obs_spec.shape, sizes, config.activation, *start, layer_norm, config.dropout)
 
 
 def make_simba(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     """SimBa: residual blocks with layer normalization."""
     if isinstance(config, QModelConfig) and config.noisy:
         raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
-    return Simba(obs_spec.shape, tuple(config.hidden_sizes), first_weights(config)[1])
+    return Simba(obs_spec.shape, tuple(config.hidden_sizes), first_weights(config)[1], config.dropout)
 
 
 def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     """The CNN of the DQN paper, for images."""
-    return NatureCNN(obs_spec.shape, config.cnn_features, *first_weights(config))
+    return NatureCNN(obs_spec.shape, config.cnn_features, *first_weights(config), config.dropout)
 
 
 def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig) -> Backbone:
     """A convolution over time, for sequences of vectors."""
     sigma, gain = first_weights(config)
-    return Conv1d(obs_spec.shape, features=(config.hidden_sizes or (64,))[-1], sigma=sigma, gain=gain)
+    width = (config.hidden_sizes or (64,))[-1]
+    return Conv1d(obs_spec.shape, features=width, sigma=sigma, gain=gain, dropout=config.dropout)
 
 
 def make_backbone(config: AnyModelConfig, obs_spec: ObsSpec) -> Backbone:

@@ -5,8 +5,9 @@ on the engine. They are initialized in NumPy: a compiled initialization costs se
 """
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import jax
@@ -18,12 +19,16 @@ from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, Init, orthogona
 from drl.engines.numpy.networks import NORM_EPS, RENORM_EPS, RENORM_KEEP, RENORM_SCALE, RENORM_SHIFT, noise_of
 
 Tree = Any  # a pytree of arrays, such as the parameters of any model
+DROPOUT = "dropout"  # passed with the parameters in an update: a key, with which dropout is on
 Params = dict[str, AnyArray]  # of our own models, by name: NumPy when they are new, JAX after the first step
 
 
 def part(params: Params, name: str) -> Params:
     """The parameters whose names begin with `name.`, without this prefix."""
-    return {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
+    inside = {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
+    if DROPOUT in params:  # other parts drop other features
+        inside[DROPOUT] = jax.random.fold_in(params[DROPOUT], zlib.crc32(name.encode()))
+    return inside
 
 
 def named(name: str, params: Mapping[str, AnyArray]) -> Params:
@@ -184,6 +189,28 @@ class BatchRenorm:
             "count": params["count"] + 1,
         }
         return answer, jax.lax.stop_gradient(running)
+
+
+def with_dropout(params: Tree, key: AnyArray | None) -> Tree:
+    """Parameters of one of our own models with dropout on; None: off."""
+    return params if key is None else params | {DROPOUT: key}
+
+
+def dropped(params: Params, x: jax.Array, share: float, number: int = 0) -> jax.Array:
+    """Features of which a random share is 0 and the rest is larger, if dropout is on. `number` counts layers."""
+    if not share or DROPOUT not in params:
+        return x
+    kept = jax.random.bernoulli(jax.random.fold_in(params[DROPOUT], number), 1.0 - share, x.shape)
+    return jnp.where(kept, x / (1.0 - share), 0.0)
+
+
+def has_dropout(part: object) -> bool:
+    """Whether a model, or a part of it, has dropout."""
+    if isinstance(part, tuple):
+        return any(has_dropout(each) for each in part)
+    if hasattr(part, "module"):  # of Flax
+        return False
+    return is_dataclass(part) and (bool(getattr(part, "dropout", 0.0)) or has_dropout(tuple(vars(part).values())))
 
 
 def random_noise(key: jax.Array, size: int) -> jax.Array:

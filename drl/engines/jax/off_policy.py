@@ -13,24 +13,23 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
-from drl.core.contracts import Learned
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss
 from drl.core.errors import BadInput
-from drl.core.schedules import Schedule, schedule_of
-from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, AnyArray, Distribution
-from drl.core.state_files import StateDict
+from drl.core.specs import AnyArray, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import Obs
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import RUNNING, Params, Tree, named, part
-from drl.engines.jax.learner import Learner
-from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
-from drl.engines.jax.models import QHead, distribution_of
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
+from drl.engines.jax.layers import RUNNING, Params, Tree, named, part, with_dropout
+from drl.engines.jax.learner import Learner, Pure, scalars
+from drl.engines.jax.model_state import ModelState
+from drl.engines.jax.models import QHead
+from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
-from drl.engines.numpy.update_draws import UpdateDraws, draw_update
+from drl.engines.numpy.update_draws import draw_update
+
+Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` of `ActorOutputs`
 
 
 class OffPolicyState(NamedTuple):
@@ -43,6 +42,15 @@ class OffPolicyState(NamedTuple):
     temperature: Tree  # {"log_alpha": [1]} of SAC; () otherwise
     temperature_optimizer: OptState
     count: AnyArray  # int32: updates so far
+
+
+class Draws(NamedTuple):
+    """The random numbers of one update: `UpdateDraws`, and the key of dropout."""
+
+    next_noise: AnyArray  # [B, entries] standard normal: of the target's actions
+    noise: AnyArray  # [B, entries] standard normal: of the actor's actions
+    subset: AnyArray  # [M] int: critics whose values make up the target
+    dropout: AnyArray | None  # None: no dropout
 
 
 class Sometimes(NamedTuple):
@@ -98,34 +106,11 @@ def reduced(values: jax.Array, how: str) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class PureOffPolicy:
-    """An actor-critic without state: a static argument of compiled functions; its methods are pure. A subclass has the
-    two losses."""
+class PureOffPolicy(Pure):
+    """An actor-critic as pure functions of a state."""
 
+    algorithm: "type[OffPolicyLearner]"
     model: ActorCritic
-    config: Any  # a subclass of OffPolicyConfig
-    action_spec: ActionSpec
-    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
-    TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
-
-    @property
-    def distribution(self) -> Distribution:
-        """Of the policy."""
-        return distribution_of(self.model, self.action_spec)
-
-    @property
-    def optimizer(self) -> AnyOptimizer:
-        """Adam, or the user's Optax transformation."""
-        config = self.config
-        if self.optax is not None:
-            return OptaxOptimizer(self.optax, config.max_grad_norm)
-        clipping, decay = (config.max_grad_norm, None), config.weight_decay
-        return Optimizer(config.optimizer, config.adam_eps, *clipping, False, decay, config.adam_beta1)
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """The last argument of `step`, as a function of the share of the budget used."""
-        return {"learning_rate": schedule_of(self.config, "learning_rate")}
 
     @property
     def subset(self) -> int:
@@ -139,86 +124,112 @@ class PureOffPolicy:
         states = (self.optimizer.init(critics), self.optimizer.init(actor))
         return OffPolicyState(params, self.targets(params), *states, (), (), np.int32(0))
 
+    @property
+    def target_actor(self) -> bool:
+        """Whether there is a target network of the actor."""
+        return self.algorithm.TARGET_ACTOR and self.config.target_network  # type: ignore[no-any-return]
+
     def targets(self, params: Params) -> Params:
         """Copies of the parameters that have a target network."""
         if not self.config.target_network:
             return {}
-        return {name: jnp.array(a) for name, a in params.items() if self.TARGET_ACTOR or name.startswith("critics.")}
+        return {name: jnp.array(a) for name, a in params.items() if self.target_actor or name.startswith("critics.")}
 
     def policy(self, params: Tree, obs: Obs) -> jax.Array:
         """Distribution parameters, for acting."""
         return self.model.apply(params, obs)
 
-    def draw(self, key: jax.Array, rows: int) -> UpdateDraws:
+    def draw(self, key: jax.Array, rows: int) -> Draws:
         noise_key, subset_key = jax.random.split(key)
-        noise = jax.random.normal(noise_key, (2, rows, self.distribution.entries))
+        noise = jax.random.normal(noise_key, (2, rows, self.dist.entries))
         count = self.model.num_critics
         chosen = jnp.arange(count)
         if self.subset < count:
             chosen = jax.random.permutation(subset_key, count)[: self.subset]
-        return UpdateDraws(noise[0], noise[1], chosen)
+        return Draws(noise[0], noise[1], chosen, jax.random.fold_in(key, 2) if self.drops else None)
 
     def step(
-        self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike
+        self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
         """One update with random numbers from `key`: the new state, numbers to log, and the error of each row."""
-        return self.update(state, rows, self.draw(key, len(rows.reward)), rate)
+        return self.update(state, rows, self.draw(key, len(rows.reward)), rate, *rates)
 
     def update(
-        self, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws, rate: ArrayLike
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
         """The same with given random numbers."""
-        config, optimizer, rows = self.config, self.optimizer, split_rows(rows)
+        config, rows = self.config, split_rows(rows)
         if config.reward_scale != 1.0:
             rows = rows._replace(reward=rows.reward * np.float32(config.reward_scale))
-        trained = trained_critics(state.params)
-        gradient, (numbers, priority, running) = jax.grad(self.critic_loss, has_aux=True)(trained, state, rows, draws)
-        trained, critic_optimizer, norm = optimizer.descend(trained, state.critic_optimizer, gradient, rate)
-        if config.weight_norm:
-            trained = self.model.weights_normed(trained)
-        count = state.count + 1
-        state = state._replace(params=state.params | trained | running, critic_optimizer=critic_optimizer, count=count)
-        logs: dict[str, Any] = dict(zip(("critic_loss", "mean_q", "mean_error"), numbers, strict=True))
-        logs["critic_grad_norm"] = norm
+        state, logs, priority = self.update_critics(state, rows, draws, rate, rates)
         if config.policy_delay == 1:
-            state, values = self.improve(state, rows, draws.noise, rate)
+            state, values = self.update_actor(state, rows, draws, rate, rates)
             logs |= values
         else:
-            due = count % config.policy_delay == 0
-            same = jax.eval_shape(lambda: self.improve(state, rows, draws.noise, rate)[1])
+            due = state.count % config.policy_delay == 0
+            same = jax.eval_shape(lambda: self.update_actor(state, rows, draws, rate, rates)[1])
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), same)
             state, values = jax.lax.cond(
                 due,
-                lambda now: self.improve(now, rows, draws.noise, rate),
+                lambda now: self.update_actor(now, rows, draws, rate, rates),
                 lambda now: (now, nothing),
                 state,
             )
             logs |= {name: Sometimes(value, due) for name, value in values.items()}
         return self._moved(state), logs, priority
 
-    def critic_loss(
-        self, trained: Params, state: OffPolicyState, rows: ReplayRows, draws: UpdateDraws
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Params]]:
-        """Also the numbers to log, the error of each row, and the new running statistics of batch renormalization."""
-        raise NotImplementedError
+    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Any:
+        """What the losses get as `rates`."""
+        return self.rates(rates)
 
-    def actor_loss(
-        self, actor: Params, state: OffPolicyState, rows: ReplayRows, noise: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The actor's loss and what it logs."""
-        raise NotImplementedError
+    def update_critics(
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
+    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+        """One step of the critics."""
+        hooks, named_rates = self.hooks, self.rates_now(state, rates)
 
-    def improve(
-        self, state: OffPolicyState, rows: ReplayRows, noise: jax.Array, rate: ArrayLike
+        def loss(trained: Params) -> Loss:
+            dist_params = self.model.apply(state.target if self.target_actor else state.params, rows.next_obs)
+            next_action, log_prob = hooks.next_action(dist_params, draws.next_noise, rows.next_action_mask)
+            action = None if next_action is None else rows.action
+            params = with_dropout(state.params | trained, draws.dropout)
+            q, next_q, running = self.answers(params, state.target, rows, action, next_action)
+            if action is None:
+                q = jnp.stack([ops.of_action(answer, rows.action) for answer in q])
+            else:
+                q, next_q = q.squeeze(2), next_q.squeeze(2)  # one action: [N, B] or [N, B, atoms]
+            outputs = CriticOutputs(q, next_q[draws.subset], log_prob)
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
+            result: Loss = hooks.critic_loss(outputs._replace(target=target), rows, named_rates)
+            return result._replace(statistics=running)
+
+        trained = trained_critics(state.params)
+        trained, critic_optimizer, result, norm = self.descend(loss, trained, state.critic_optimizer, rate)
+        if self.config.weight_norm:
+            trained = self.model.weights_normed(trained)
+        params, count = state.params | trained | result.statistics, state.count + 1
+        state = state._replace(params=params, critic_optimizer=critic_optimizer, count=count)
+        return state, scalars(result.metrics) | {"critic_grad_norm": norm}, result.priority
+
+    def update_actor(
+        self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One step of the actor."""
-        config = self.config
-        actor = part(state.params, "actor")
-        gradient, logs = jax.grad(self.actor_loss, has_aux=True)(actor, state, rows, noise)
+        config, hooks, named_rates = self.config, self.hooks, self.rates_now(state, rates)
+
+        def loss(actor: Params) -> Loss:
+            dist_params = self.model.actor.apply(with_dropout(actor, draws.dropout), rows.obs)
+            action, log_prob = hooks.action(dist_params, draws.noise, rows.action_mask)
+            q = self.model.q(state.params, rows.obs, action)
+            q = self.model.critic.head.q_values(q if action is None else q.squeeze(2))
+            return hooks.actor_loss(ActorOutputs(dist_params, action, log_prob, q), rows, named_rates)  # type: ignore[no-any-return]
+
         rate = rate * np.float32((config.actor_learning_rate or config.learning_rate) / config.learning_rate)
-        actor, actor_optimizer, norm = self.optimizer.descend(actor, state.actor_optimizer, gradient, rate)
+        actor, actor_optimizer, result, norm = self.descend(
+            loss, part(state.params, "actor"), state.actor_optimizer, rate, "actor."
+        )
         state = state._replace(params=state.params | named("actor", actor), actor_optimizer=actor_optimizer)
-        return state, logs | {"actor_grad_norm": norm}
+        return state, scalars(result.metrics) | {"actor_grad_norm": norm}
 
     def answers(
         self,
@@ -237,18 +248,6 @@ class PureOffPolicy:
         answers, running = self.model.q_batch(params, both, actions)
         here, there = jnp.split(answers, 2, axis=1)
         return here, jax.lax.stop_gradient(there), running
-
-    def summary(
-        self, answers: jax.Array, goal: jax.Array, rows: ReplayRows, running: Params
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Params]]:
-        """The critics' loss and what `critic_loss` returns beside it, from answers `[N, B]` or `[N, B, atoms]`."""
-        head = self.model.critic.head
-        losses, errors = critic_errors(head, answers, jax.lax.stop_gradient(goal), self.config.loss)
-        losses = losses.sum(axis=0)
-        loss = (losses if rows.weight is None else rows.weight * losses).mean()
-        priority = errors.mean(axis=0)
-        numbers = jnp.stack([loss, head.q_values(answers).mean(), priority.mean()])
-        return loss, jax.lax.stop_gradient((numbers, priority, running))
 
     def _moved(self, state: OffPolicyState) -> OffPolicyState:
         """The target networks, moved towards the online ones if it is time."""
@@ -274,49 +273,72 @@ _update = jax.jit(lambda pure, *arguments: pure.update(*arguments), static_argnu
 
 
 class OffPolicyLearner(Learner):
-    """The state of a `PureOffPolicy`. Needs a model state with an actor-critic model."""
+    """An actor and critics. A subclass has `action`, `target` and `actor_loss`. Needs an actor-critic model."""
+
+    config: OffPolicyConfig
+    model: ActorCritic
+    PURE = PureOffPolicy
+    TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
 
     def __init__(
-        self, model_state: ModelState, pure: PureOffPolicy, needs: str, rng: np.random.Generator | None = None
+        self,
+        model_state: ModelState,
+        specs: Specs,
+        config: OffPolicyConfig | None = None,
+        rng: np.random.Generator | None = None,  # draws the noise of actions and the subset of critics
     ):
-        super().__init__(model_state, needs)
+        super().__init__(model_state, specs, config, rng)
         model = model_state.model
         if not isinstance(model, ActorCritic):
             raise BadInput(f"{type(self).__name__} needs an ActorCritic model; build it with make_actor_critic(…)")
-        head = model.critic.head
-        normed = bool(model.critic.normed_layers())
-        check_critics(pure.config, model.num_critics, head.kind, head.atoms, normed, pure.action_spec)
-        self.pure: PureOffPolicy = pure
-        self.config: Any = pure.config
-        # Draws the noise of actions and the subset of critics.
-        self.rng: np.random.Generator = rng or np.random.default_rng(0)
-        self.state: OffPolicyState = pure.begin(model_state.params)
-        model_state.params = self.state.params
-        self.learning_rate: Schedule = pure.schedules["learning_rate"]
+        head, normed = model.critic.head, bool(model.critic.normed_layers())
+        check_critics(self.config, model.num_critics, head.kind, head.atoms, normed, specs.action_spec)
+        state = self.pure.begin(model_state.params)
+        model_state.params = state.params
+        self.state: OffPolicyState = state._replace(params=())  # the agent has the parameters
+
+    def action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
+        """Actions of the policy, and the logarithm of their probabilities."""
+        raise NotImplementedError
+
+    def next_action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
+        """The same for the next state, in the target of the critics."""
+        return self.action(dist_params, noise, mask)
+
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+        """What the critics should answer; see `critic_target`."""
+        raise NotImplementedError
+
+    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Loss:
+        """The error of all critics, importance-weighted. A row's priority is its mean error over the critics."""
+        head = self.model.critic.head
+        losses, errors = critic_errors(head, outputs.q, outputs.target, self.config.loss)
+        losses = losses.sum(axis=0)
+        loss = (losses if rows.weight is None else rows.weight * losses).mean()
+        priority = errors.mean(axis=0)
+        q = head.q_values(outputs.q).mean()
+        return Loss(loss, {"critic_loss": loss, "mean_q": q, "mean_error": priority.mean()}, priority)
+
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+        """What the actor minimizes."""
+        raise NotImplementedError
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its mean error over the critics."""
-        rate, pure = self.learning_rate(progress), self.pure
-        count, entries = len(batch.reward), pure.distribution.entries
-        draws = draw_update(self.rng, count, entries, pure.model.num_critics, pure.subset)
+        settings, pure = self.rates_at(progress), self.pure
+        drawn = draw_update(self.rng, len(batch.reward), self.dist.entries, self.model.num_critics, pure.subset)
+        draws = Draws(*drawn, dropout=self.dropout_key())
         state = self.state._replace(params=self.model_state.params)
-        self.state, logs, priority = _update(pure, state, replay_rows(batch), draws, np.float32(rate))
-        self.model_state.params = self.state.params
+        inputs = (replay_rows(batch), draws, *map(np.float32, settings.values()))
+        state, logs, priority = _update(pure, state, *inputs)
+        self.model_state.params, self.state = state.params, state._replace(params=())
         log: dict[str, float] = {}
         for name, value in logs.items():
             if not isinstance(value, Sometimes):
                 log[name] = float(value)
             elif value.reported:
                 log[name] = float(value.value)
-        return Learned(log | {"learning_rate": rate}, np.asarray(priority))
+        return Learned(log | settings, np.asarray(priority))
 
     def sync_target(self) -> None:
         self.state = self.state._replace(target=self.pure.targets(self.model_state.params))
-
-    def state_dict(self) -> StateDict:
-        kept = self.state._replace(params=())  # the agent has them
-        return {"state": state_arrays(kept), "rng": generator_state(self.rng)}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        self.state = restore_state(self.state._replace(params=()), state["state"])
-        restore_generator(self.rng, state["rng"])

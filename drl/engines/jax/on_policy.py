@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drl.core.contracts import PolicyOutputs
 from drl.core.specs import AnyArray, Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -45,11 +46,12 @@ class Rows(NamedTuple):
 
     obs: Obs
     action: jax.Array
-    log_prob: jax.Array  # under the policy that collected the rollout
+    log_prob: jax.Array | None  # under the policy that collected the rollout; None for REINFORCE
     value: jax.Array  # by the critic before this learning step
     advantage: jax.Array
     target: jax.Array  # target of the value
     action_mask: jax.Array | None = None  # legal actions; None: all
+    weight: jax.Array | None = None  # 1 for rows that count, 0 for the others; None: all count
 
     def take(self, index: jax.Array) -> "Rows":
         rows: Rows = jax.tree.map(lambda column: column[index], self)
@@ -105,6 +107,19 @@ def successor_values(model: AnyModel, params: Tree, window: Window, values: jax.
         return jnp.where(window.truncated, final.reshape(values.shape), following)
 
     return jax.lax.cond(jnp.any(window.truncated), with_final_values, lambda: following)
+
+
+def policy_outputs(model: AnyModel, params: Tree, dist: Distribution, rows: Rows) -> PolicyOutputs:
+    """What the model gives for these rows in one forward pass."""
+    answer = model.apply(params, rows.obs)
+    dist_params, value = answer if isinstance(answer, tuple) else (answer, None)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
+    return PolicyOutputs(dist_params, value, log_prob, entropy)
+
+
+def normalized(rows: Rows) -> Rows:
+    """The same rows with advantages of mean 0 and deviation 1."""
+    return rows._replace(advantage=ops.normalize(rows.advantage, rows.weight))
 
 
 def in_chunks(forward: Callable[[Obs], Tree], obs: Obs) -> Tree:

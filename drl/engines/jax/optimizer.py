@@ -1,4 +1,4 @@
-"""Adam, AdamW (amsgrad) and RMSprop, exactly by PyTorch's formulas, on any tree of parameters; or Optax.
+"""SGD, Adam, AdamW (amsgrad) and RMSprop, exactly by PyTorch's formulas, on any tree of parameters; or Optax.
 
 Optax differs in four ways, which break parity with the PyTorch engine to 1e-5 or cost time: its amsgrad keeps the
 maximum of the corrected moments, its clipping omits the 1e-6, its bias corrections are float32 powers, and its `init`
@@ -7,28 +7,38 @@ runs compiled code.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.specs import AnyArray
+from drl.core.configs import plain_pairs
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.network_parts import OPTIMIZERS
+from drl.core.specs import AnyArray, PlainDict
 from drl.engines.jax.layers import Tree
 
-BETA2 = 0.999  # of Adam: decay of the running mean of squared gradients
-RMS_DECAY = 0.99  # of RMSprop
+# Arguments of our optimizers, with the names of `torch.optim`.
+KWARGS = {
+    "sgd": ("momentum", "nesterov", "weight_decay"),
+    "adam": ("betas", "eps", "amsgrad", "weight_decay"),
+    "adamw": ("betas", "eps", "amsgrad", "weight_decay"),
+    "rmsprop": ("alpha", "eps", "momentum", "weight_decay"),
+}
+MUON = {"momentum": "beta", "ns_coefficients": "ns_coeffs"}  # arguments of `torch.optim.Muon` → of Optax
 OptState = Tree  # `AdamState`, or the state of an Optax transformation
 
 
 class AdamState(NamedTuple):
-    """State of Adam or RMSProp."""
+    """State of our optimizers."""
 
     count: AnyArray  # int32: steps taken
-    exp_avg: Tree  # running mean of gradients (Adam); () if it is not used
-    exp_avg_sq: Tree  # running mean of squared gradients
+    exp_avg: Tree  # running mean of gradients (Adam), or their running sum with momentum; () if it is not used
+    exp_avg_sq: Tree  # running mean of squared gradients; () for SGD
     max_exp_avg_sq: Tree  # the maximum of these so far (amsgrad); () if it is not used
 
 
@@ -49,45 +59,60 @@ class AnyOptimizer(Protocol):
 class Optimizer:
     """Our own optimizers. Configuration only."""
 
-    kind: str = "adam"  # adam · adamw · rmsprop
+    kind: str = "adam"  # sgd · adam · adamw · rmsprop
     eps: float = 1e-5
     max_grad_norm: float | None = None  # global norm
     max_grad_value: float | None = None  # of each entry
     amsgrad: bool = False  # divide by the largest second moment so far
-    weight_decay: float = 0.0  # of adamw, per unit of learning rate
+    weight_decay: float = 0.0  # of adamw per unit of learning rate; otherwise added to the gradient (L2)
     beta1: float = 0.9  # of Adam: decay of the running mean of gradients
     factors: tuple[tuple[str, float], ...] = ()  # (prefix of parameter names, factor on their learning rate)
+    beta2: float = 0.999  # of Adam: decay of the running mean of squared gradients
+    decay: float = 0.99  # the same of RMSprop
+    momentum: float = 0.0  # of SGD and RMSprop
+    nesterov: bool = False  # of SGD
 
     def init(self, params: Tree) -> AdamState:
         def zeros() -> Tree:
             return jax.tree.map(lambda value: np.zeros(value.shape, np.float32), params)
 
-        exp_avg, largest = self.kind != "rmsprop", self.amsgrad and self.kind != "rmsprop"
-        return AdamState(np.int32(0), zeros() if exp_avg else (), zeros(), zeros() if largest else ())
+        adam = self.kind in ("adam", "adamw")
+        exp_avg, squares = zeros() if adam or self.momentum else (), () if self.kind == "sgd" else zeros()
+        return AdamState(np.int32(0), exp_avg, squares, zeros() if adam and self.amsgrad else ())
 
     def descend(
         self, params: Tree, state: AdamState, gradient: Tree, rate: ArrayLike
     ) -> tuple[Tree, AdamState, jax.Array]:
         gradient, norm = clipped(gradient, self.max_grad_norm, self.max_grad_value)
-        direction, state = self._direction(state, gradient)
+        if self.weight_decay and self.kind != "adamw":
+            gradient = jax.tree.map(lambda g, value: g + self.weight_decay * value, gradient, params)
+        direction, state = (self._adam if self.kind in ("adam", "adamw") else self._plain)(state, gradient)
         decay = 1.0 - rate * self.weight_decay if self.kind == "adamw" else 1.0
 
         def moved(path: tuple[object, ...], value: jax.Array, towards: jax.Array) -> jax.Array:
-            return value * decay - rate * self._factor(jax.tree_util.keystr(path, simple=True)) * towards
+            return value * decay - rate * _factor(self.factors, path) * towards
 
         return jax.tree_util.tree_map_with_path(moved, params, direction), state, norm
 
-    def _direction(self, state: AdamState, gradient: Tree) -> tuple[Tree, AdamState]:
-        count, squared = state.count + 1, jax.tree.map(jnp.square, gradient)
+    def _plain(self, state: AdamState, gradient: Tree) -> tuple[Tree, AdamState]:
+        """RMSprop and SGD."""
+        direction, exp_avg_sq, total = gradient, (), ()
         if self.kind == "rmsprop":
-            exp_avg_sq = _blend(state.exp_avg_sq, squared, RMS_DECAY)
+            exp_avg_sq = _blend(state.exp_avg_sq, jax.tree.map(jnp.square, gradient), self.decay)
             direction = jax.tree.map(lambda g, square: g / (jnp.sqrt(square) + self.eps), gradient, exp_avg_sq)
-            return direction, AdamState(count, (), exp_avg_sq, ())
+        if self.momentum:
+            total = jax.tree.map(lambda before, now: self.momentum * before + now, state.exp_avg, direction)
+            ahead = jax.tree.map(lambda now, total: now + self.momentum * total, direction, total)
+            direction = ahead if self.nesterov else total
+        return direction, AdamState(state.count + 1, total, exp_avg_sq, ())
+
+    def _adam(self, state: AdamState, gradient: Tree) -> tuple[Tree, AdamState]:
+        count, squared = state.count + 1, jax.tree.map(jnp.square, gradient)
         exp_avg = _blend(state.exp_avg, gradient, self.beta1)
-        exp_avg_sq = _blend(state.exp_avg_sq, squared, BETA2)
+        exp_avg_sq = _blend(state.exp_avg_sq, squared, self.beta2)
         largest = jax.tree.map(jnp.maximum, state.max_exp_avg_sq, exp_avg_sq) if self.amsgrad else ()
         # 1 − β^count, without the rounding error of a float32 power near 1.
-        corrections = [-jnp.expm1(count * math.log(beta)) if beta else 1.0 for beta in (self.beta1, BETA2)]
+        corrections = [-jnp.expm1(count * math.log(beta)) if beta else 1.0 for beta in (self.beta1, self.beta2)]
         root = jax.lax.rsqrt(corrections[1])
         direction = jax.tree.map(
             lambda mean, square: mean / corrections[0] / (jnp.sqrt(square) * root + self.eps),
@@ -96,8 +121,10 @@ class Optimizer:
         )
         return direction, AdamState(count, exp_avg, exp_avg_sq, largest)
 
-    def _factor(self, name: str) -> float:
-        return next((factor for beginning, factor in self.factors if name.startswith(beginning)), 1.0)
+
+def _factor(factors: tuple[tuple[str, float], ...], path: tuple[object, ...]) -> float:
+    name = jax.tree_util.keystr(path, simple=True)
+    return next((factor for beginning, factor in factors if name.startswith(beginning)), 1.0)
 
 
 class GradientTransformation(Protocol):
@@ -115,13 +142,13 @@ MakeTransformation = Callable[[ArrayLike], GradientTransformation]  # from a lea
 
 @dataclass(frozen=True)
 class OptaxOptimizer:
-    """An Optax transformation in place of our optimizers, made from the learning rate at every step: `optax.adabelief`,
-    or `lambda rate: optax.chain(…)`. The config's schedule and gradient clipping apply to it; the other optimizer
-    settings do not."""
+    """An Optax transformation, made from the learning rate at every step. The config's schedule and gradient clipping
+    apply to it."""
 
     make: MakeTransformation
     max_grad_norm: float | None = None
     max_grad_value: float | None = None
+    factors: tuple[tuple[str, float], ...] = ()  # (prefix of parameter names, factor on their learning rate)
 
     def init(self, params: Tree) -> OptState:
         return self.make(0.0).init(params)
@@ -131,7 +158,69 @@ class OptaxOptimizer:
     ) -> tuple[Tree, OptState, jax.Array]:
         gradient, norm = clipped(gradient, self.max_grad_norm, self.max_grad_value)
         updates, state = self.make(rate).update(gradient, state, params)
-        return jax.tree.map(lambda value, update: value + update, params, updates), state, norm
+
+        def moved(path: tuple[object, ...], value: jax.Array, update: jax.Array) -> jax.Array:
+            return value + _factor(self.factors, path) * update
+
+        return jax.tree_util.tree_map_with_path(moved, params, updates), state, norm
+
+
+def optimizer_of(config: Any, factors: tuple[tuple[str, float], ...] = ()) -> AnyOptimizer:
+    """The optimizer of a config's settings. `factors` are as in `Optimizer`."""
+    name, kwargs = config.optimizer, plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
+    limits = (getattr(config, "max_grad_norm", None), getattr(config, "max_grad_value", None))
+    decay = getattr(config, "weight_decay", 0.0)
+    if name in KWARGS:
+        eps = getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5))
+        beta1, amsgrad = getattr(config, "adam_beta1", 0.9), getattr(config, "amsgrad", False)
+        decay = decay if name == "adamw" else 0.0
+        made = Optimizer(name, eps, *limits, amsgrad, decay, beta1, factors)
+        return replace(made, **_own_kwargs(name, kwargs)) if kwargs else made
+    return OptaxOptimizer(partial(_transformation, name, decay, tuple(kwargs.items())), *limits, factors)
+
+
+def _own_kwargs(name: str, kwargs: PlainDict) -> PlainDict:
+    """The fields of `Optimizer` for arguments with the names of `torch.optim`."""
+    if unknown := sorted(kwargs.keys() - set(KWARGS[name])):
+        known = ", ".join(KWARGS[name])
+        raise BadInput(f"optimizer_kwargs has {unknown[0]!r}, which {name} does not take; expected {known}")
+    if "betas" in kwargs:
+        beta1, beta2 = kwargs.pop("betas")
+        kwargs |= {"beta1": beta1, "beta2": beta2}
+    if "alpha" in kwargs:
+        kwargs["decay"] = kwargs.pop("alpha")
+    return kwargs
+
+
+def _transformation(name: str, decay: float, kwargs: tuple[tuple[str, Any], ...], rate: ArrayLike) -> Any:
+    """An Optax transformation by its name in Optax, or by that of a function of the user."""
+    try:
+        import optax  # type: ignore[import-untyped]  # here, because it takes a quarter of a second
+    except ImportError as error:
+        raise MissingExtra(f"optimizer {name}", "jax", error) from None
+
+    options = dict(kwargs)
+    make: Any
+    if name in OPTIMIZERS:
+        make = OPTIMIZERS[name]
+    elif name == "muon":
+        # Steps are as large as Adam's, so that one learning rate serves both.
+        make = partial(optax.contrib.muon, weight_decay=decay, adam_weight_decay=decay, consistent_rms=0.2)
+        options = {MUON.get(key, key): value for key, value in options.items()}
+    elif name.startswith("optax."):
+        make = getattr(optax, name.removeprefix("optax."), None) or getattr(optax.contrib, name[6:], None)
+        if not callable(make):
+            known = [each for each in dir(optax) if callable(getattr(optax, each))]
+            raise BadInput(f"optimizer is {name!r}, which Optax does not have; {did_you_mean(name[6:], known)}")
+    else:
+        raise BadInput(f"optimizer is {name!r}, which is for the PyTorch engine; use --engine torch, or optax.NAME")
+    try:
+        made = make(rate, **options)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"optimizer_kwargs does not fit {name}: {error}") from None
+    if not hasattr(made, "init") or not hasattr(made, "update"):
+        raise BadInput(f"optimizer is {name!r}, which made {made!r:.80}; expected an Optax transformation")
+    return made
 
 
 def clipped(gradient: Tree, max_norm: float | None, max_value: float | None) -> tuple[Tree, jax.Array]:

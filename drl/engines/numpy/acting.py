@@ -37,19 +37,33 @@ class Actor(ABC):
         """Actions for encoded observations `[N, …]`, in the policy's units."""
 
     @abstractmethod
-    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
-        """Probabilities, values or action values for encoded observations, by name, for viewers."""
+    def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+        """`explain` for encoded observations `[N, …]`."""
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
         """`explore=False` gives the best action, for evaluation and deployment. The mask of legal actions is an
         argument, or in the observation under `action_mask`."""
+        encoded, mask, single = self._encoded(obs, action_mask)
+        action = self.action_spec.to_env(self.decide(encoded, explore, mask))
+        return action[0] if single else action
+
+    def explain(self, obs: object, action_mask: Array | None = None) -> dict[str, Array]:
+        """What the agent computes for one raw observation or a batch of them, as `act` takes them. A policy gives
+        `policy`, the probabilities of discrete actions or the mean of continuous ones, and `value` if it has a critic;
+        action values are `q`, with -inf for illegal actions. It changes nothing: a recurrent agent stays where it is.
+        """
+        encoded, mask, single = self._encoded(obs, action_mask)
+        explained = self.explain_encoded(encoded, mask)
+        return {name: values[0] for name, values in explained.items()} if single else explained
+
+    def _encoded(self, obs: object, action_mask: Array | None) -> tuple[Array, Array | None, bool]:
+        """A batch of encoded observations, their masks, and whether it is one observation."""
         if action_mask is None and isinstance(obs, Mapping):
             action_mask = obs.get(MASK_KEY)
         single = self.obs_spec.is_single(obs)
         encoded = self.obs_spec.encode_one(obs)[None] if single else self.obs_spec.encode(obs)
         mask = None if action_mask is None else np.asarray(action_mask, bool).reshape(len(encoded), -1)
-        action = self.action_spec.to_env(self.decide(encoded, explore, mask))
-        return action[0] if single else action
+        return encoded, mask, single
 
     def predict(self, obs: object) -> Array:
         """`act(obs)`: the action for evaluation and deployment."""
@@ -86,7 +100,7 @@ class PolicyActor(Actor):
     def critic(self, obs: Array) -> Array:
         """The critic's estimate for encoded observations `[N]`; called only if `has_value`."""
 
-    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+    def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         parts = distributions.probabilities(self.distribution, self.dist_params(obs), action_mask)
         thoughts = {"policy": np.concatenate([part.reshape(len(obs), -1) for part in parts], axis=1)}
         return thoughts | ({"value": self.value(obs)} if self.has_value else {})
@@ -106,6 +120,6 @@ class QActor(Actor):
     def q_values(self, obs: Array, noisy: bool = False) -> Array:
         """Expected returns `[N, A]` of encoded observations; `noisy` draws new noise for noisy layers."""
 
-    def explain(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
+    def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         q_values = self.q_values(obs)
         return {"q": q_values if action_mask is None else np.where(action_mask, q_values, -np.inf)}

@@ -15,7 +15,7 @@ from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
 from drl.engines.torch.activations import make_activation
-from drl.engines.torch.backbones import first_weights, make_backbone
+from drl.engines.torch.backbones import dropped, first_weights, make_backbone
 from drl.engines.torch.layers import BatchRenorm, make_linear
 from drl.engines.torch.models import Model, PolicyModel, QHead, make_policy_head, prepared
 from drl.engines.torch.ops import Obs
@@ -36,11 +36,12 @@ class RenormMLP(nn.Module):
         self.norms: nn.ModuleList = nn.ModuleList(BatchRenorm(width, config.renorm_warmup) for width in widths)
         self.activation: nn.Module = make_activation(config.activation)
         self.features: int = widths[-1]
+        self.dropout: float = config.dropout
 
     def forward(self, x: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         x = self.norms[0](x, seen)
         for layer, norm in zip(self.layers, list(self.norms)[1:], strict=True):
-            x = norm(self.activation(layer(x)), seen)
+            x = norm(dropped(self, self.activation(layer(x))), seen)
         return x
 
 

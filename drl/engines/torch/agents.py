@@ -22,6 +22,7 @@ from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
 from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration
 from drl.engines.torch.actor_critics import ActorCritic
+from drl.engines.torch.flat_optimizer import dropout_parts
 from drl.engines.torch.layers import noisy_layers, resample
 from drl.engines.torch.models import (
     PolicyValueModel,
@@ -301,11 +302,12 @@ def write_state_dict(module: nn.Module, path: str | Path) -> None:
 
 
 def _refuse_modes(model: nn.Module) -> None:
-    """Dropout and batch norm act differently in training and evaluation: rollout and update would see two policies."""
-    mode_dependent = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    """Dropout is off from now on; an update turns it on while it lasts. Batch norm acts differently in training and in
+    evaluation too, and has statistics that nothing would update."""
+    dropout_parts(model)
     for name, module in model.named_modules():
-        if isinstance(module, mode_dependent):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise BadInput(
                 f"the model's {name or 'root'} is a {type(module).__name__}, which acts differently in training and in "
-                "evaluation; use LayerNorm, or no dropout"
+                "evaluation; use LayerNorm"
             )

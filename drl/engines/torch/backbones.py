@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from drl.core.configs import (
     ActorCriticConfig,
@@ -46,30 +47,52 @@ class MLP(nn.Sequential):
         sigma: float = 0.0,
         gain: Gain = HIDDEN_GAIN,
         layer_norm: bool = False,
+        dropout: float = 0.0,  # share of the features behind every activation that an update sets to 0
     ):
         widths = [math.prod(obs_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
+        activations: list[int] = []
         for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
             layers += [make_linear(in_features, out_features, gain, noise, generator)]
             layers += [nn.LayerNorm(out_features)] if layer_norm else []
             layers += [make_activation(activation)]
+            activations.append(len(layers) - 1)
         super().__init__(*layers)
+        self.activations: list[int] = activations  # their positions
         self.activation = activation
+        self.dropout = dropout
         self.features: int = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.dropout or not self.training:
+            return super().forward(x)  # type: ignore[no-any-return]
+        for i, layer in enumerate(self):
+            x = layer(x)
+            if i in self.activations:
+                x = F.dropout(x, self.dropout)
+        return x
 
 
 class ResidualBlock(nn.Module):
     """x + down(relu(up(norm(x)))), four times as wide inside."""
 
-    def __init__(self, width: int, gain: Gain, generator: torch.Generator | None):
+    def __init__(self, width: int, gain: Gain, generator: torch.Generator | None, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.norm: nn.LayerNorm = nn.LayerNorm(width)
         self.up: nn.Module = make_linear(width, 4 * width, gain, 0.0, generator)
         self.down: nn.Module = make_linear(4 * width, width, gain, 0.0, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+        inside = torch.relu(self.up(self.norm(x)))
+        return x + self.down(dropped(self, inside))  # type: ignore[no-any-return]
+
+
+def dropped(part: nn.Module, features: Tensor) -> Tensor:
+    """Features of which a share of `part.dropout` is 0 and the rest is larger, in updates."""
+    share = part.dropout
+    return F.dropout(features, share) if share and part.training else features  # type: ignore[arg-type]
 
 
 class Simba(nn.Module):
@@ -86,11 +109,14 @@ class Simba(nn.Module):
         hidden_sizes: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
         gain: Gain = HIDDEN_GAIN,
+        dropout: float = 0.0,
     ):
         super().__init__()
         self.features: int = block_width(hidden_sizes)
         self.embed: nn.Module = make_linear(math.prod(obs_shape), self.features, gain, 0.0, generator)
-        self.blocks: nn.ModuleList = nn.ModuleList(ResidualBlock(self.features, gain, generator) for _ in hidden_sizes)
+        self.blocks: nn.ModuleList = nn.ModuleList(
+            ResidualBlock(self.features, gain, generator, dropout) for _ in hidden_sizes
+        )
         self.norm: nn.LayerNorm = nn.LayerNorm(self.features)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -111,6 +137,7 @@ class NatureCNN(nn.Sequential):
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
         gain: Gain = HIDDEN_GAIN,
+        dropout: float = 0.0,
     ):
         if len(obs_shape) != 3 or min(obs_shape[1:]) < 36:
             raise BadInput(
@@ -130,6 +157,10 @@ class NatureCNN(nn.Sequential):
         height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in obs_shape[1:])
         super().__init__(*convolutions, make_linear(64 * height * width, features, gain, sigma, generator), relu())
         self.features = features
+        self.dropout = dropout
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return dropped(self, super().forward(obs))
 
 
 class Conv1d(nn.Module):
@@ -144,6 +175,7 @@ class Conv1d(nn.Module):
         generator: torch.Generator | None = None,
         sigma: float = 0.0,
         gain: Gain = HIDDEN_GAIN,
+        dropout: float = 0.0,
     ):
         if len(obs_shape) != 2 or obs_shape[0] <= len(channels) * (kernel - 1):
             raise BadInput(
@@ -160,10 +192,10 @@ class Conv1d(nn.Module):
         flat = make_linear(in_features * length, features, gain, sigma, generator)
         self.layers: nn.Sequential = nn.Sequential(*layers, nn.Flatten(), flat, nn.ReLU())
         self.features = features
+        self.dropout = dropout
 
     def forward(self, obs: Tensor) -> Tensor:
-        features: Tensor = self.layers(obs.transpose(1, 2))
-        return features
+        return dropped(self, self.layers(obs.transpose(1, 2)))
 
 
 class Pixels(nn.Module):
@@ -184,7 +216,7 @@ class SmallCNN(nn.Sequential):
 
     def __init__(
         self, obs_shape: tuple[int, ...], features: int = 512, generator: torch.Generator | None = None,
-        gain: Gain = HIDDEN_GAIN,
+        gain: Gain = HIDDEN_GAIN, dropout: float = 0.0,
     ):  # fmt: skip
         convolutions = [
             initialize(nn.Conv2d(obs_shape[0], 16, 3), gain, generator),
@@ -196,6 +228,10 @@ class SmallCNN(nn.Sequential):
         seen = 32 * (obs_shape[1] - 4) * (obs_shape[2] - 4)
         super().__init__(*convolutions, make_linear(seen, features, gain, 0.0, generator), nn.ReLU())
         self.features = features
+        self.dropout = dropout
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return dropped(self, super().forward(obs))
 
 
 class KeyedBackbone(nn.Module):
@@ -211,7 +247,9 @@ class KeyedBackbone(nn.Module):
             encoder = _image_encoder(leaf, config, generator) if leaf.is_image else nn.Flatten()
             self.encoders[name.replace(".", "/")] = encoder  # a module's name has no dots
             width += int(getattr(encoder, "features", math.prod(leaf.shape)))
-        self.mlp: MLP = MLP((width,), config.hidden_sizes, config.activation, generator, sigma, gain)
+        self.mlp: MLP = MLP(
+            (width,), config.hidden_sizes, config.activation, generator, sigma, gain, dropout=config.dropout
+        )
         self.features: int = self.mlp.features
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
@@ -223,9 +261,9 @@ class KeyedBackbone(nn.Module):
 def _image_encoder(leaf: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None) -> nn.Module:
     gain, side = first_weights(config)[1], min(leaf.shape[1:])
     if side < 5:
-        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", generator, 0.0, gain))
+        return Pixels(MLP(leaf.shape, (config.cnn_features,), "relu", generator, 0.0, gain, dropout=config.dropout))
     kind = NatureCNN if side >= 36 else SmallCNN
-    return Pixels(kind(leaf.shape, config.cnn_features, generator, gain=gain))
+    return Pixels(kind(leaf.shape, config.cnn_features, generator, gain=gain, dropout=config.dropout))
 
 
 def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
@@ -237,26 +275,29 @@ def first_weights(config: AnyModelConfig) -> tuple[float, Gain]:
 def make_mlp(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     """An MLP for observations of one array."""
     layer_norm = isinstance(config, ActorCriticConfig) and config.layer_norm
-    return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *first_weights(config), layer_norm)
+    start = first_weights(config)
+    return MLP(obs_spec.shape, config.hidden_sizes, config.activation, generator, *start, layer_norm, config.dropout)
 
 
 def make_simba(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     """SimBa: residual blocks with layer normalization."""
     if isinstance(config, QModelConfig) and config.noisy:
         raise BadInput("simba has no noisy layers; use --backbone mlp, or leave --noisy out")
-    return Simba(obs_spec.shape, config.hidden_sizes, generator, first_weights(config)[1])
+    return Simba(obs_spec.shape, config.hidden_sizes, generator, first_weights(config)[1], config.dropout)
 
 
 def make_cnn(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     """The CNN of the DQN paper, for images."""
-    return NatureCNN(obs_spec.shape, config.cnn_features, generator, *first_weights(config))
+    return NatureCNN(obs_spec.shape, config.cnn_features, generator, *first_weights(config), config.dropout)
 
 
 def make_conv1d(obs_spec: ObsSpec, config: AnyModelConfig, generator: torch.Generator | None = None) -> nn.Module:
     """A convolution over time, for sequences of vectors."""
     sigma, gain = first_weights(config)
     features = (config.hidden_sizes or (64,))[-1]
-    return Conv1d(obs_spec.shape, features=features, generator=generator, sigma=sigma, gain=gain)
+    return Conv1d(
+        obs_spec.shape, features=features, generator=generator, sigma=sigma, gain=gain, dropout=config.dropout
+    )
 
 
 def make_backbone(config: AnyModelConfig, obs_spec: ObsSpec, generator: torch.Generator | None = None) -> nn.Module:

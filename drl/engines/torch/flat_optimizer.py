@@ -2,16 +2,18 @@
 
 All parameters lie in one block of memory, all gradients in another; the model's own parameters are views of the first.
 Zeroing, clipping and Adam are then one kernel each, whatever the number of layers. And because the whole step is a
-function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program.
+function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program. Any other
+optimizer of PyTorch steps on the same parameters, after the same gradient and clipping.
 """
 
 import contextlib
+import copy
 import os
 import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,13 +22,16 @@ from torch.func import functional_call, grad_and_value
 from torch.optim.adamw import adamw
 
 from drl.core.cache_folder import cache_folder
+from drl.core.contracts import Loss
 from drl.core.errors import BadInput
+from drl.core.specs import Array
+from drl.engines.torch.other_optimizers import MakeOptimizers, OtherOptimizer
 from drl.engines.torch.recurrent import recurrent_parts
 
 if TYPE_CHECKING:
     from drl.engines.torch.learner_group import SharedGradient
 
-Loss = Callable[..., tuple[Tensor, Tensor]]  # (model, *inputs) → (scalar to minimize, vector of numbers to log)
+LossOf = Callable[..., Loss]  # (model, *inputs) → what to minimize and what to log
 
 BETA2 = 0.999  # of Adam: decay of the running mean of squared gradients
 RMS_DECAY = 0.99  # of RMSprop
@@ -37,17 +42,47 @@ class CompileUnavailable(UserWarning):
     """There is no compiler that can build the update; it is computed eagerly."""
 
 
+class Layout(NamedTuple):
+    """What the numbers that `descend` returns are, in order."""
+
+    scalars: tuple[str, ...]  # metrics with one number
+    columns: tuple[str, ...]  # metrics with a number for each row
+    priority: bool  # whether each row's priority follows
+    statistics: int  # how many numbers for batch renormalization follow
+
+    @property
+    def row_columns(self) -> int:
+        """Columns with a number for each row."""
+        return len(self.columns) + self.priority
+
+
+class Step(NamedTuple):
+    """One gradient step in plain numbers."""
+
+    metrics: dict[str, float]  # by name; of metrics with a number for each row the mean
+    grad_norm: float  # before clipping
+    priority: Array | None  # [B]
+    statistics: Array  # for batch renormalization
+
+    def log(self, prefix: str = "") -> dict[str, float]:
+        """The metrics, the mean error and the gradient norm; `prefix` is of the last."""
+        error = {} if self.priority is None else {"mean_error": float(self.priority.mean())}
+        return self.metrics | error | {f"{prefix}grad_norm": self.grad_norm}
+
+
 class FlatOptimizer:
     """Minimizes `loss(model, *inputs)`, one `descend` at a time.
 
     `groups` are pairs of parameters and a factor on the learning rate; a parameter belongs to the first that names it.
+    `rows` keeps the numbers of each row, such as priorities, of a batch that always has the same size; without it
+    metrics with a number for each row become their mean at once.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        loss: Loss,
-        kind: str = "adam",  # adam · adamw · rmsprop
+        loss: LossOf,
+        kind: str | MakeOptimizers = "adam",  # adam · adamw · rmsprop, or a function that makes others
         eps: float = 1e-5,
         max_grad_norm: float | None = None,  # of all gradients together
         max_grad_value: float | None = None,  # of each gradient
@@ -56,12 +91,18 @@ class FlatOptimizer:
         weight_decay: float = 0.0,  # of adamw: share of each parameter that is lost per unit of learning rate
         groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),
         compiled: bool = False,
+        rows: bool = False,
+        dropout_seed: int = 0,
     ):
         if compiled and recurrent_parts(model):
             raise BadInput("compile takes no recurrent model: it would unroll the loop over time; use --compile off")
         self.model: nn.Module = model
-        self.loss: Loss = loss
-        self.kind: str = kind
+        self.loss: LossOf = loss
+        self.rows: bool = rows
+        self.layout: Layout | None = None  # known after the first step
+        self.dropout: list[nn.Module] = dropout_parts(model)
+        self.dropout_seed: int = dropout_seed
+        self.kind: str | MakeOptimizers = kind
         self.eps: float = eps
         self.max_grad_norm: float | None = max_grad_norm
         self.max_grad_value: float | None = max_grad_value
@@ -70,6 +111,8 @@ class FlatOptimizer:
         self.weight_decay: float = weight_decay if kind == "adamw" else 0.0
         # Frozen ones stay as they are.
         self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise BadInput(f"all parameters of {type(model).__name__} are frozen; leave some of them out of freeze")
         position = {id(p): i for i, p in enumerate(self.parameters)}
         # Every trained parameter of every module once, by name: a tied one has several names and one position.
         self.places: dict[str, int] = {
@@ -81,6 +124,7 @@ class FlatOptimizer:
         self.shapes: list[torch.Size] = [p.shape for p in self.parameters]
         self.values: Tensor = torch.cat([_laid_out(p.detach()) for p in self.parameters])
         self.gradients: Tensor = torch.zeros_like(self.values)
+        groups = [(list(members), factor) for members, factor in groups]
         self.factors: Tensor | None = _factors(self.parameters, groups)  # None: the same rate for all
         self._bind()
         self.exp_avg: Tensor = torch.zeros_like(self.values)  # running mean of gradients (Adam)
@@ -88,21 +132,30 @@ class FlatOptimizer:
         self.max_exp_avg_sq: Tensor = torch.zeros_like(self.values)  # the largest of these so far (amsgrad)
         self.count: int = 0  # steps taken
         self._steps = torch.zeros((), device=self.values.device)  # the same for torch's kernel
+        self.other: OtherOptimizer | None = None
+        if not isinstance(kind, str):
+            self.other = OtherOptimizer(kind, self.parameters, groups)
         self.compiled = compiled
         self.compile_seconds: float = 0.0  # what the first compiled step took
         self.compile_error: str | None = None  # why there is no compiled step although one was wanted
-        self._program = _compile(self._fused, self.values.device.type) if compiled else None
+        fused = self._fused if self.other is None else self._fused_gradient
+        self._program = _compile(fused, self.values.device.type) if compiled else None
         self._shared: SharedGradient | None = None
 
-    def share(self, shared: "SharedGradient", loss: Loss | None = None) -> None:
-        """Let `shared` compute the gradient from now on: with other processes, each of a part of the inputs. `loss` is
-        that of a part, if it differs from that of the whole."""
-        self._shared, self.loss = shared, loss or self.loss
+    def share(self, shared: "SharedGradient") -> None:
+        """Let `shared` compute the gradient from now on: with other processes, each of a part of the inputs."""
+        self._shared = shared
         if self.compiled:
             self._program = _compile(self._fused_gradient, self.values.device.type)
 
     def descend(self, rate: float, *inputs: Any) -> Tensor:
-        """One gradient step. Returns what the loss logs, followed by the gradient norm before clipping."""
+        """One gradient step. Returns what the loss logs, as `layout` says, followed by the gradient norm before
+        clipping; `read` gives these names."""
+        if self.dropout:
+            return self._with_dropout(rate, inputs)
+        return self._descend(rate, inputs)
+
+    def _descend(self, rate: float, inputs: tuple[Any, ...]) -> Tensor:
         self.count += 1
         numbers = self._corrections(rate)
         first = self.parameters[0]
@@ -111,14 +164,19 @@ class FlatOptimizer:
         state = (self.values, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq)
         if self._shared is not None:
             logged = self._shared(self, inputs)
+        elif self.other is not None:
+            logged = self.gradient(inputs)
         elif self._program is not None and (fused := self._compiled(state, numbers, inputs)) is not None:
             return fused
         else:
             self.gradients.zero_()
-            loss, logged = self.loss(self.model, *inputs)
-            loss.backward()
+            loss = self.loss(self.model, *inputs)
+            loss.value.backward()
+            logged = self._packed(loss)
         norm = self._clip(self.gradients)
-        if self.kind == "rmsprop" or self.factors is not None:
+        if self.other is not None:
+            self.other.step(rate)
+        elif self.kind == "rmsprop" or self.factors is not None:
             self._step(state, self.gradients, numbers)
         else:
             self._adam(rate)
@@ -131,9 +189,68 @@ class FlatOptimizer:
             return both[len(self.gradients) :]
         # As in `descend`, where one call less is on the way to the loss.
         self.gradients.zero_()
-        loss, logged = self.loss(self.model, *inputs)
-        loss.backward()
-        return logged
+        loss = self.loss(self.model, *inputs)
+        loss.value.backward()
+        return self._packed(loss)
+
+    def find_layout(self, inputs: Sequence[Any]) -> Layout:
+        """What the loss logs, without a step."""
+        if self.layout is None:
+            with torch.no_grad():
+                self._packed(self.loss(self.model, *inputs))
+        assert self.layout is not None
+        return self.layout
+
+    def read(self, logged: Tensor | Array, rows: int = 0) -> Step:
+        """What `descend` has returned for a batch of so many rows, or a mean of such vectors."""
+        assert self.layout is not None
+        numbers = logged.cpu().numpy() if isinstance(logged, Tensor) else logged
+        first, count = len(self.layout.scalars), self.layout.row_columns
+        columns = numbers[first : first + count * rows].reshape(count, rows)
+        metrics = dict(zip(self.layout.scalars, numbers[:first].tolist(), strict=True))
+        metrics |= {name: float(column.mean()) for name, column in zip(self.layout.columns, columns, strict=False)}
+        priority = columns[-1] if self.layout.priority else None
+        return Step(metrics, float(numbers[-1]), priority, numbers[first + count * rows : -1])
+
+    def _packed(self, loss: Loss) -> Tensor:
+        """What a loss logs as one vector."""
+        with torch.no_grad():
+            metrics = {
+                name: number if isinstance(number, Tensor) else self.values.new_tensor(number)
+                for name, number in loss.metrics.items()
+            }
+            if not self.rows:
+                self._note(Layout(tuple(metrics), (), False, 0))
+                means = [number if number.dim() == 0 else number.mean() for number in metrics.values()]
+                return torch.stack(means) if means else self.values.new_zeros(0)
+            scalars = {name: number for name, number in metrics.items() if number.dim() == 0}
+            columns = {name: number for name, number in metrics.items() if number.dim()}
+            priority = [] if loss.priority is None else [loss.priority]
+            sizes = sum(each.numel() for each in loss.statistics)
+            self._note(Layout(tuple(scalars), tuple(columns), bool(priority), sizes))
+            numbers = [number[None] for number in scalars.values()]
+            return torch.cat([*numbers, *columns.values(), *priority, *loss.statistics])
+
+    def _note(self, layout: Layout) -> None:
+        if self.layout is None:
+            self.layout = layout
+        elif self.layout != layout:
+            before, now = (", ".join((*each.scalars, *each.columns)) for each in (self.layout, layout))
+            raise BadInput(f"the loss returned the metrics {before} and now {now}; return the same ones every time")
+
+    def _with_dropout(self, rate: float, inputs: tuple[Any, ...]) -> Tensor:
+        """A step in training mode. Its random numbers depend on the seed and the step only, so that a resumed run draws
+        the same, and the global stream stays as it was."""
+        device = self.values.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.dropout_seed + self.count)
+            for part in self.dropout:
+                part.training = True
+            try:
+                return self._descend(rate, inputs)
+            finally:
+                for part in self.dropout:
+                    part.training = False
 
     def _compiled(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[Any]) -> Tensor | None:
         """One call of the compiled program; None where it cannot be built on this machine: from then on steps are
@@ -168,10 +285,11 @@ class FlatOptimizer:
         def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self.views(flat)
             parameters = {name: views[position] for name, position in self.places.items()}
-            return self.loss(
+            loss = self.loss(
                 lambda *args, **options: functional_call(self.model, parameters, args, options, tie_weights=False),
                 *inputs,
             )
+            return loss.value, self._packed(loss)
 
         gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(values)
         return gradient, logged
@@ -258,12 +376,49 @@ class FlatOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """Plain NumPy."""
         tensors = {name: getattr(self, name) for name in STATE}
-        return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
+        state = {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
+        return state if self.other is None else state | {"other": self.other.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in STATE:
             getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
         self.count = int(state["count"])
+        if self.other is not None:
+            self.other.load_state_dict(state["other"])
+
+
+class Target:
+    """A copy of a module, without gradients, that follows what an optimizer trains."""
+
+    def __init__(self, optimizer: FlatOptimizer):
+        self.optimizer: FlatOptimizer = optimizer
+        self.module: nn.Module = copy.deepcopy(optimizer.model).requires_grad_(False)
+        for parameter in self.module.parameters():
+            parameter.grad = None
+        # Its copies of what is trained lie in one flat tensor too; frozen parameters are equal for good.
+        self.values: Tensor = optimizer.bind_copy(self.module, optimizer.values.clone())
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    def move(self, share: float) -> None:
+        """Towards the online network: by this share of the way, 1 for a full copy."""
+        self.values.lerp_(self.optimizer.values, share)
+
+    def state_dict(self) -> Array:
+        return self.values.cpu().numpy().copy()
+
+    def load_state_dict(self, state: Array) -> None:
+        self.values.copy_(torch.from_numpy(np.array(state)))
+
+
+def dropout_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts of a model that are different in training; from now on they are in evaluation mode."""
+    kind = nn.modules.dropout._DropoutNd
+    parts = [part for part in model.modules() if isinstance(part, kind) or bool(getattr(part, "dropout", False))]
+    for part in parts:
+        part.training = False
+    return parts
 
 
 def _laid_out(parameter: Tensor) -> Tensor:

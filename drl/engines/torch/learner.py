@@ -1,15 +1,25 @@
-"""What every algorithm of this engine offers besides `learn`."""
+"""The base class of this engine's algorithms: predictions, optimizers, and the state that checkpoints hold."""
 
-from typing import TYPE_CHECKING
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
-from drl.core.specs import Array
+from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.core.contracts import Loss
+from drl.core.errors import BadInput, UnusableFile
+from drl.core.schedules import ScaledRate, Schedule, rates_type, schedule_of
+from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.specs import ActionSpec, Array, Specs
+from drl.core.state_files import StateDict
 from drl.core.variants import require_variant
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
 from drl.engines.torch.models import known_variant
 from drl.engines.torch.ops import Obs, to_tensors
+from drl.engines.torch.other_optimizers import optimizer_of
 from drl.engines.torch.packing import one_step
 from drl.engines.torch.recurrent import arrange
 
@@ -17,13 +27,67 @@ if TYPE_CHECKING:
     from drl.engines.torch.learner_group import LearnerGroup
 
 
-class Learner:
-    """An algorithm and its model. `needs` is the variant that the model must have."""
+class Learner(ScaledRate):
+    """An algorithm and its model. `record` says which variant the model must have, and the config by default.
 
-    def __init__(self, model: nn.Module, needs: str):
-        require_variant(type(self).__name__, needs, known_variant(model))
+    A subclass sets its optimizers, target networks and further networks as attributes; `state_dict` finds them, and
+    random generators and tensors too. Plain numbers that training changes are named in `STATE`.
+    """
+
+    record: ClassVar[AlgorithmRecord]
+    RATES: ClassVar[tuple[str, ...]] = ()  # settings with a schedule that the losses get as `rates`
+    STATE: ClassVar[tuple[str, ...]] = ()  # attributes that are plain numbers, or None, and belong to the state
+    KEYS: ClassVar[Mapping[str, str | None]] = {}  # attribute → its key in the state if it differs; None: not saved
+
+    def __init__(
+        self,
+        model: nn.Module,
+        specs: Specs,
+        config: Any = None,
+        rng: np.random.Generator | None = None,
+        compile_update: bool = False,
+    ):
+        self.config: Any = config or self.record.config()
+        self.needs: str = self.record.variant(self.config)
+        require_variant(type(self).__name__, self.needs, known_variant(model))
         self.model: nn.Module = model
-        self.needs: str = needs
+        self.compile_update: bool = compile_update
+        self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("Any", specs))  # of environments, or alone
+        self.device: torch.device = next(model.parameters()).device
+        self.rng: np.random.Generator = rng or stream_of(specs, "learner")
+        self.learning_rate = schedule_of(self.config, "learning_rate")
+        self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
+        freeze(model, getattr(getattr(model, "config", None), "freeze", ()))
+
+    def make_optimizer(
+        self,
+        module: nn.Module,
+        loss: Callable[..., Loss],  # (module, *inputs) → Loss
+        groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),  # parameters, and a factor on their learning rate
+        rows: bool = False,  # whether metrics with one number per row are kept, as for priorities
+    ) -> FlatOptimizer:
+        """The optimizer of a module, by the settings of the config."""
+        config = self.config
+        return FlatOptimizer(
+            module,
+            loss,
+            kind=optimizer_of(config),
+            eps=getattr(config, "adam_eps", getattr(config, "optimizer_eps", 1e-5)),
+            max_grad_norm=getattr(config, "max_grad_norm", None),
+            max_grad_value=getattr(config, "max_grad_value", None),
+            beta1=getattr(config, "adam_beta1", 0.9),
+            amsgrad=getattr(config, "amsgrad", False),
+            weight_decay=getattr(config, "weight_decay", 0.0),
+            groups=groups,
+            compiled=self.compile_update,
+            rows=rows,
+            dropout_seed=_seed_of(self.rng),
+        )
+
+    def rates_at(self, progress: float, **more: Tensor) -> Any:
+        """The current value of each of `RATES`, as scalars on the device, and `more`."""
+        values = {name: torch.tensor(each(progress), device=self.device) for name, each in self.schedules.items()}
+        return rates_type((*values, *more))(*values.values(), *more.values())
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
@@ -43,8 +107,97 @@ class Learner:
             return answer
 
     def share(self, group: "LearnerGroup") -> None:
-        """Compute every update together with the other processes of `group`."""
+        """Share every update with other learners."""
         raise BadInput(f"{type(self).__name__} has one learner; use --num-learners 1")
 
     def sync_target(self) -> None:
-        """Copy the online network into the target network. Without a target network there is nothing to do."""
+        """Copy the online networks into the target networks, if there are any."""
+        for part in vars(self).values():
+            for target in part if isinstance(part, list) else [part]:
+                if isinstance(target, Target):
+                    target.move(1.0)
+
+    def state_dict(self) -> StateDict:
+        """Optimizers, target networks, random generators, further networks, tensors, and what `STATE` names."""
+        state: StateDict = {key: _state_of(part) for key, part in self._stateful()}
+        return state | {name: getattr(self, name) for name in self.STATE}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        missing = sorted({key for key, _ in self._stateful()}.union(self.STATE) - state.keys())
+        if missing:
+            raise UnusableFile(f"the state has no {missing[0]!r} of {type(self).__name__}; another class has saved it")
+        for key, part in self._stateful():
+            _restore(part, state[key])
+        for name in self.STATE:
+            setattr(self, name, state[name])
+
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        """Attributes with a state of their own, by their key. A network is one if its parameters are neither the
+        model's nor an optimizer's."""
+        parts = vars(self)
+        known = {_storage(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())}
+        known |= {_storage(part.values) for part in parts.values() if isinstance(part, FlatOptimizer)}
+        for name, part in parts.items():
+            key = self.KEYS.get(name, name)
+            if key is not None and (name in self.KEYS or _has_state(part, known)):
+                yield key, part
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Let the parameters whose names match a pattern stay as they are."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise BadInput(f"freeze has {pattern!r}, which no parameter matches; there are {', '.join(names[:20])}")
+        for name in found:
+            model.get_parameter(name).requires_grad_(False)
+
+
+def _seed_of(rng: np.random.Generator) -> int:
+    """The same number for the same stream, without a draw from it."""
+    sequence: Any = rng.bit_generator.seed_seq
+    return int(sequence.generate_state(1)[0])
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _has_state(part: Any, known: set[int]) -> bool:
+    if isinstance(part, nn.Module):
+        return any(_storage(tensor) not in known for tensor in part.state_dict().values())
+    if isinstance(part, list):
+        return bool(part) and all(isinstance(each, Target | Tensor | FlatOptimizer) for each in part)
+    kinds = (FlatOptimizer, Target, np.random.Generator, torch.Generator, Tensor)
+    return isinstance(part, kinds) or hasattr(part, "load_state_dict")
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_state_of(each) for each in part]
+    if isinstance(part, np.random.Generator):
+        return generator_state(part)
+    if isinstance(part, torch.Generator):
+        return part.get_state().numpy()
+    if isinstance(part, Tensor):
+        return part.detach().cpu().numpy().copy()
+    if isinstance(part, nn.Module):
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in part.state_dict().items()}
+    return part.state_dict()
+
+
+def _restore(part: Any, state: Any) -> None:
+    if isinstance(part, list):
+        for each, stored in zip(part, state, strict=True):
+            _restore(each, stored)
+    elif isinstance(part, np.random.Generator):
+        restore_generator(part, state)
+    elif isinstance(part, torch.Generator):
+        part.set_state(torch.from_numpy(np.array(state)))
+    elif isinstance(part, Tensor):
+        part.detach().copy_(torch.from_numpy(np.array(state)))
+    elif isinstance(part, nn.Module):
+        part.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
+    else:
+        part.load_state_dict(state)

@@ -20,7 +20,7 @@ from torch import Tensor
 from drl.core.errors import BadInput, LearnerFailed
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.on_policy import Rows
+from drl.engines.torch.on_policy import Rows, normalized
 from drl.engines.torch.ops import Obs, ReplayRows
 from drl.engines.torch.packing import Sequences
 
@@ -85,20 +85,18 @@ PartOf = Callable[[tuple[Any, ...], int, int], Part]  # (inputs, rank, size): pa
 
 
 class SharedGradient:
-    """The mean gradient of a loss over all rows, computed by a group. The loss logs `means` over its rows, then
-    `columns` with one number for each row."""
+    """The mean gradient of a loss over all rows, computed by a group. Metrics are means over all rows too; numbers of
+    rows come from those who have the row."""
 
-    def __init__(self, group: LearnerGroup, part_of: PartOf, means: int, columns: int = 0):
+    def __init__(self, group: LearnerGroup, part_of: PartOf):
         self.group: LearnerGroup = group
         self.part_of: PartOf = part_of
-        self.means: int = means
-        self.columns: int = columns
 
     def __call__(self, optimizer: FlatOptimizer, inputs: tuple[Any, ...]) -> Tensor:
         """Into the optimizer's `gradients`; returns what the loss logs of all rows."""
         group, size = self.group, len(optimizer.gradients)
         if group.broken is None:
-            message = self._message(optimizer, self.part_of(inputs, group.rank, group.size))
+            message = self._message(optimizer, self.part_of(inputs, group.rank, group.size), inputs)
             try:
                 group.sum(message)
             except LearnerFailed:
@@ -109,16 +107,18 @@ class SharedGradient:
                 return message[size:]
         return optimizer.gradient(self.part_of(inputs, 0, 1).inputs)
 
-    def _message(self, optimizer: FlatOptimizer, part: Part) -> Tensor:
+    def _message(self, optimizer: FlatOptimizer, part: Part, whole: tuple[Any, ...]) -> Tensor:
         """The gradient and what is logged, weighted so that the sum over the learners is the mean over all rows."""
         size, share = len(optimizer.gradients), part.rows / part.total
-        message = optimizer.gradients.new_zeros(size + self.means + self.columns * part.total)
-        if part.rows:
-            logged = optimizer.gradient(part.inputs)
+        logged = optimizer.gradient(part.inputs) if part.rows else None
+        layout = optimizer.find_layout(whole)  # without rows it may be unknown
+        means, columns = len(layout.scalars), layout.row_columns
+        message = optimizer.gradients.new_zeros(size + means + columns * part.total)
+        if logged is not None:
             torch.mul(optimizer.gradients, share, out=message[:size])
-            torch.mul(logged[: self.means], share, out=message[size : size + self.means])
-            columns = message[size + self.means :].view(self.columns, part.total)
-            columns[:, part.first : part.first + part.rows] = logged[self.means :].view(self.columns, part.rows)
+            torch.mul(logged[:means], share, out=message[size : size + means])
+            rows = message[size + means :].view(columns, part.total)
+            rows[:, part.first : part.first + part.rows] = logged[means:].view(columns, part.rows)
         return message
 
 
@@ -126,9 +126,8 @@ def part_of_rollout(inputs: tuple[Any, ...], rank: int, size: int, normalize: bo
     """Of `Rows` and numbers; whole environments of a recurrent rollout. Advantages are normalized over all rows."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, Rows)
-    advantage, total = rows.advantage, len(rows.advantage)
-    if normalize and total > 1:
-        rows = rows._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+    total = len(rows.advantage)
+    rows = normalized(rows) if normalize else rows
     if isinstance(rows.obs, Sequences):
         assert rows.obs.packing is not None
         envs = np.array_split(np.unique(rows.obs.packing.env), size)[rank]
@@ -140,27 +139,17 @@ def part_of_rollout(inputs: tuple[Any, ...], rank: int, size: int, normalize: bo
 
 
 def part_of_replay(inputs: tuple[Any, ...], rank: int, size: int) -> Part:
-    """Of `ReplayRows`, the random numbers of their actions if there are any, and numbers for all rows."""
+    """Of `ReplayRows`, the random numbers of their actions if there are any, and rates."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, ReplayRows)
     total = len(rows.reward)
     cut = _cut(total, rank, size)
     mine = ReplayRows(*(None if column is None else _of(column, cut) for column in rows))  # type: ignore[arg-type]
     drawn = [
-        each._replace(next_noise=each.next_noise[cut], noise=each.noise[cut])
-        if isinstance(each, UpdateDraws)
-        else each[cut]
-        for each in others[:1]
+        each._replace(next_noise=each.next_noise[cut], noise=each.noise[cut]) if isinstance(each, UpdateDraws) else each
+        for each in others
     ]
-    return Part((mine, *drawn, *others[1:]), cut.start, cut.stop - cut.start, total)
-
-
-def part_of_columns(inputs: tuple[Any, ...], rank: int, size: int, columns: int) -> Part:
-    """Of inputs whose first `columns` have a row for each sample (or are None)."""
-    total = len(inputs[1])
-    cut = _cut(total, rank, size)
-    mine = [None if column is None else _of(column, cut) for column in inputs[:columns]]
-    return Part((*mine, *inputs[columns:]), cut.start, cut.stop - cut.start, total)
+    return Part((mine, *drawn), cut.start, cut.stop - cut.start, total)
 
 
 def _cut(total: int, rank: int, size: int) -> slice:

@@ -1,12 +1,13 @@
 """What every on-policy learner does first: values, log-probabilities and advantages of a rollout, in one batch."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drl.core.contracts import PolicyOutputs
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
 from drl.core.transition import RolloutBatch
@@ -21,7 +22,7 @@ class Rows(NamedTuple):
 
     obs: ops.Obs | Sequences  # what the model sees; sequences if it is recurrent, whose packed order all rows have
     action: Tensor
-    log_prob: Tensor  # under the policy that played
+    log_prob: Any  # [B] under the policy that played; None for whole episodes
     value: Tensor  # of the critic before this learning step
     advantage: Tensor
     target: Tensor  # what the value should have been
@@ -46,6 +47,21 @@ class Rows(NamedTuple):
     def columns(self, index: Tensor) -> list[Tensor | None]:
         """All columns but the observations."""
         return [None if column is None else column.index_select(0, index) for column in self[1:]]
+
+
+def policy_outputs(model: nn.Module, dist: Distribution, rows: Rows, with_value: bool = True) -> PolicyOutputs:
+    """What the model gives for these rows, in one forward pass."""
+    dist_params, value = model(rows.obs) if with_value else (model(rows.obs), None)
+    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
+    return PolicyOutputs(dist_params, value, log_prob, entropy)
+
+
+def normalized(rows: Rows) -> Rows:
+    """Advantages of mean 0 and deviation 1."""
+    advantage = rows.advantage
+    if len(advantage) < 2:
+        return rows
+    return rows._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
 
 
 @torch.no_grad()

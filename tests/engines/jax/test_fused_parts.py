@@ -14,7 +14,7 @@ from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Cosine, Exponential, Linear
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
-from drl.engines.jax.algorithms.dqn import PureDQN
+from drl.engines.jax.algorithms.dqn import DQN, PureDQN
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
@@ -197,7 +197,7 @@ def test_exploration_is_told_environment_steps(monkeypatch):
     env = make_jax_env("CartPole-v1")
     model = make_q_value_model(env.obs_spec, env.action_spec, QModelConfig(hidden_sizes=(4,)))
     config = ReplayConfig(capacity=20, batch_size=4)
-    program = FusedOffPolicy(env, PureDQN(model, DQNConfig()), 2, Budget(100), config)
+    program = FusedOffPolicy(env, PureDQN(DQN, model, env.action_spec, DQNConfig()), 2, Budget(100), config)
 
     @partial(jax.jit, compiler_options=QUICK)
     def three_steps(params, key):

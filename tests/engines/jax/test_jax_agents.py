@@ -67,8 +67,8 @@ def assert_same_agent(one, two, obs, exact):
         one.rng, two.rng = np.random.default_rng(5), np.random.default_rng(5)
         np.testing.assert_array_equal(one.decide(obs, explore=True), two.decide(obs, explore=True))
     assert one.has_value == two.has_value
-    thoughts = two.explain(obs)
-    for name, values in one.explain(obs).items():
+    thoughts = two.explain_encoded(obs)
+    for name, values in one.explain_encoded(obs).items():
         np.testing.assert_allclose(thoughts[name], values, rtol=1e-3, atol=1e-4)
 
 

@@ -18,7 +18,7 @@ from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import ModelConfig, QModelConfig
-from drl.core.specs import Distribution, EnvSpecs
+from drl.core.specs import EnvSpecs
 from drl.engines.jax.algorithms import a2c as jax_a2c
 from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
@@ -174,13 +174,13 @@ def test_dqn(seed, monkeypatch):
     stream = np.random.default_rng(5)  # the same noise as ours draws
 
     def same_noise():
-        for network in (theirs.model, theirs.target):
+        for network in (theirs.model, theirs.target_network.module):
             put_noise(network, noise_of(model_state.params, partial(stream.standard_normal, dtype=np.float32)))
 
     monkeypatch.setattr(theirs, "_resample", same_noise)
     learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR, masked=seed % 4 < 2) for _ in range(3)])
-    for name, array in twins.torch_arrays(theirs.target).items():
-        twins.assert_near(ours.target[name], array, name=name)
+    for name, array in twins.torch_arrays(theirs.target_network.module).items():
+        twins.assert_near(ours.target_params[name], array, name=name)
 
 
 FORWARD = [
@@ -231,7 +231,8 @@ def test_a_step_is_an_update_with_what_its_key_gives():
     """Also for rollouts in which all rows count, and for several seeds at once."""
     rng, spec = np.random.default_rng(0), twins.ACTIONS["categorical"]
     _, model_state = twins.make_twins("policy_value", twins.VECTOR, spec, ModelConfig(hidden_sizes=(5,)))
-    pure = jax_ppo.PurePPO(model_state.model, Distribution.on(spec), PPOConfig(epochs=2, minibatches=3, target_kl=0.1))
+    config = PPOConfig(epochs=2, minibatches=3, target_kl=0.1)
+    pure = jax_ppo.PurePPO(jax_ppo.PPO, model_state.model, spec, config)
     window = window_of(twins.draw_rollout(rng, twins.VECTOR, spec, length=6, envs=4, phantoms=False))
     assert window.valid.all()
     keys, rates = jax.random.split(jax.random.key(3), 2), (np.float32(1e-3), np.float32(0.2))
@@ -252,7 +253,7 @@ def test_a_key_gives_online_and_target_network_their_own_noise(monkeypatch):
     model = make_q_value_model(
         twins.VECTOR, twins.ACTIONS["categorical"], QModelConfig(hidden_sizes=(5, 5), noisy=True)
     )
-    pure, seen = jax_dqn.PureDQN(model, DQNConfig()), []
+    pure, seen = jax_dqn.PureDQN(jax_dqn.DQN, model, twins.ACTIONS["categorical"], DQNConfig()), []
     monkeypatch.setattr(jax_dqn.PureDQN, "update", lambda self, state, rows, noise, rate: seen.append(noise))
     pure.step(pure.begin(model.init(np.random.default_rng(0))), None, jax.random.key(0), 1e-3)
     online, target = seen[0]

@@ -302,9 +302,9 @@ def test_an_update_is_what_the_definitions_say(case):
         np.testing.assert_allclose(learned.priority, priority, rtol=1e-4, atol=1e-4)
     pairs = [(learner.critics, reference.critics), (learner.actor, reference.actor)]
     if learner.config.target_network:
-        pairs.append((learner.target, reference.target))
+        pairs.append((learner.target_critics.module, reference.target))
     if learner.target_actor is not None:
-        pairs.append((learner.target_actor, reference.target_actor))
+        pairs.append((learner.target_actor.module, reference.target_actor))
     for mine, theirs in pairs:
         for (name, one), two in zip(mine.named_parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one.double(), two, rtol=1e-4, atol=1e-4, msg=lambda text, n=name: f"{n} {text}")
@@ -431,7 +431,7 @@ def test_a_subset_of_critics_makes_the_target_and_all_learn():
     before = [torch.cat([p.detach().flatten().clone() for p in critic.parameters()]) for critic in learner.critics]
     rng, batch = copy.deepcopy(learner.rng), draw_batch()
     chosen = draw_update(rng, ROWS, 2, 6, 2).subset
-    for number, target in enumerate(learner.target):  # whoever is not chosen may say anything
+    for number, target in enumerate(learner.target_critics.module):  # whoever is not chosen may say anything
         if number not in chosen:
             with torch.no_grad():
                 target.head.advantage.bias -= 1e6
@@ -538,7 +538,7 @@ def test_critics_of_this_and_the_next_state_see_one_batch():
     np.testing.assert_allclose(norm.running_mean[:3], 0.01 * obs.mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(norm.running_var[:3], 0.99 + 0.01 * obs.var(0), rtol=1e-5)
     np.testing.assert_allclose(learner.still[0].backbone.norms[0].running_mean, norm.running_mean)
-    assert learner.target is None
+    assert learner.target_critics is None
 
 
 # ── who gets a gradient from whom ─────────────────────────────────────────────────────────────────────────────────
@@ -556,15 +556,14 @@ def test_each_loss_moves_its_own_network(algorithm, spec):
     rows = ops.replay_rows(draw_batch(spec), torch.device("cpu"))
     drawn = draw_update(np.random.default_rng(0), ROWS, learner.distribution.entries, *[len(learner.critics)] * 2)
     draws = UpdateDraws(*(torch.from_numpy(part) for part in drawn))
-    copies = [part for part in (learner.still, learner.target, learner.target_actor) if part is not None]
+    copies, rates = [learner.still, *(target.module for target in learner.targets)], learner.rates_at(0.0)
     for loss, mine, other in (
-        (lambda: learner.critic_loss(learner.critics, rows, draws, *learner._state()), learner.critics, learner.actor),
-        (lambda: learner.actor_loss(learner.actor, rows, draws.noise, *learner._state()), learner.actor,
-         learner.critics),
+        (lambda: learner._critic_batch_loss(learner.critics, rows, draws, rates), learner.critics, learner.actor),
+        (lambda: learner._actor_batch_loss(learner.actor, rows, draws, rates), learner.actor, learner.critics),
     ):  # fmt: skip
         for module in (learner.critics, learner.actor):
             module.zero_grad(set_to_none=False)
-        loss()[0].backward()
+        loss().value.backward()
         assert gradients(mine).abs().max() > 1e-4
         assert gradients(other).abs().max() == 0
         assert not any(p.grad is not None or p.requires_grad for part in copies for p in part.parameters())
@@ -578,8 +577,8 @@ def test_the_actors_step_leaves_the_critics_alone(algorithm):
         learner.learn(draw_batch())
     assert torch.equal(one.critic_optimizer.values, two.critic_optimizer.values)
     assert not torch.equal(one.actor_optimizer.values, two.actor_optimizer.values)
-    if one.target is not None:
-        assert torch.equal(one.target_values[0], two.target_values[0])
+    if one.target_critics is not None:
+        assert torch.equal(one.targets[0].values, two.targets[0].values)
     for mine, other in zip(one.critics.buffers(), two.critics.buffers(), strict=True):
         assert torch.equal(mine, other)
 
@@ -588,13 +587,13 @@ def test_the_actors_step_leaves_the_critics_alone(algorithm):
 def test_the_target_moves_only_by_its_share(algorithm):
     _, learner = make(algorithm, tau=0.25, target_every=2, policy_delay=1)
     for seed in range(4):
-        before = [values.clone() for values in learner.target_values]
+        before = [target.values.clone() for target in learner.targets]
         learner.learn(draw_batch(seed=seed))
         share = 0.25 if seed % 2 else 0.0
         optimizers = (learner.critic_optimizer, learner.actor_optimizer)
         assert len(before) == (1 if learner.target_actor is None else 2)
-        for old, new, optimizer in zip(before, learner.target_values, optimizers, strict=False):
-            torch.testing.assert_close(new, old + share * (optimizer.values - old))
+        for old, new, optimizer in zip(before, learner.targets, optimizers, strict=False):
+            torch.testing.assert_close(new.values, old + share * (optimizer.values - old))
 
 
 # ── saving, compiling ─────────────────────────────────────────────────────────────────────────────────────────────

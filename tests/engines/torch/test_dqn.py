@@ -9,6 +9,7 @@ import torch
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import EpsilonGreedyConfig, NoSettings, QModelConfig, ReplayConfig
+from drl.core.contracts import Loss
 from drl.core.schedules import epsilon_schedule
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
@@ -16,7 +17,7 @@ from drl.core.transition import ReplayBatch
 from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import ops
 from drl.engines.torch.agents import QAgent
-from drl.engines.torch.algorithms.dqn import DQN, dqn_loss
+from drl.engines.torch.algorithms.dqn import DQN
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
@@ -117,7 +118,10 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
     )
     online, target = (make_q_value_model(OBS, ACTION, settings, torch.Generator().manual_seed(s)) for s in (1, 2))
     rows = rows_of()
-    loss, logged = dqn_loss(online, rows, target, online.head, DQNConfig(double=double))
+    dqn = DQN(online, EnvSpecs(OBS, ACTION), DQNConfig(double=double))
+    dqn.target_network.module.load_state_dict(target.state_dict())
+    loss, metrics, priority, _ = dqn._batch_loss(online, rows, dqn.rates_at(0.0))
+    logged = torch.cat([loss[None], metrics["mean_q"], priority])
     with torch.no_grad():
         now, later, later_online = (
             m(o).numpy() for m, o in ((online, rows.obs), (target, rows.next_obs), (online, rows.next_obs))
@@ -149,7 +153,7 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
         values.append(value(chosen))
         errors.append(priority)
     assert loss.item() == pytest.approx(total, rel=1e-4)
-    np.testing.assert_allclose(logged.numpy(), [total, *values, *errors], rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(logged.detach().numpy(), [total, *values, *errors], rtol=2e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])
@@ -174,7 +178,8 @@ def test_noisy_agents_explore_with_noise_and_decide_with_the_mean():
     learner._resample()
     assert not np.allclose(before, agent.q_values(obs, noisy=True))
     np.testing.assert_array_equal(quiet, agent.q_values(obs))
-    online, target = (next(m for m in net.modules() if isinstance(m, NoisyLinear)) for net in (model, learner.target))
+    nets = (model, learner.target_network.module)
+    online, target = (next(m for m in net.modules() if isinstance(m, NoisyLinear)) for net in nets)
     assert not torch.equal(online.noise_in, target.noise_in)
 
 
@@ -190,10 +195,10 @@ def test_frozen_parameters_stay_also_in_the_target():
     model = make_q_value_model(OBS, ACTION, QModelConfig(), torch.Generator().manual_seed(0))
     model.backbone.requires_grad_(False)
     learner = DQN(model, SPECS, DQNConfig(tau=0.5, learning_rate=0.01))
-    before = {name: p.clone() for name, p in learner.target.named_parameters()}
+    before = {name: p.clone() for name, p in learner.target_network.module.named_parameters()}
     for seed in range(3):
         learner.learn(replayed(seed))
-    after = dict(learner.target.named_parameters())
+    after = dict(learner.target_network.module.named_parameters())
     for name, old in before.items():
         frozen = name.startswith("backbone")
         assert torch.equal(old, after[name]) is frozen, name  # the head moves, the backbone does not
@@ -218,7 +223,7 @@ def test_both_networks_get_their_own_new_noise_in_every_update():
     drawn = []
     for seed in range(3):
         learner.learn(replayed(seed))
-        drawn.append([noise_of_all(noisy_layers(net)) for net in (model, learner.target)])
+        drawn.append([noise_of_all(noisy_layers(net)) for net in (model, learner.target_network.module)])
         assert all(noise.count_nonzero() == noise.numel() for noises in drawn[-1] for noise in noises)
     draws = [noises for pair in drawn for noises in pair]  # of two networks in three updates
     for one, two in itertools.combinations(draws, 2):
@@ -269,8 +274,9 @@ def test_target_updates(tau, every):
         learner.learn(replayed(count))
         if count % every == 0:
             expected = expected + tau * (weights(model) - expected)
-        torch.testing.assert_close(weights(learner.target), expected)
-        assert not torch.equal(weights(learner.target), weights(model)) or (tau == 1.0 and count % every == 0)
+        target = weights(learner.target_network.module)
+        torch.testing.assert_close(target, expected)
+        assert not torch.equal(target, weights(model)) or (tau == 1.0 and count % every == 0)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -286,7 +292,7 @@ def test_adamw_equals_torch(amsgrad, compiled):
 
     def squares(model, obs):
         value = model(obs).square().mean()
-        return value, value.detach()[None]
+        return Loss(value, {"loss": value})
 
     options = {"eps": 1e-8, "amsgrad": amsgrad, "weight_decay": 0.1, "max_grad_value": 0.05, "compiled": compiled}
     flat = FlatOptimizer(ours, squares, "adamw", **options)
@@ -295,7 +301,7 @@ def test_adamw_equals_torch(amsgrad, compiled):
         obs = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed)) * (8 - seed)
         flat.descend(0.01, obs)
         reference.zero_grad()
-        squares(theirs, obs)[0].backward()
+        squares(theirs, obs).value.backward()
         torch.nn.utils.clip_grad_value_(theirs.parameters(), 0.05)
         reference.step()
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-4, atol=1e-6)

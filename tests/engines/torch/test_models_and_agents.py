@@ -7,7 +7,7 @@ from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.engines.torch.agents import PolicyAgent, policy_views
+from drl.engines.torch.agents import PolicyAgent, QAgent, policy_views
 from drl.engines.torch.backbones import MLP
 from drl.engines.torch.models import (
     LogitsHead,
@@ -244,10 +244,9 @@ def test_a_part_put_in_later_is_seen():
     np.testing.assert_allclose(agent.dist_params(obs), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(64)])
-def test_layers_that_depend_on_the_mode_are_refused(layer):
+def test_batch_norm_is_refused():
     model = make_policy_model(VECTOR, ACTIONS[0], ModelConfig())
-    model.backbone.append(layer)
+    model.backbone.append(nn.BatchNorm1d(64))
     with pytest.raises(BadInput, match="LayerNorm"):
         PolicyAgent(model, SPECS)
 
@@ -281,3 +280,41 @@ def test_saving_leaves_the_global_stream_alone(tmp_path):
 def test_an_observation_of_the_wrong_shape_is_named():
     with pytest.raises(BadInput, match=r"shape \(4,\); expected \(3,\)"):
         make_agent(VECTOR, ACTIONS[0]).act(np.zeros(4, np.float32))
+
+
+def explaining_agent(obs_spec, action_spec):
+    model = make_policy_value_model(obs_spec, action_spec, ModelConfig(), torch.Generator().manual_seed(0))
+    return PolicyAgent(model, EnvSpecs(obs_spec, action_spec))
+
+
+@pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda s: s.kind)
+@pytest.mark.parametrize("obs_spec", [VECTOR, TREE, IMAGE], ids=["vector", "dict", "image"])
+def test_explain_takes_what_act_takes(obs_spec, action_spec):
+    """One raw observation or many; what it gives belongs to the greedy action."""
+    agent = explaining_agent(obs_spec, action_spec)
+    many = observations(obs_spec, 5)
+    one = {name: values[2] for name, values in many.items()} if obs_spec.kind == "dict" else many[2]
+    all_of_them, single = agent.explain(many), agent.explain(one)
+    assert set(single) == set(all_of_them) == {"policy", "value"}
+    for name, values in all_of_them.items():
+        assert len(values) == 5
+        np.testing.assert_allclose(single[name], values[2], rtol=1e-5, atol=1e-6)
+    assert np.ndim(single["value"]) == 0
+    if action_spec.kind == "discrete":
+        assert single["policy"].sum() == pytest.approx(1.0)
+        assert agent.act(one) == 1 + single["policy"].argmax()  # its actions begin at 1
+
+
+def test_explain_takes_masks():
+    """As an argument, or in the observation."""
+    config = QModelConfig(hidden_sizes=(8,))
+    action_spec = ACTIONS[0]
+    agent = explaining_agent(TREE, action_spec)
+    many, mask = observations(TREE, 2), np.array([[1, 0, 1, 0], [0, 0, 0, 1]], np.int8)
+    for explained in (agent.explain(many, mask), agent.explain(many | {"action_mask": mask})):
+        assert (explained["policy"] > 0).tolist() == (mask > 0).tolist()
+    model = make_q_value_model(VECTOR, action_spec, config, torch.Generator().manual_seed(0))
+    agent = QAgent(model, EnvSpecs(VECTOR, action_spec))
+    obs = observations(VECTOR, 2)
+    assert np.isneginf(agent.explain(obs, mask)["q"]).tolist() == (mask == 0).tolist()
+    assert agent.explain(obs[0])["q"].shape == (4,)

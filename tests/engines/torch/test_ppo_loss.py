@@ -1,6 +1,7 @@
 """The PPO loss, term by term, and the flat optimizer against torch's own pieces."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 
 from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig
+from drl.core.contracts import Loss
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
-from drl.engines.torch.algorithms.ppo import ppo_loss
+from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.flat_optimizer import CompileUnavailable, FlatOptimizer
 from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.on_policy import Rows
@@ -50,7 +52,9 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
         params, value = model(rows.obs)
         log_prob, entropy = ops.log_prob_and_entropy(Distribution.on(spec), params, rows.action)
     rows = rows._replace(log_prob=log_prob + 0.3 * rows.log_prob)  # ratios on both sides of the clip range
-    loss, logged = ppo_loss(model, rows, torch.tensor(0.2), dist=Distribution.on(spec), config=config)
+    ppo = PPO(model, EnvSpecs(OBS, spec), config)
+    loss, metrics = ppo._minibatch_loss(model, rows, ppo.rates_at(0.0))[:2]
+    logged = torch.stack(list(metrics.values())).detach()
 
     advantage = rows.advantage.double().numpy()
     if normalize:
@@ -78,11 +82,12 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
     ],
 )
 def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
-    spec, clip_range = ACTIONS["gaussian"], torch.tensor(0.2)
+    spec = ACTIONS["gaussian"]
     config = ModelConfig(hidden_sizes=(8, 8), shared=shared)
     ours = make_policy_value_model(OBS, spec, config, torch.Generator().manual_seed(1))
     theirs = copy.deepcopy(ours)
-    loss = lambda model, rows: ppo_loss(model, rows, clip_range, dist=Distribution.on(spec), config=PPOConfig())  # noqa: E731
+    ppo = PPO(copy.deepcopy(ours), EnvSpecs(OBS, spec), PPOConfig())
+    loss = partial(ppo._minibatch_loss, rates=ppo.rates_at(0.0))
     flat = FlatOptimizer(ours, loss, kind, eps=1e-5, max_grad_norm=0.1, compiled=compiled)
     made = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[kind]
     reference = made(theirs.parameters(), lr=0.01, eps=1e-5)
@@ -90,8 +95,9 @@ def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
         rows = make_rows(spec, seed=seed)
         logged = flat.descend(0.01, rows)
         reference.zero_grad()
-        value, numbers = loss(theirs, rows)
+        value, metrics = loss(theirs, rows)[:2]
         value.backward()
+        numbers = torch.stack([number.detach() for number in metrics.values()])
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
         reference.step()
         torch.testing.assert_close(logged, torch.cat([numbers, norm[None]]), rtol=1e-4, atol=1e-5)
@@ -103,7 +109,8 @@ def test_groups_have_their_own_learning_rate():
     spec = ACTIONS["categorical"]
     model = make_policy_value_model(OBS, spec, ModelConfig(), torch.Generator().manual_seed(1))
     before = copy.deepcopy(model.state_dict())
-    loss = lambda model, rows: ppo_loss(model, rows, torch.tensor(0.2), dist=Distribution.on(spec), config=PPOConfig())  # noqa: E731
+    ppo = PPO(copy.deepcopy(model), EnvSpecs(OBS, spec), PPOConfig())
+    loss = partial(ppo._minibatch_loss, rates=ppo.rates_at(0.0))
     groups = [(model.actor.parameters(), 0.0), (model.critic.parameters(), 1.0)]
     FlatOptimizer(model, loss, groups=groups).descend(0.01, make_rows(spec))
     after = model.state_dict()
@@ -126,7 +133,7 @@ def test_tied_parameters_survive_compilation():
 
     def loss(model, obs):
         value = model(obs).square().mean()
-        return value, value.detach()[None]
+        return Loss(value, {"loss": value})
 
     torch.manual_seed(0)
     eager = Tied()
@@ -141,7 +148,7 @@ def test_tied_parameters_survive_compilation():
 
 def squares(model, obs):
     value = model(obs).square().mean()
-    return value, value.detach()[None]
+    return Loss(value, {"loss": value})
 
 
 @pytest.mark.usefixtures("compiler")

@@ -4,9 +4,10 @@ The parts are independent switches. Dueling, noisy and distributional belong to 
 to the buffer and enter the loss as `continues` and `weight`. Double belongs to the loss.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +16,17 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
-from drl.core.contracts import Learned
-from drl.core.schedules import Schedule, schedule_of
-from drl.core.seeding import generator_state, restore_generator, stream_of
+from drl.core.contracts import Learned, Loss, QOutputs
 from drl.core.specs import AnyArray, Array, Specs
-from drl.core.state_files import StateDict
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
 from drl.engines.jax.devices import split_rows
-from drl.engines.jax.layers import Params, Tree, noise_for, random_noise
-from drl.engines.jax.learner import Learner
-from drl.engines.jax.model_state import ModelState, restore_state, state_arrays
+from drl.engines.jax.layers import Params, Tree, noise_for, random_noise, with_dropout
+from drl.engines.jax.learner import Learner, Pure, scalars
+from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
-from drl.engines.jax.optimizer import AnyOptimizer, MakeTransformation, OptaxOptimizer, Optimizer, OptState
+from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
@@ -39,43 +37,6 @@ class DQNState(NamedTuple):
     target: Tree
     optimizer: OptState
     count: AnyArray  # int32: updates so far
-
-
-LOGGED = ("loss", "mean_q", "mean_error")
-
-
-def dqn_loss(
-    params: Tree, target: Tree, noise: tuple[Tree, Tree], model: AnyModel, rows: ReplayRows, config: DQNConfig
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Importance-weighted error of the chosen actions' values. `noise` is that of the online and the target network.
-
-    The second result holds the numbers of `LOGGED` and the error of every row, which is its priority.
-    """
-    head, rows = q_head(model), split_rows(rows)
-    online, other = with_noise(params, noise[0]), with_noise(target, noise[1])
-    next_answer = model.apply(other, rows.next_obs)
-    selector = jax.lax.stop_gradient(model.apply(online, rows.next_obs)) if config.double else next_answer
-    next_q = q_values_of(head, selector)
-    if rows.next_action_mask is not None:
-        next_q = jnp.where(rows.next_action_mask, next_q, -jnp.inf)
-    next_chosen = ops.of_action(next_answer, next_q.argmax(axis=-1))  # [B] or [B, atoms]
-    chosen = ops.of_action(model.apply(online, rows.obs), rows.action)
-    penalty = ops.huber if config.loss == "huber" else ops.half_square
-    if head is not None and head.kind == "c51":
-        goal = ops.project_distribution(jax.nn.softmax(next_chosen), rows.reward, rows.continues, head.support)
-        per_sample = -(goal * jax.nn.log_softmax(chosen)).sum(axis=-1)  # cross-entropy
-        error = per_sample
-    elif head is not None and head.kind == "qr":
-        goal = ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
-        per_sample = ops.quantile_loss(chosen, goal, penalty)
-        error = per_sample
-    else:
-        error = ops.q_target(rows.reward, rows.continues, next_chosen) - chosen
-        per_sample = penalty(error)
-    loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
-    size = jnp.abs(error)
-    numbers = jnp.stack([loss, q_values_of(head, chosen).mean(), size.mean()])
-    return loss, jax.lax.stop_gradient((numbers, size))
 
 
 def q_head(model: AnyModel) -> QHead | None:
@@ -95,51 +56,44 @@ def with_noise(params: Tree, noise: Params) -> Tree:
 
 
 @dataclass(frozen=True)
-class PureDQN:
-    """DQN without state: a static argument of compiled functions; its methods are pure."""
+class PureDQN(Pure):
+    """DQN as pure functions of a state."""
 
-    model: AnyModel  # q-value
     config: DQNConfig
-    optax: MakeTransformation | None = None  # replaces our optimizer; see `OptaxOptimizer`
-
-    @property
-    def optimizer(self) -> AnyOptimizer:
-        """Adam or AdamW, or the user's Optax transformation."""
-        if self.optax is not None:
-            return OptaxOptimizer(self.optax, self.config.max_grad_norm, self.config.max_grad_value)
-        config = self.config
-        limits = (config.max_grad_norm, config.max_grad_value)
-        return Optimizer(config.optimizer, config.adam_eps, *limits, config.amsgrad, config.weight_decay)
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """The last argument of `step`, as a function of the share of the budget used."""
-        return {"learning_rate": schedule_of(self.config, "learning_rate")}
 
     def begin(self, params: Tree) -> DQNState:
         copied = jax.tree.map(lambda value: value, params)
         return DQNState(params, copied, self.optimizer.init(params), np.int32(0))
 
     def step(
-        self, state: DQNState, rows: ReplayRows, key: jax.Array, rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """One update with noise drawn from `key`: the new state, numbers to log, and the error of each row."""
         online, target = (noise_for(state.params, partial(random_noise, key)) for key in jax.random.split(key))
-        return self.update(state, rows, (online, target), rate)
+        online = with_dropout(online, jax.random.fold_in(key, 1) if self.drops else None)
+        return self.update(state, rows, (online, target), rate, *rates)
 
     def update(
-        self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike
+        self, state: DQNState, rows: ReplayRows, noise: tuple[Tree, Tree], rate: ArrayLike, *rates: ArrayLike
     ) -> tuple[DQNState, dict[str, jax.Array], jax.Array]:
         """The same with a given noise of the online and the target network."""
-        options = (state.target, noise, self.model, rows, self.config)
-        gradient, (numbers, priority) = jax.grad(dqn_loss, has_aux=True)(state.params, *options)
-        params, opt_state, norm = self.optimizer.descend(state.params, state.optimizer, gradient, rate)
+        hooks, named_rates, rows = self.hooks, self.rates(rates), split_rows(rows)
+
+        def loss(params: Tree) -> Loss:
+            online, other = with_noise(params, noise[0]), with_noise(state.target, noise[1])
+            next_q = self.model.apply(other, rows.next_obs)
+            selector = jax.lax.stop_gradient(self.model.apply(online, rows.next_obs)) if self.config.double else next_q
+            outputs = QOutputs(self.model.apply(online, rows.obs), next_q, selector)
+            target = jax.lax.stop_gradient(hooks.target(outputs, rows, named_rates))
+            return hooks.loss(outputs._replace(target=target), rows, named_rates)  # type: ignore[no-any-return]
+
+        params, opt_state, result, norm = self.descend(loss, state.params, state.optimizer, rate)
         # 0 between two updates of the target network.
         count = state.count + 1
         share = self.config.tau * (count % self.config.target_every == 0)
         target = jax.tree.map(lambda old, new: old + share * (new - old), state.target, params)
-        logs = dict(zip(LOGGED, numbers, strict=True)) | {"grad_norm": norm}
-        return DQNState(params, target, opt_state, count), logs, priority
+        logs = scalars(result.metrics) | {"grad_norm": norm}
+        return DQNState(params, target, opt_state, count), logs, result.priority
 
 
 _update = jax.jit(PureDQN.update, static_argnums=0)
@@ -149,51 +103,67 @@ class DQN(Learner):
     """Learns action values from replay. Needs a model state with a q-value model, and Discrete actions."""
 
     opt_state: OptState
-    target: Tree
+    target_params: Tree
     count: AnyArray
     record: ClassVar[AlgorithmRecord] = RECORD
+    config: DQNConfig
+    PURE = PureDQN
+    KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "target_params": "target"}
 
     def __init__(
         self,
         model_state: ModelState,
         specs: Specs,
         config: DQNConfig | None = None,
-        rng: np.random.Generator | None = None,
-        optax: MakeTransformation | None = None,  # replaces our optimizer; see `OptaxOptimizer`
+        rng: np.random.Generator | None = None,  # draws the noise of noisy layers
     ):
-        self.config: DQNConfig = config or DQNConfig()
-        super().__init__(model_state, RECORD.variant(self.config))
-        self.rng: np.random.Generator = rng or stream_of(specs, "learner")  # draws the noise of noisy layers
-        self.pure: PureDQN = PureDQN(model_state.model, self.config, optax)
-        _, self.target, self.opt_state, self.count = self.pure.begin(model_state.params)
-        self.learning_rate: Schedule = self.pure.schedules["learning_rate"]
+        super().__init__(model_state, specs, config, rng)
+        _, self.target_params, self.opt_state, self.count = self.pure.begin(model_state.params)
+
+    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+        """The value that the chosen actions should have: `[B]`, or a distribution or quantiles of it `[B, atoms]`."""
+        head = q_head(self.model)
+        next_q = q_values_of(head, outputs.selector)
+        if rows.next_action_mask is not None:
+            next_q = jnp.where(rows.next_action_mask, next_q, -jnp.inf)
+        next_chosen = ops.of_action(outputs.next_q, next_q.argmax(axis=-1))  # [B] or [B, atoms]
+        if head is not None and head.kind == "c51":
+            probs = jax.nn.softmax(next_chosen)
+            return ops.project_distribution(probs, rows.reward, rows.continues, head.support)
+        if head is not None and head.kind == "qr":
+            return ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
+        return ops.q_target(rows.reward, rows.continues, next_chosen)
+
+    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Loss:
+        """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
+        head, chosen = q_head(self.model), ops.of_action(outputs.q, rows.action)  # [B] or [B, atoms]
+        penalty = ops.huber if self.config.loss == "huber" else ops.half_square
+        if head is not None and head.kind == "c51":
+            per_sample = error = -(outputs.target * jax.nn.log_softmax(chosen)).sum(axis=-1)  # cross-entropy
+        elif head is not None and head.kind == "qr":
+            per_sample = error = ops.quantile_loss(chosen, outputs.target, penalty)
+        else:
+            error = outputs.target - chosen
+            per_sample = penalty(error)
+        loss = (per_sample if rows.weight is None else rows.weight * per_sample).mean()
+        size = jnp.abs(error)
+        metrics = {"loss": loss, "mean_q": q_values_of(head, chosen).mean(), "mean_error": size.mean()}
+        return Loss(loss, metrics, priority=size)
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
-        rate = self.learning_rate(progress)
-        rows = replay_rows(batch)
-        state = DQNState(self.model_state.params, self.target, self.opt_state, self.count)
+        settings, rows = self.rates_at(progress), replay_rows(batch)
+        state = DQNState(self.model_state.params, self.target_params, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
-        noise = (noise_for(state.params, draw), noise_for(state.params, draw))  # independent for both networks
-        state, logs, priority = _update(self.pure, state, rows, noise, np.float32(rate))
-        self.model_state.params, self.target, self.opt_state, self.count = state
-        log = {name: float(value) for name, value in logs.items()} | {"learning_rate": rate}
-        return Learned(log, np.asarray(priority))
+        online, target = noise_for(state.params, draw), noise_for(state.params, draw)
+        noise = (with_dropout(online, self.dropout_key()), target)
+        state, logs, priority = _update(self.pure, state, rows, noise, *map(np.float32, settings.values()))
+        self.model_state.params, self.target_params, self.opt_state, self.count = state
+        return Learned({name: float(value) for name, value in logs.items()} | settings, np.asarray(priority))
 
     def predict(self, obs: Array) -> Array:
         answer = self.model_state.model.apply(self.model_state.params, fields(obs))
         return np.asarray(q_values_of(q_head(self.model_state.model), answer))
 
     def sync_target(self) -> None:
-        self.target = jax.tree.map(lambda value: value, self.model_state.params)
-
-    def state_dict(self) -> StateDict:
-        target = state_arrays(self.target)
-        counted = {"count": int(self.count), "rng": generator_state(self.rng)}
-        return {"optimizer": state_arrays(self.opt_state), "target": target} | counted
-
-    def load_state_dict(self, state: StateDict) -> None:
-        self.opt_state = restore_state(self.opt_state, state["optimizer"])
-        self.target = restore_state(self.target, state["target"])
-        self.count = np.int32(state["count"])
-        restore_generator(self.rng, state["rng"])
+        self.target_params = jax.tree.map(lambda value: value, self.model_state.params)

@@ -27,6 +27,7 @@ class HostedVecEnv(VecEnv):
     """
 
     vectorization = "jax"
+    unreachable = "it is a compiled program; use --vectorization sync, if Gymnasium has it"
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int, env_id: str, stream: str = "world"):
         self.env_id: str = env_id

@@ -115,7 +115,7 @@ class FusedEpisodes:
         config = self.pure.config
         progress = self.budget.progress(carry.counters)
         settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
-        learner, logs = self.pure.step(carry.learner, window, None, *settings.values())
+        learner, logs = self.pure.step(carry.learner, window, jax.random.fold_in(key, 1), *settings.values())
         counters = Counters(carry.counters.env_steps + steps, carry.counters.episodes + config.episodes_per_step)
         report = one_update(logs | settings, steps, reward, ends)
         return Carry(learner, counters, key, running_stats, scaler), report

@@ -101,14 +101,14 @@ class ActByPolicy:
 
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
         start, sample, noise = jax.random.split(key, 3)
-        entries = (*shape, max(self.pure.distribution.entries, 1))
+        entries = (*shape, max(self.pure.dist.entries, 1))
         draws: dict[str, Any] = {"start": jax.random.uniform(start, entries)}
-        draws["sample"] = ops.random_draws(self.pure.distribution, sample, shape)
+        draws["sample"] = ops.random_draws(self.pure.dist, sample, shape)
         return draws | ({"noise": jax.random.normal(noise, entries)} if self.sigma else {})
 
     def act(self, params: Tree, now: Situation, draws: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         dist_params = self.pure.policy(params, now.obs)
-        action = ops.sample(self.pure.distribution, dist_params, draws["sample"], now.action_mask)
+        action = ops.sample(self.pure.dist, dist_params, draws["sample"], now.action_mask)
         noise = now.noise
         first = now.env_steps < (self.first_update if self.config.random_steps is None else self.config.random_steps)
         if self.sigma:

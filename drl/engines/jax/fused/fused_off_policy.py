@@ -1,6 +1,7 @@
 """Algorithms that learn from replay, with their environments and their buffer in one program."""
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple, Self
 
 import jax
@@ -166,7 +167,8 @@ class FusedOffPolicy:
         shape = (self.rounds, self.rows_per_round, self.num_envs)
         before = carry.counters.env_steps
         key, env_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
-        rate = value_at(self.pure.schedules["learning_rate"], self.budget.progress(carry.counters))
+        progress = self.budget.progress(carry.counters)
+        settings = {name: value_at(each, progress) for name, each in self.pure.schedules.items()}
         draws = (
             self.env.draw(env_key, shape),
             self.acting.draw(action_key, shape),
@@ -185,7 +187,7 @@ class FusedOffPolicy:
             whole = (
                 carry.counters.env_steps - began == self.rows_per_round * self.num_envs
             )  # not cut short by the budget
-            learner, buffer, logs = self._learn(carry, updates, rate, whole)
+            learner, buffer, logs = self._learn(carry, updates, tuple(settings.values()), whole)
             return carry._replace(learner=learner, buffer=buffer), (reward.sum(), ends, logs, seen)
 
         carry, (reward, ends, logs, seen) = jax.lax.scan(one_round, carry, draws)
@@ -193,8 +195,9 @@ class FusedOffPolicy:
             carry = self._with_statistics(carry, seen)
         ends = Ends(*(column.reshape(self.rows, self.num_envs) for column in ends))
         learned, counts = ({name: values.sum() for name, values in part.items()} for part in logs)
-        updates = counts["mean_q"]  # which every update reports
-        learned["learning_rate"], counts["learning_rate"] = rate * updates, updates
+        updates = reduce(jnp.maximum, counts.values())  # some numbers are not reported by every update
+        learned |= {name: value * updates for name, value in settings.items()}
+        counts |= dict.fromkeys(settings, updates)
         report = Report(learned, counts, carry.counters.env_steps - before, reward.sum(), ends)
         return carry._replace(key=key), report
 
@@ -242,7 +245,7 @@ class FusedOffPolicy:
         return rows
 
     def _learn(
-        self, carry: Carry, updates: Draws, rate: jax.Array, whole: jax.Array
+        self, carry: Carry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
     ) -> tuple[LearnerState, ReplayState, Logs]:
         """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
@@ -253,7 +256,7 @@ class FusedOffPolicy:
             learner, replay = now
             replay, rows, place = self.replay.draw(replay, draws[0])
             rows = self._prepared(carry, rows)
-            learner, logs, priority = self.pure.step(learner, rows, draws[1], rate)  # type: ignore[arg-type]
+            learner, logs, priority = self.pure.step(learner, rows, draws[1], *rates)  # type: ignore[arg-type]
             return (learner, self.replay.update_priorities(replay, place, priority)), logs
 
         def learn(now: Learning) -> tuple[Learning, Logs]:

@@ -10,11 +10,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from drl.core.contracts import Agent
+from drl.core.contracts import Agent, EnvChange, ReachableEnvs
 from drl.core.errors import BadInput
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
 from drl.core.specs import AnyArray
@@ -72,6 +72,11 @@ class Taken(NamedTuple):
     seconds: float
 
 
+def in_a_program(what: str) -> BadInput:
+    """The error to raise for a part of a run that is compiled."""
+    return BadInput(f"{what} cannot be reached: this run is a compiled program; use --vectorization sync")
+
+
 class FusedTrainer(TrainerLoop):
     """Yields one Log per learning step, as `Trainer` does. Iterating resumes; it never resets."""
 
@@ -89,6 +94,26 @@ class FusedTrainer(TrainerLoop):
 
     def set_budget(self, total_timesteps: int) -> None:
         raise BadInput("the budget is compiled into this program; give total_timesteps to make_trainer, or drl.train")
+
+    @property
+    def envs(self) -> ReachableEnvs:
+        """There is no way into a compiled program."""
+        raise in_a_program("envs")
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        """None: see `envs`."""
+        return []
+
+    @property
+    def algorithm(self) -> NoReturn:
+        """It is a part of the compiled program."""
+        raise in_a_program("algorithm")
+
+    @property
+    def buffer(self) -> NoReturn:
+        """It is a part of the compiled program."""
+        raise in_a_program("buffer")
 
     def leave(self) -> None:
         if len(self.seed_batch.trainers) > 1:

@@ -8,8 +8,8 @@ target network. Normalized SAC is CrossQ with C51 critics whose hidden weights a
 """
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
-from drl.core.seeding import stream_of
+from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
 from drl.core.specs import Specs
-from drl.core.state_files import StateDict
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import Critics
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.off_policy import OffPolicyLearner, critic_errors, critic_target, reduced
+from drl.engines.torch.off_policy import OffPolicyLearner, critic_target, reduced
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -39,19 +38,17 @@ class Temperature(nn.Module):
         return self.log_alpha
 
 
-def temperature_loss(temperature: Temperature, excess: Tensor) -> tuple[Tensor, Tensor]:
+def temperature_loss(temperature: Temperature, excess: Tensor) -> Loss:
     """`excess` is how much more entropy the policy has than it should; α falls where that is positive."""
-    loss = (temperature() * excess).sum()
-    return loss, loss.detach()[None]
+    return Loss((temperature() * excess).sum(), {})
 
 
 class SAC(OffPolicyLearner):
-    """Needs an actor-critic model, and Box or Discrete actions."""
+    """Needs an actor-critic model, and Box or Discrete actions. Losses get the temperature α as `rates.temperature`."""
 
     config: SACConfig
-    ACTOR_LOGS: Sequence[str] = ("actor_loss", "entropy")
-
     record: ClassVar[AlgorithmRecord] = SAC_RECORD
+    KEYS: ClassVar[Mapping[str, str | None]] = {**OffPolicyLearner.KEYS, "temperature_optimizer": "temperature"}
 
     def __init__(
         self,
@@ -61,16 +58,9 @@ class SAC(OffPolicyLearner):
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.config = config or SACConfig()
-        self.discrete: bool = specs.action_spec.kind == "discrete"
-        super().__init__(
-            model,
-            specs.action_spec,
-            SAC_RECORD.variant(self.config),
-            rng or stream_of(specs, "learner"),
-            compile_update,
-        )
-        self.entropy_goal: float = self.config.entropy_goal(specs.action_spec)
+        super().__init__(model, specs, config, rng, compile_update)
+        self.discrete: bool = self.action_spec.kind == "discrete"
+        self.entropy_goal: float = self.config.entropy_goal(self.action_spec)
         self.temperature: Temperature = Temperature(self.config.temperature).to(self.device)
         self.temperature_optimizer: FlatOptimizer = FlatOptimizer(
             self.temperature, temperature_loss, eps=self.config.adam_eps
@@ -78,50 +68,48 @@ class SAC(OffPolicyLearner):
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)
         self.temperature_factor: float = (rates[0] or rates[1]) / rates[1]
 
-    def _state(self) -> tuple[Tensor, ...]:
-        return (self.temperature.log_alpha.detach().exp(),)
+    def rates_at(self, progress: float, **more: Tensor) -> Any:
+        return super().rates_at(progress, temperature=self.temperature.log_alpha.detach().exp(), **more)
 
-    def critic_loss(
-        self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, *state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        config, head, (alpha,) = self.config, self.critics.head, state
+    def critic_outputs(
+        self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
+    ) -> CriticOutputs:
         with torch.no_grad():
             next_params = self.actor(rows.next_obs)
         if self.discrete:
-            answers, next_answers, seen = self._answers(critics, rows, None, None)
-            index = rows.action.view(1, -1, 1).expand(len(answers), -1, 1)
-            answers = answers.gather(2, index).squeeze(2)
+            q, next_q = self._q(critics, rows, None, None, statistics)
+            index = rows.action.view(1, -1, 1).expand(len(q), -1, 1)
             with torch.no_grad():
                 log_probs = self._log_probs(next_params, rows.next_action_mask)
-                next_q = reduced(next_answers[draws.subset], config.target_q)
-                value = (log_probs.exp() * (next_q - alpha * log_probs)).sum(dim=-1)
-                goal = ops.q_target(rows.reward, rows.continues, value)
-        else:
-            next_action, log_prob = ops.sample_with_log_prob(self.distribution, next_params, draws.next_noise)
-            answers, next_answers, seen = self._answers(critics, rows, rows.action, next_action)
-            answers, next_answers = answers.squeeze(2), next_answers.squeeze(2)  # one action: [N, B] or [N, B, atoms]
-            with torch.no_grad():
-                chosen, drop = next_answers[draws.subset], config.quantiles_to_drop
-                goal = critic_target(head, chosen, -alpha * log_prob, rows, config, drop)
-        losses, errors = critic_errors(head, answers, goal, config.loss)
-        loss = (rows.weight * losses.sum(dim=0)).mean()
-        with torch.no_grad():
-            q = head.q_values(answers).mean(dim=0)
-            return loss, torch.cat([loss[None], q, errors.mean(dim=0), *seen])
+            return CriticOutputs(q.gather(2, index).squeeze(2), next_q[draws.subset], log_probs)
+        next_action, log_prob = ops.sample_with_log_prob(self.distribution, next_params, draws.next_noise)
+        q, next_q = self._q(critics, rows, rows.action, next_action, statistics)
+        return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset], log_prob)  # one action: [N, B, …]
 
-    def actor_loss(self, actor: nn.Module, rows: ReplayRows, noise: Tensor, *state: Tensor) -> tuple[Tensor, Tensor]:
-        dist_params, how, (alpha,) = actor(rows.obs), self.config.actor_q, state
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Tensor:
+        config, log_prob = self.config, outputs.next_log_prob
         if self.discrete:
-            log_probs = self._log_probs(dist_params, rows.action_mask)
-            q = reduced(self.still(rows.obs), how)
-            log_prob = (log_probs.exp() * log_probs).sum(dim=-1)
-            loss = alpha * log_prob - (log_probs.exp() * q).sum(dim=-1)
-        else:
-            action, log_prob = ops.sample_with_log_prob(self.distribution, dist_params, noise)
-            answers = self.still(rows.obs, action).squeeze(2)
-            loss = alpha * log_prob - reduced(self.critics.head.q_values(answers), how)
-        mean = loss.mean()
-        return mean, torch.stack([mean, -log_prob.mean()]).detach()
+            next_q = reduced(outputs.next_q, config.target_q)
+            value = (log_prob.exp() * (next_q - rates.temperature * log_prob)).sum(dim=-1)
+            return ops.q_target(rows.reward, rows.continues, value)
+        bonus = -rates.temperature * log_prob
+        return critic_target(self.critics.head, outputs.next_q, bonus, rows, config, config.quantiles_to_drop)
+
+    def actor_outputs(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws) -> ActorOutputs:
+        dist_params = actor(rows.obs)
+        if self.discrete:
+            return ActorOutputs(dist_params, None, self._log_probs(dist_params, rows.action_mask), self.still(rows.obs))
+        action, log_prob = ops.sample_with_log_prob(self.distribution, dist_params, draws.noise)
+        q = self.critics.head.q_values(self.still(rows.obs, action).squeeze(2))
+        return ActorOutputs(dist_params, action, log_prob, q)
+
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+        """Climb the critics' value and the entropy."""
+        q, log_prob = reduced(outputs.q, self.config.actor_q), outputs.log_prob
+        if self.discrete:  # exact expectations over all actions
+            log_prob, q = (log_prob.exp() * log_prob).sum(dim=-1), (log_prob.exp() * q).sum(dim=-1)
+        loss = (rates.temperature * log_prob - q).mean()
+        return Loss(loss, {"actor_loss": loss, "entropy": -log_prob.mean()})
 
     def _log_probs(self, logits: Tensor, action_mask: Tensor | None) -> Tensor:
         """Of all Discrete actions `[B, A]`."""
@@ -129,21 +117,14 @@ class SAC(OffPolicyLearner):
             logits = ops.masked(self.distribution, logits, action_mask)
         return logits.log_softmax(dim=-1)
 
-    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws) -> dict[str, float]:
-        log = super()._improve(rate, rows, draws)
+    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> dict[str, float]:
+        log = super()._improve(rate, rows, draws, rates)
         if self.config.learn_temperature:
-            excess = torch.tensor([log["entropy"] - self._entropy_goal(rows)], device=self.device)
+            excess = torch.tensor([np.float32(log["entropy"]) - self._entropy_goal(rows)], device=self.device)
             self.temperature_optimizer.descend(rate * self.temperature_factor, excess)
-        return log | {"temperature": float(self._state()[0])}
+        return log | {"temperature": float(self.temperature.log_alpha.detach().exp())}
 
     def _entropy_goal(self, rows: ReplayRows) -> float:
         if rows.action_mask is None or self.config.target_entropy is not None:
             return self.entropy_goal
         return LIKELY * float(rows.action_mask.sum(dim=1).log().mean())
-
-    def state_dict(self) -> StateDict:
-        return super().state_dict() | {"temperature": self.temperature_optimizer.state_dict()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        super().load_state_dict(state)
-        self.temperature_optimizer.load_state_dict(state["temperature"])
