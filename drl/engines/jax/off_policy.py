@@ -5,7 +5,7 @@ or have a distribution over returns: c51 (logits of a fixed support) or qr (quan
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -150,13 +150,13 @@ class PureOffPolicy(Pure):
 
     def step(
         self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One update with random numbers from `key`: the new state, numbers to log, and the error of each row."""
         return self.update(state, rows, self.draw(key, len(rows.reward)), rate, *rates)
 
     def update(
         self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """The same with given random numbers."""
         config, rows = self.config, split_rows(rows)
         if config.reward_scale != 1.0:
@@ -184,7 +184,7 @@ class PureOffPolicy(Pure):
 
     def update_critics(
         self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One step of the critics."""
         hooks, named_rates = self.hooks, self.rates_now(state, rates)
 
