@@ -121,10 +121,10 @@ def test_sync_target_makes_both_networks_equal(envs, engine):
 
     def difference():
         if engine == "torch":
-            pairs = zip(learner.model.parameters(), learner.target.parameters(), strict=True)
+            pairs = zip(learner.model.parameters(), learner.target_network.module.parameters(), strict=True)
             return max(float((one - two).detach().abs().max()) for one, two in pairs)
         return max(
-            float(np.abs(learner.target[name] - array).max()) for name, array in learner.model_state.host.items()
+            float(np.abs(learner.target_params[name] - array).max()) for name, array in learner.model_state.host.items()
         )
 
     assert difference() > 0

@@ -174,12 +174,12 @@ def test_dqn(seed, monkeypatch):
     stream = np.random.default_rng(5)  # the same noise as ours draws
 
     def same_noise():
-        for network in (theirs.model, theirs.target):
+        for network in (theirs.model, theirs.target_network.module):
             put_noise(network, noise_of(model_state.params, partial(stream.standard_normal, dtype=np.float32)))
 
     monkeypatch.setattr(theirs, "_resample", same_noise)
     learn_both(ours, theirs, [twins.draw_replay(rng, twins.VECTOR, masked=seed % 4 < 2) for _ in range(3)])
-    for name, array in twins.torch_arrays(theirs.target).items():
+    for name, array in twins.torch_arrays(theirs.target_network.module).items():
         twins.assert_near(ours.target_params[name], array, name=name)
 
 
