@@ -216,11 +216,11 @@ def test_every_environment_has_as_many_runs(results):
     [
         ((), "give a folder of runs"),
         (("nowhere",), "nowhere holds no runs"),
-        (("A", "B", "--labels", "x"), "--labels has 1 names for 2 folders"),
+        (("A", "B", "--labels", "x"), "--labels has 1 name for 2 folders"),
         (("A", "B", "--normalize", "refrence"), "did you mean 'reference'"),
         (("A", "B", "--score", "best"), "--score is 'best'"),
         (("A", "B", "--out", "x.jpg"), ".png, .pdf, .svg"),
-        (("A", "D"), "share no environment"),
+        (("A", "D"), "have no environment in common"),
         (("E", "F", "--normalize", "none"), "--normalize none is for one environment"),
         (("E", "F"), "no reference scores are known for Walker2d-v5"),
     ],
