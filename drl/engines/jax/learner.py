@@ -239,6 +239,7 @@ class Metrics:
 
     @classmethod
     def of(cls, numbers: dict[str, Any]) -> Self:
+        """From numbers by name."""
         return cls(tuple(numbers), jnp.stack(list(numbers.values())))
 
     def named(self) -> dict[str, jax.Array]:
