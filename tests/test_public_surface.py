@@ -34,8 +34,8 @@ def _exported(module) -> set[str]:
 
 
 def test_both_engines_export_the_same_names():
-    """Except what JAX needs for parameters outside of the model and for compiled programs, and PyTorch's target networks,
-    which are plain parameters in JAX."""
+    """Except what JAX needs for parameters outside of the model and for compiled programs, and target networks of
+    PyTorch, which are plain parameters in JAX."""
     import drl.jax
     import drl.torch
 
