@@ -35,7 +35,8 @@ def _exported(module) -> set[str]:
 
 
 def test_both_engines_export_the_same_names():
-    """Except what belongs to one of them: parameters outside of the model, compiled programs; a network that moves."""
+    """Except what JAX needs for parameters outside of the model and for compiled programs, and target networks of
+    PyTorch, which are plain parameters in JAX."""
     import drl.jax
     import drl.torch
 
