@@ -39,6 +39,9 @@ class Recipe(NamedTuple):
 class LearnerProcess:
     """One of the further learners: an actor."""
 
+    agent: Any
+    algorithm: Any
+
     def build(self, recipe: Recipe, compiled: bool) -> tuple[str, int]:
         """Returns its host and its process."""
         import_plugins(recipe.plugins)

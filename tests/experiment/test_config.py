@@ -46,7 +46,7 @@ def test_flat_settings_survive_yaml():
         ({"algorithm": "dqn", "epsilon_schedule": "constant", "epsilon_end": 0.2}, "epsilon_end is 0.2, but"),
         ({"algorithm": "dqn", "noisy": True, "init": "orthogonal"}, "noisy layers"),
         ({"algorithm": "reinforce", "baseline": "median"}, "baseline is 'median'"),
-        ({"algorithm": "a2c", "optimizer": "sgd"}, "optimizer is 'sgd'"),
+        ({"algorithm": "a2c", "optimizer": "sdg"}, "optimizer is 'sdg'"),
     ],
 )
 def test_bad_settings_are_named(flat, message):

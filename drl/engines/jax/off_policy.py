@@ -277,7 +277,7 @@ class OffPolicyLearner(Learner):
 
     config: OffPolicyConfig
     model: ActorCritic
-    PURE = PureOffPolicy
+    PURE: ClassVar[type[Pure]] = PureOffPolicy
     TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
 
     def __init__(

@@ -23,7 +23,7 @@ from drl.core.specs import AnyArray, PlainDict
 from drl.engines.jax.layers import Tree
 
 # Arguments of our optimizers, with the names of `torch.optim`.
-KWARGS = {
+KWARGS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", "nesterov", "weight_decay"),
     "adam": ("betas", "eps", "amsgrad", "weight_decay"),
     "adamw": ("betas", "eps", "amsgrad", "weight_decay"),

@@ -65,8 +65,8 @@ class A2C(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: A2CConfig
-    PURE = PureA2C
-    RATES = ("entropy_coef",)
+    PURE: ClassVar[type[Pure]] = PureA2C
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(

@@ -107,7 +107,7 @@ class DQN(Learner):
     count: AnyArray
     record: ClassVar[AlgorithmRecord] = RECORD
     config: DQNConfig
-    PURE = PureDQN
+    PURE: ClassVar[type[Pure]] = PureDQN
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "target_params": "target"}
 
     def __init__(

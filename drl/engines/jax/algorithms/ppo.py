@@ -140,8 +140,8 @@ class PPO(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: PPOConfig
-    PURE = PurePPO
-    RATES = ("clip_range", "entropy_coef")
+    PURE: ClassVar[type[Pure]] = PurePPO
+    RATES: ClassVar[tuple[str, ...]] = ("clip_range", "entropy_coef")
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer"}
 
     def __init__(

@@ -109,8 +109,8 @@ class Reinforce(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: ReinforceConfig
-    PURE = PureReinforce
-    RATES = ("entropy_coef",)
+    PURE: ClassVar[type[Pure]] = PureReinforce
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(

@@ -22,6 +22,7 @@ from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Tree
+from drl.engines.jax.learner import Pure
 from drl.engines.jax.off_policy import (
     Actions,
     Draws,
@@ -81,7 +82,7 @@ class SAC(OffPolicyLearner):
 
     record: ClassVar[AlgorithmRecord] = SAC_RECORD
     config: SACConfig
-    PURE = PureSAC
+    PURE: ClassVar[type[Pure]] = PureSAC
 
     @property
     def discrete(self) -> bool:

@@ -22,7 +22,7 @@ class TD3(OffPolicyLearner):
 
     record: ClassVar[AlgorithmRecord] = TD3_RECORD
     config: DDPGConfig
-    TARGET_ACTOR = True
+    TARGET_ACTOR: ClassVar[bool] = True
 
     def action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
         """The action of the policy."""

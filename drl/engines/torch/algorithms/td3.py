@@ -23,7 +23,7 @@ class TD3(OffPolicyLearner):
 
     config: DDPGConfig
     record: ClassVar[AlgorithmRecord] = TD3_RECORD
-    TARGET_ACTOR = True
+    TARGET_ACTOR: ClassVar[bool] = True
 
     def critic_outputs(
         self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
