@@ -54,7 +54,7 @@ KEPT_BY_FORKS = (
 
 
 class Origin(NamedTuple):
-    """What a fork begins with."""
+    """The starting point of a fork."""
 
     folder: Path  # the other run
     state: StateDict
@@ -89,13 +89,13 @@ def resume(
     trust: bool = False,
     hint: bool = True,
 ) -> Finished:
-    """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run or an experiment,
-    whose newest run is meant. A run of several seeds in one program continues with all of them.
+    """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run, or an experiment
+    for its newest run. If several seeds were trained in one program, all of them continue.
 
-    Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
-    defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
-    the modules that its config.yaml names, which runs their code; a run of this account needs no such word. `hint`:
-    print the call that resumes it if a signal stops it.
+    Pass objects again that the run was started with (`env` and so on, see `train`), unless a module or file defines
+    them under their name. `scaling` changes where it runs, such as {"num_learners": 1}. `trust` allows importing the
+    modules named in its config.yaml, which runs their code; runs that this account started do not need it. `hint`
+    prints how to resume if a signal stops the run.
     """
     folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
@@ -109,7 +109,7 @@ def resume(
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
-    """`resume`, with the settings of the run."""
+    """Continue a run with given settings."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()
@@ -124,7 +124,7 @@ def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: 
 
 
 def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike]) -> None:
-    """Make objects known under the names that a run has for them."""
+    """Register objects under their names in a run's settings."""
     settings = read_settings(folder)
     if env is not None and (name := as_config(env).env) != settings.get("env"):
         raise BadInput(f"{folder} was started in {settings.get('env')}; env is {name}")

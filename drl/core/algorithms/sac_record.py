@@ -19,7 +19,7 @@ class SACConfig(OffPolicyConfig):
 
     temperature: float = 1.0  # α, the entropy coefficient; the initial value if it is learned
     learn_temperature: bool = True  # tune α to keep the entropy near `target_entropy`
-    temperature_learning_rate: float | None = None  # initial; None: learning_rate
+    temperature_learning_rate: float | None = None  # initial learning rate of α; None: learning_rate
     target_entropy: float | None = None  # None: −1 per dimension of a Box action, 0.98 · log(legal actions) if Discrete
     quantiles_to_drop: int = 0  # qr: number of largest target quantiles to drop per critic
 
