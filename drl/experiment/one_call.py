@@ -164,7 +164,7 @@ def make_experiment(
 
 
 def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
-    """Read settings from a file or dict; return them with its name. Modules in a file are imported with `trust` only."""
+    """Return the settings in a file or dict, and its name. Modules named in a file are imported with `trust` only."""
     if config is None:
         return {}, "train"
     given = isinstance(config, Mapping)

@@ -30,7 +30,7 @@ REPLAY = BufferRecord("drl.buffers.replay_buffer:make_replay_buffer", config=Rep
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmRecord:
-    """Everything the package knows about an algorithm. `docs/extending.md` shows how to add one."""
+    """Configs, classes and capabilities of an algorithm. `docs/extending.md` shows how to add one."""
 
     name: str  # what users type
     summary: str  # one line for `drl list algorithms`
