@@ -317,7 +317,7 @@ class TrainerSettings(TypedDict, total=False):
     learn_temperature: Switch
     """tune α to keep the entropy near `target_entropy`. Default: True. Only for sac, tqc, crossq, normalized_sac."""
     temperature_learning_rate: Number | None
-    """initial; None: learning_rate. Only for sac, tqc, crossq, normalized_sac."""
+    """initial learning rate of α; None: learning_rate. Only for sac, tqc, crossq, normalized_sac."""
     target_entropy: Number | None
     """None: −1 per dimension of a Box action, 0.98 · log(legal actions) if Discrete. Only for sac, tqc, crossq,
     normalized_sac."""
