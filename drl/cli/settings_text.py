@@ -200,7 +200,7 @@ def comment_of(kind: ConfigClass, name: str) -> str:
     """Return the comment beside or above a config's field.
 
     >>> comment_of(RunConfig, "seed")
-    'root of every random stream'
+    'seed of all random streams'
     """
     for each in inspect.getmro(kind):
         if name not in vars(each).get("__annotations__", {}):

@@ -46,8 +46,8 @@ Rate = Number | Callable[[float], float]  # a number, or a function from the sha
 
 
 def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
-    """Raise unless `test` holds for each of the fields in `names`; a field that is None passes. No field may hold a
-    number that is not finite or a size that cannot fit; first each is replaced by its `plain_setting`."""
+    """Raise unless `test` holds for each field in `names`; None always passes. Every field of the config is replaced
+    by its `plain_setting` and must be finite and not too large."""
     for name, given in list(vars(config).items()):
         if (value := plain_setting(given)) is not given:
             object.__setattr__(config, name, value)
@@ -60,7 +60,7 @@ def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) 
 
 
 def plain_setting(value: PlainValue) -> PlainValue:
-    """A setting as files hold it: NumPy's numbers as Python's, paths and devices of torch as text, lists as tuples.
+    """Convert a setting for files: NumPy numbers to Python's, paths and torch devices to text, lists to tuples.
 
     >>> plain_setting([np.int64(64), np.float32(0.5)]), plain_setting(range(3))
     ((64, 0.5), (0, 1, 2))
@@ -71,18 +71,18 @@ def plain_setting(value: PlainValue) -> PlainValue:
         return os.fspath(value)
     if isinstance(value, list | tuple | range):
         return tuple(plain_setting(each) for each in value)
-    torch = sys.modules.get("torch")  # whoever has a device has loaded it
+    torch = sys.modules.get("torch")  # loaded already if the value is a device
     return str(value) if torch is not None and isinstance(value, torch.device) else value
 
 
 def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
-    """The type that a config states for a field, such as `tuple[int, ...]`, and whether it may be None."""
+    """Return the annotated type of a config field, such as `tuple[int, ...]`, and whether it may be None."""
     hint = typing.get_type_hints(kind)[name]
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next(option for option in options if option is not type(None)), type(None) in options
 
 
-# All that a file may make us import.
+# The only names in a file that are imported without trust.
 LIBRARY_OPTIMIZER: re.Pattern[str] = re.compile(r"(torch\.optim|optax)\.[A-Za-z]\w*")
 
 
@@ -101,7 +101,7 @@ def settle_optimizer(config: Config) -> None:
 
 
 def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:
-    """A config with some of its fields changed; without one, that of the defaults."""
+    """Return `config`, or the default config if it is None, with some fields changed."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in settings:
         if name not in known:
@@ -119,24 +119,24 @@ class ModelConfig:
     """Networks of the policy gradient algorithms."""
 
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
-    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
+    backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
     head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (64, 64)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
-    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    # function.
+    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
+    # softplus · sigmoid, or a function.
     activation: str = "tanh"
-    # Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
-    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    # Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
     init: str = "auto"
-    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
     dropout: float = 0.0
-    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
+    freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
     shared: bool = False  # one backbone for actor and critic, recurrent layer included
     recurrent: str = "none"  # none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c
     recurrent_size: int = 64  # width of the recurrent layer
-    distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions
-    log_std_init: float = 0.0  # first log standard deviation of a Gaussian policy
+    distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent std), for Box actions
+    log_std_init: float = 0.0  # initial log standard deviation of a Gaussian policy
 
     def __post_init__(self) -> None:
         _check_backbone(self)
@@ -148,26 +148,26 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QModelConfig:
-    """Networks of action values."""
+    """Network of a Q-value model."""
 
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
-    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
-    head: str = "auto"  # auto, or a head of action values registered by a plugin
+    backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
+    head: str = "auto"  # auto, or a Q-value head registered by a plugin
     hidden_sizes: tuple[int, ...] = (128, 128)  # widths of the MLP; the last one is the feature width of conv1d
     cnn_features: int = 512  # feature width of the cnn
-    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    # function.
+    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
+    # softplus · sigmoid, or a function.
     activation: str = "relu"
-    # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
-    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    # Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
     init: str = "auto"
-    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
     dropout: float = 0.0
-    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
-    dueling: bool = False  # separate value and advantage: Q = V + A − mean A
-    noisy: bool = False  # noisy layers in place of linear ones; their noise is the exploration
+    freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
+    dueling: bool = False  # dueling network: Q = V + A − mean A
+    noisy: bool = False  # noisy linear layers, which also provide the exploration
     noisy_sigma: float = 0.5  # initial scale of the noise, relative to the scale of the weights
-    distributional: str = "none"  # none · c51 (a fixed support) · qr (quantiles)
+    distributional: str = "none"  # none · c51 (fixed support) · qr (quantiles)
     num_atoms: int = 51  # atoms of the support, or quantiles
     v_min: float = -10.0  # c51: smallest return of the support
     v_max: float = 10.0  # c51: largest return of the support
@@ -184,34 +184,34 @@ class QModelConfig:
 
     @property
     def sigma(self) -> float:
-        """Initial scale of the noise in every layer; 0: no noisy layers."""
+        """Initial noise scale of all layers; 0: no noisy layers."""
         return self.noisy_sigma if self.noisy else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig:
-    """A policy and an ensemble of critics Q(s, a), each with a network of its own."""
+    """A policy and an ensemble of critics Q(s, a) with separate networks."""
 
     backbone: str = "auto"  # auto · mlp · simba · cnn · conv1d, or one registered by a plugin
-    backbone_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for a plugin's backbone; values are read as YAML
+    backbone_kwargs: tuple[str, ...] = ()  # arguments of a plugin's backbone: NAME=VALUE pairs with YAML values
     head: str = "auto"  # auto, or a policy head registered by a plugin
     hidden_sizes: tuple[int, ...] = (256, 256)  # widths of the actor's MLP; of simba: one residual block per entry
-    critic_hidden_sizes: tuple[int, ...] | None = None  # the same for each critic; None: as the actor's
+    critic_hidden_sizes: tuple[int, ...] | None = None  # the same for each critic; None: hidden_sizes
     cnn_features: int = 512  # feature width of the cnn
-    # Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    # function.
+    # Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish ·
+    # softplus · sigmoid, or a function.
     activation: str = "relu"
-    # Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
-    # a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0.
+    # Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or
+    # a function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0.
     init: str = "auto"
-    # Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
+    # Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout.
     dropout: float = 0.0
-    freeze: tuple[str, ...] = ()  # names of parameters that stay as they are; `*` stands for any part: backbone.*
+    freeze: tuple[str, ...] = ()  # names of parameters that are not trained; `*` matches anything: backbone.*
     layer_norm: bool = False  # layer normalization before every activation of an MLP
     batch_renorm: bool = False  # batch renormalization in the critics' MLPs
-    renorm_warmup: int = 100_000  # updates in which batch renormalization is plain batch normalization
-    num_critics: int = 2  # in the ensemble
-    distributional: str = "none"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    renorm_warmup: int = 100_000  # updates with plain batch normalization before renormalization starts
+    num_critics: int = 2  # critics in the ensemble
+    distributional: str = "none"  # critics: none · c51 (fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 101  # atoms of the support, or quantiles
     v_min: float = -10.0  # c51: smallest return of the support
     v_max: float = 10.0  # c51: largest return of the support
@@ -236,7 +236,7 @@ class ActorCriticConfig:
         """The settings of one critic."""
         return replace(self, hidden_sizes=self.critic_hidden_sizes or self.hidden_sizes)
 
-    dueling = False  # what a head of action values also reads
+    dueling = False  # Q-value heads read these, too
     sigma: ClassVar[float] = 0.0
 
 
@@ -263,12 +263,12 @@ def _check_backbone(config: AnyModelConfig) -> None:
 
 
 def _activation(function: Factory) -> NetworkPart:
-    """An activation that is given as a function, for the engine that runs it; a class is one of PyTorch's modules."""
+    """Make a network part of an activation function. A class is a PyTorch module and runs in torch only."""
     return NetworkPart(function) if isinstance(function, type) else NetworkPart(function, function)
 
 
 def backbone_name(config: AnyModelConfig, obs_spec: ObsSpec) -> str:
-    """The backbone that a config selects. `auto` depends on the observation: images → cnn, everything else → mlp."""
+    """Return the backbone that a config selects. `auto` is cnn for images and mlp for everything else."""
     if config.backbone == "auto":
         return "cnn" if len(obs_spec.shape) == 3 and min(obs_spec.shape[1:]) >= 36 else "mlp"
     if obs_spec.is_structured and config.backbone in ("mlp", "simba", "cnn", "conv1d"):
@@ -278,14 +278,14 @@ def backbone_name(config: AnyModelConfig, obs_spec: ObsSpec) -> str:
 
 
 def block_width(hidden_sizes: Sequence[int]) -> int:
-    """The width of residual blocks; all of them have the same."""
+    """Return the common width of all residual blocks."""
     if len(set(hidden_sizes)) != 1:
         raise BadInput(f"hidden_sizes is {list(hidden_sizes)}; simba has one block per entry, all of the same width")
     return hidden_sizes[0]
 
 
 def as_pairs(name: str, given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
-    """Arguments as a config holds them: NAME=VALUE, the value as YAML.
+    """Convert arguments to NAME=VALUE pairs with YAML values, as configs hold them.
 
     >>> as_pairs("env_kwargs", {"gravity": -5, "names": ["a", "b"]})
     ('gravity=-5', 'names=[a, b]')
@@ -300,7 +300,7 @@ def as_pairs(name: str, given: Mapping[str, object] | Sequence[str]) -> tuple[st
 
 
 def plain_pairs(name: str, pairs: tuple[str, ...]) -> PlainDict:
-    """`NAME=VALUE` pairs as a dict; values are read as YAML.
+    """Convert `NAME=VALUE` pairs to a dict; values are read as YAML.
 
     >>> plain_pairs("env_kwargs", ("gravity=-5", "names=[a, b]"))
     {'gravity': -5, 'names': ['a', 'b']}
@@ -319,30 +319,30 @@ def plain_pairs(name: str, pairs: tuple[str, ...]) -> PlainDict:
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """For parts without settings."""
+    """Config of parts without settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """The replay buffer of the off-policy algorithms, and how often it gives a batch."""
+    """Replay buffer and update frequency of the off-policy algorithms."""
 
     batch_size: int = 128  # transitions per update
     capacity: int = 100_000  # transitions the buffer holds
-    warmup: int = 1000  # environment steps before the first update, which also needs a whole batch
-    train_every: int = 1  # environment steps per round of updates, whatever the number of environments
+    warmup: int = 1000  # environment steps before the first update, which also needs a full batch
+    train_every: int = 1  # environment steps per round of updates, counted over all environments
     gradient_steps: int = 1  # updates per round
-    updates_per_log: int = 100  # updates per learning step, which is one line in the log
+    updates_per_log: int = 100  # updates per learning step; each learning step yields one log
     n_step: int = 1  # steps of the n-step return
-    prioritized: bool = False  # sample transitions in proportion to their last error
-    priority_alpha: float = 0.6  # 0: uniform, 1: in full proportion
-    priority_beta: float = 0.4  # initial strength of the correction by importance weights
-    priority_beta_step: float = 0.001  # added at every batch, up to 1
+    prioritized: bool = False  # prioritized replay: sample in proportion to the last TD error
+    priority_alpha: float = 0.6  # exponent of the priorities; 0: uniform, 1: proportional
+    priority_beta: float = 0.4  # initial exponent of the importance weights
+    priority_beta_step: float = 0.001  # added to beta at every batch, up to 1
     priority_eps: float = 0.01  # added to every error, so that every transition can still be sampled
-    # Hindsight: pretend that a goal was wanted which the same episode achieved. future: at this step or later ·
+    # Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later ·
     # final: at its last step · episode: at any step · none: off.
     her: str = "none"
-    her_ratio: float = 0.8  # share of the sampled transitions that get such a goal
-    # Newest transitions that a checkpoint stores; None: all. With fewer than there are, a resumed run is inexact.
+    her_ratio: float = 0.8  # fraction of each batch with a replaced goal
+    # Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact.
     checkpoint_rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -359,12 +359,12 @@ class ReplayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig:
-    """ε-greedy: a random action with probability ε. Noisy networks explore through their noise: for these ε falls
-    from 1 to 0 until the first update."""
+    """ε-greedy: a random action with probability ε. With noisy networks, ε falls from 1 to 0 until the first update;
+    afterwards their noise explores."""
 
-    epsilon_start: float = 0.9  # probability of a random action
-    epsilon_end: float = 0.05  # its last value
-    epsilon_decay: float = 1000.0  # environment steps: time constant (exponential) or length (all others)
+    epsilon_start: float = 0.9  # initial probability of a random action
+    epsilon_end: float = 0.05  # final probability of a random action
+    epsilon_decay: float = 1000.0  # in environment steps: time constant (exponential) or length (all others)
     epsilon_schedule: str = "exponential"  # exponential · linear · cosine · constant, or a function
 
     def __post_init__(self) -> None:
@@ -385,14 +385,14 @@ class RandomStartConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionNoiseConfig(RandomStartConfig):
-    """Noise on the actions of a deterministic policy, in units in which [−1, 1] spans the bounds."""
+    """Noise on the actions of a deterministic policy, for actions scaled to [−1, 1]."""
 
     noise: str = "gaussian"  # gaussian · ornstein_uhlenbeck (correlated in time)
     noise_sigma: float = 0.1  # standard deviation of each draw
-    noise_sigma_end: float | None = None  # after `noise_decay`; None: constant, or 0 with a schedule
-    noise_sigma_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    noise_decay: float = 100_000.0  # environment steps
-    noise_theta: float = 0.15  # ornstein_uhlenbeck: share of the noise that decays per step
+    noise_sigma_end: float | None = None  # value after `noise_decay`; None: constant, or 0 with a schedule
+    noise_sigma_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    noise_decay: float = 100_000.0  # length of the noise schedule in environment steps
+    noise_theta: float = 0.15  # ornstein_uhlenbeck: mean reversion per step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -405,13 +405,13 @@ class ActionNoiseConfig(RandomStartConfig):
 
     @property
     def quiet(self) -> bool:
-        """Whether there is no noise at all."""
+        """Whether the noise is always zero."""
         return not self.noise_sigma and not self.noise_sigma_end
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyNoiseConfig(ActionNoiseConfig):
-    """Samples from a stochastic policy; noise on top of them where it is asked for."""
+    """Samples from a stochastic policy, with optional additional noise."""
 
     noise_sigma: float = 0.0  # standard deviation of each draw
 

@@ -23,17 +23,17 @@ class VecStep(NamedTuple):
     terminated: Array  # [N] bool; takes precedence over truncated
     truncated: Array  # [N] bool
     next_obs: Array  # [N, …] true successors
-    # [N, …] what to act on next: next_obs, or the first observation of a new episode. Environments that reset one call
-    # later repeat the last observation until their row with `valid` False is over.
+    # [N, …] observations to act on next: next_obs, or the first observation of a new episode. Environments with
+    # NEXT_STEP autoreset repeat the last observation until their row with `valid` False is over.
     obs: Array
     valid: Array  # [N] bool; False where the environment only reset itself in this call
-    episodes: list[Episode]  # those that ended in this step
+    episodes: list[Episode]  # episodes that ended in this step
     action_mask: Array | None = None  # [N, choices] bool: legal actions in `obs`; None: all
     next_action_mask: Array | None = None  # the same for `next_obs`
 
     @property
     def over(self) -> Array:
-        """[N] bool; where the next row begins a new episode: an episode or its reset row ended here."""
+        """[N] bool; True where the next row starts a new episode."""
         over: Array = self.terminated | self.truncated | ~self.valid
         return over
 
@@ -42,7 +42,7 @@ class EnvChange(NamedTuple):
     """A call of `set`, or of `call` for a method that returns nothing."""
 
     name: str
-    value: EnvValue = None  # that was set
+    value: EnvValue = None  # new value of the attribute
     arguments: tuple[tuple[EnvValue, ...], dict[str, EnvValue]] | None = None  # of a method; None: an attribute was set
 
 
@@ -60,18 +60,18 @@ class ReachableEnvs(ChangeableEnvs, Protocol):
     """Environments whose attributes can be read as well."""
 
     def get(self, name: str) -> list[EnvValue]:
-        """The attribute of every environment."""
+        """Return the attribute of every environment."""
 
     def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        """Call a method of every environment; what each returned."""
+        """Call a method of every environment and return the results."""
 
     @property
     def changes(self) -> list[EnvChange]:
-        """What new environments must repeat to be like these."""
+        """Changes to repeat in new environments."""
 
 
 def repeat_changes(changes: Sequence[EnvChange], envs: ChangeableEnvs) -> None:
-    """Change other environments in the same way."""
+    """Apply the same changes to other environments."""
     for name, value, arguments in changes:
         if arguments is None:
             envs.set(name, value)
@@ -91,57 +91,57 @@ class VecEnv(ABC):
     action_spec: ActionSpec
     action_mask: Array | None = None  # [N, choices] bool: legal actions after `reset` or `step`; None: all
     frame_stack: int = 1  # frames per observation
-    seed: int = 0  # root seed, also of the random streams of what is built for these environments
+    seed: int = 0  # root seed, also for agents, buffers and algorithms built for these environments
 
     @abstractmethod
     def reset(self) -> Array:
-        """Begin a new episode in all environments."""
+        """Start a new episode in every environment and return the observations."""
 
     @abstractmethod
     def step(self, action: Array) -> VecStep:
-        """One step of every environment; `action` [N, …] in the environment's units."""
+        """Step every environment; `action` [N, …] is in the environment's units."""
 
     @abstractmethod
     def state_dict(self) -> StateDict:
-        """Where the environments are within their episodes."""
+        """State of the environments within their episodes."""
 
     @abstractmethod
     def load_state_dict(self, state: StateDict) -> str | None:
-        """Go back to where the environments were, within their episodes. Returns why that is not possible, if it is
-        not; then `reset` begins new episodes."""
+        """Restore the environments within their episodes. If that is impossible, return the reason; `reset` then starts
+        new episodes."""
 
     def repeats(self, env_steps: int) -> bool:
-        """Whether they can take a step again that an exception has broken off, after `env_steps` steps in all."""
+        """Whether an interrupted environment step can be replayed, after `env_steps` steps in total."""
         return False
 
     def running_episode(self, index: int) -> Episode | None:
-        """The episode that environment `index` is in, if it can be repeated."""
+        """Return the current episode of environment `index`, if it can be replayed."""
         return None
 
     def get(self, name: str) -> list[EnvValue]:
-        """The attribute `name` of every environment, below its wrappers if these do not have it. A vector environment
-        that has the attribute itself gives one value, a game of several agents one for each copy."""
+        """Return the attribute `name` of every environment, searched from the outermost wrapper inward. A vector
+        environment that has the attribute itself returns one value, a multi-agent game one for each copy."""
         raise BadInput(f"cannot get {name!r} of {self.env_id!r}: {self.unreachable}")
 
     def set(self, name: str, value: EnvValue) -> None:
-        """Set an attribute of every environment, where `get` finds it. A name that one of them lacks is refused. The
-        value counts at once, and after `load_state_dict` as well."""
+        """Set an attribute of every environment where `get` finds it. Raises if an environment does not have it. The
+        value applies immediately and survives `load_state_dict`."""
         raise BadInput(f"cannot set {name!r} of {self.env_id!r}: {self.unreachable}")
 
     def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        """Call a method of every environment, found as by `get`; what each returned. Calls are not repeated by
-        `load_state_dict`: use `set` for what must last."""
+        """Call a method of every environment, found as by `get`, and return the results. `load_state_dict` does not
+        repeat calls; use `set` for lasting changes."""
         raise BadInput(f"cannot call {name!r} of {self.env_id!r}: {self.unreachable}")
 
     @property
     def changes(self) -> list[EnvChange]:
-        """What new environments must repeat to be like these: attributes that were set, and calls of methods that
-        returned nothing, in order."""
+        """Changes to repeat in new environments: attributes that were set, and calls of methods that returned nothing,
+        in order."""
         return []
 
     @abstractmethod
     def close(self) -> None:
-        """End worker processes and release what the environments hold."""
+        """End worker processes and release resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -151,36 +151,36 @@ class VecEnv(ABC):
 
 
 class Exploration(Protocol):
-    """How an agent explores while it trains. It belongs to the agent; the trainer sets its time."""
+    """Exploration of an agent in training. It belongs to the agent; the trainer sets the step count."""
 
     carries: bool  # whether it has state within an episode
 
     def begin_training(self, first_update: int) -> None:
-        """Set the number of environment steps before the first update: what random starts depend on."""
+        """Set the number of environment steps before the first update, which random starts depend on."""
 
     def at(self, env_steps: int) -> dict[str, float]:
-        """Set the number of environment steps. Returns what to log, such as epsilon."""
+        """Set the number of environment steps. Returns numbers to log, such as epsilon."""
         ...
 
     def begin(self, envs: Array | None = None) -> None:
-        """New episodes begin in all environments, or in those of the mask."""
+        """Start new episodes in all environments, or where the mask `envs` is True."""
 
     def state_dict(self) -> StateDict:
-        """Its state within episodes, and its random stream."""
+        """State within episodes, and the random stream."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go back to such a state."""
+        """Restore such a state."""
 
 
 class Agent(Protocol):
-    """Acts with a trained model. It is what remains after training."""
+    """Acts with a model, during training and afterwards."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
     normalizer: ObsNormalizer | None
     rng: np.random.Generator  # for exploration; evaluation replaces it temporarily
-    variant: str  # of its model
-    notes: PlainDict  # about its training, such as its environment; on its card
+    variant: str  # model variant
+    notes: PlainDict  # about its training, such as the environment; stored on its card
     has_value: bool
     recurrent: bool  # whether it has an `rnn_state`; then `begin` must be called when episodes begin
     rnn_state: Array | None  # [N, S] of N environments; evaluation replaces it temporarily
@@ -188,10 +188,10 @@ class Agent(Protocol):
 
     @property
     def exploration(self) -> Exploration | None:
-        """How it explores; None: it samples from its policy."""
+        """Exploration in training; None: actions are sampled from the policy."""
 
     def act(self, obs: object, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """Actions for one observation or a batch, in the environment's units; without `explore` the best ones."""
+        """Return actions in the environment's units for one observation or a batch; greedy ones without `explore`."""
 
     def predict(self, obs: object) -> Array:
         """`act(obs)`."""
@@ -200,32 +200,32 @@ class Agent(Protocol):
         """`act(obs, explore=True)`."""
 
     def decide(self, obs: Array, explore: bool = False, action_mask: Array | None = None) -> Array:
-        """Actions in the policy's units for a batch of encoded observations."""
+        """Return actions in the policy's units for a batch of encoded observations."""
 
     def explain(self, obs: object, action_mask: Array | None = None) -> dict[str, Array]:
-        """What it computes for one observation or a batch, as `act` takes them: values, probabilities or action values
+        """Return network outputs for one observation or a batch, as in `act`: state values, probabilities or Q-values
         by name."""
 
     def explain_encoded(self, obs: Array, action_mask: Array | None = None) -> dict[str, Array]:
         """`explain` for a batch of encoded observations."""
 
     def begin(self, envs: Array | None = None) -> None:
-        """New episodes begin in all environments, or in those of the mask."""
+        """Start new episodes in all environments, or where the mask `envs` is True."""
 
     def recall(self, num_envs: int) -> Array:
-        """`rnn_state`, or zeros if it is None."""
+        """Return `rnn_state`, or zeros if it is None."""
 
     def save(self, folder: str | Path, **notes: object) -> None:
-        """Write a folder that `drl.load_agent` reads; `notes` go on its card."""
+        """Save the agent to a folder for `drl.load_agent`; `notes` are stored on its card."""
 
     def save_policy_net(self, path: str | Path) -> None:
-        """Write the parameters that act as a plain `.pth` file."""
+        """Save the policy's parameters as a plain `.pth` file."""
 
     def state_dict(self) -> StateDict:
         """Weights, normalizer, exploration and random stream."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go back to such a state."""
+        """Restore such a state."""
 
 
 class Taken(NamedTuple):
@@ -239,24 +239,24 @@ class Taken(NamedTuple):
 
 
 class AnyCollector(Protocol):
-    """Where a trainer's steps come from: this process, or others (drl/cluster)."""
+    """Collects environment steps for a trainer, in this process or in others (drl/cluster)."""
 
     num_envs: int
     obs_spec: ObsSpec
     action_spec: ActionSpec
     vectorization: str
-    obs: Array | None  # what the environments show now; None before the first step
-    in_env_step: bool  # whether the environments are taking a step, or an exception has broken that off
-    lost: str | None  # why running episodes were given up since the trainer last looked; None: they were not
+    obs: Array | None  # current observations; None before the first step
+    in_env_step: bool  # whether an environment step is running or was interrupted by an exception
+    lost: str | None  # reason why running episodes were lost since the trainer's last check; None: none were
 
     def attach(self, agent: Agent) -> None:
         """Act with the learner's agent; called before the first step."""
 
     def step(self, env_steps: int) -> Taken:
-        """One step of all environments; `env_steps` so far are for exploration."""
+        """Step all environments; exploration depends on `env_steps`, the number of steps so far."""
 
     def learned(self) -> None:
-        """The agent's weights have changed."""
+        """Called when the agent's weights have changed."""
 
     def get(self, name: str) -> list[EnvValue]:
         """See `VecEnv.get`."""
@@ -273,29 +273,29 @@ class AnyCollector(Protocol):
 
     @property
     def may_stop(self) -> bool:
-        """Whether `state_dict` describes it all."""
+        """Whether `state_dict` is complete now, so that training may stop."""
 
     def repeats(self, env_steps: int) -> bool:
-        """Whether it can take a step again that was broken off."""
+        """Whether an interrupted environment step can be replayed."""
 
     def crashed_episode(self, index: int) -> Episode | None:
-        """The episode in which an environment failed, with the action that failed."""
+        """Return the episode in which an environment failed, including the failing action."""
 
     def numbers(self) -> dict[str, float]:
-        """What to log."""
+        """Return numbers to log."""
 
     def begin_anew(self) -> None:
-        """Give up the running episodes; new ones begin at the next step."""
+        """Drop the running episodes; the next step starts new ones."""
 
     def state_dict(self) -> StateDict:
-        """Where the environments are within their episodes."""
+        """State of the environments within their episodes."""
 
     def load_state_dict(self, state: StateDict) -> str | None:
-        """Go back to such a state. Returns why it is inexact, if it is."""
+        """Restore such a state. Returns the reason if the result is inexact."""
 
 
 class Loss(NamedTuple):
-    """What a loss returns: a number to minimize, and numbers to log by name. Tensors of PyTorch or arrays of JAX.
+    """The result of a loss: a scalar to minimize and metrics to log, as PyTorch tensors or JAX arrays.
 
     >>> Loss(2.0, {"policy_loss": 2.0}).plus(0.5, penalty=0.5)
     Loss(value=2.5, metrics={'policy_loss': 2.0, 'penalty': 0.5}, priority=None, statistics=())
@@ -307,7 +307,7 @@ class Loss(NamedTuple):
     statistics: AnyArray = ()  # means and variances of this batch, for batch renormalization
 
     def plus(self, value: AnyArray, **metrics: AnyArray) -> "Loss":
-        """This loss with another term, and further numbers to log."""
+        """Return this loss with an additional term and additional metrics."""
         return self._replace(value=self.value + value, metrics=self.metrics | metrics)
 
 
@@ -318,7 +318,7 @@ class Rates(Protocol):
 
 
 class PolicyOutputs(NamedTuple):
-    """What the model gives for the rows of an on-policy loss."""
+    """Model outputs for the rows of an on-policy loss."""
 
     dist_params: AnyArray  # [B, …] parameters of the policy's distribution
     value: AnyArray  # [B]; None without a critic
@@ -327,37 +327,37 @@ class PolicyOutputs(NamedTuple):
 
 
 class QOutputs(NamedTuple):
-    """What the networks of DQN give for the rows of a loss: values `[B, A]`, or logits or quantiles `[B, A, atoms]`."""
+    """Network outputs for the DQN loss: Q-values `[B, A]`, or logits or quantiles `[B, A, atoms]`."""
 
     q: AnyArray  # of the online network at `rows.obs`
     next_q: AnyArray  # of the target network at `rows.next_obs`
-    selector: AnyArray  # whose largest value chooses the next action: the online network's with `double`, else `next_q`
-    target: AnyArray = None  # [B] or [B, atoms]: what `target` returned; None before
+    selector: AnyArray  # the next action is its argmax: online network with `double`, else `next_q`
+    target: AnyArray = None  # [B] or [B, atoms]: result of `target`; None before it is called
 
 
 class CriticOutputs(NamedTuple):
-    """What the networks of an actor-critic give for the loss of its critics: N values `[N, B]`, or logits or quantiles
-    `[N, B, atoms]`. With Discrete actions `next_q` has all of them, `[M, B, A]`."""
+    """Network outputs for the loss of an actor-critic's critics: Q-values `[N, B]` of N critics, or logits or quantiles
+    `[N, B, atoms]`. With Discrete actions, `next_q` holds all actions: `[M, B, A]`."""
 
     q: AnyArray  # of the critics for the actions taken
     next_q: AnyArray  # [M, B, …] of the target critics (M of them) for the next actions
     next_log_prob: AnyArray = (
         None  # [B] of the next actions; [B, A] with Discrete actions; None: a deterministic policy
     )
-    target: AnyArray = None  # [B] or [B, atoms]: what `target` returned; None before
+    target: AnyArray = None  # [B] or [B, atoms]: result of `target`; None before it is called
 
 
 class ActorOutputs(NamedTuple):
-    """What the networks of an actor-critic give for the loss of its actor."""
+    """Network outputs for the loss of an actor-critic's actor."""
 
     dist_params: AnyArray  # [B, …]
     action: AnyArray  # [B, entries]; None with Discrete actions
     log_prob: AnyArray  # [B] of the action; [B, A] with Discrete actions; None: a deterministic policy
-    q: AnyArray  # [N, B] expected returns by the critics; [N, B, A] with Discrete actions
+    q: AnyArray  # [N, B] Q-values of the critics; [N, B, A] with Discrete actions
 
 
 class Learned(NamedTuple):
-    """What one call of `learn` gives."""
+    """The result of one `learn` call."""
 
     log: dict[str, float]  # numbers to log; a learning step reports their means over its calls
     priority: Array | None = None  # [B] error of each row of a replay batch
@@ -368,15 +368,15 @@ NewBatchT = TypeVar("NewBatchT", bound=Batch, covariant=True)
 
 
 class Algorithm(Protocol[BatchT]):
-    """A loss and its optimizer step. `progress` is the share of the budget used, for schedules."""
+    """A loss and its optimizer step. `progress` is the fraction of the budget used, for schedules."""
 
-    needs: str  # the variant its model must have
+    needs: str  # required model variant
 
     def learn(self, batch: BatchT, progress: float = 0.0) -> Learned:
-        """One learning step on a batch."""
+        """Update the model on a batch."""
 
     def predict(self, obs: Array) -> Array:
-        """Distribution parameters or action values of encoded observations."""
+        """Return distribution parameters or Q-values for encoded observations."""
 
     def sync_target(self) -> None:
         """Copy the online network into the target network, if there is one."""
@@ -385,17 +385,17 @@ class Algorithm(Protocol[BatchT]):
         """Optimizers and target networks."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go back to such a state."""
+        """Restore such a state."""
 
 
 class Buffer(Protocol[NewBatchT]):
-    """Collects what the learner learns from. `take` gives the batch of one learning step, once `ready`.
+    """Stores experience for the learner. When it is `ready`, `take` returns a batch.
 
-    A `state_dict` refers to the replay's rows and does not copy them: write it to disk before the next `add`.
+    A `state_dict` of a replay buffer references its rows without copying them: save it before the next `add`.
     """
 
     num_envs: int
-    stops_anywhere: bool  # whether a run may end after any step, or only after a whole rollout or episode
+    stops_anywhere: bool  # whether a run may end after any step; if not, after a whole rollout or episode
     takes_sequences: bool  # whether a recurrent agent can learn from it
 
     @property
@@ -404,43 +404,43 @@ class Buffer(Protocol[NewBatchT]):
 
     @property
     def updates_per_log(self) -> int:
-        """Batches of one learning step, unless the trainer's config says otherwise."""
+        """Default number of batches per learning step."""
 
     def attach(self, config: object) -> None:
-        """Take the discount from an algorithm's config, and raise if its other settings do not fit; called before the
+        """Read the discount from an algorithm's config and raise if its other settings do not fit. Called before the
         first step."""
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has a batch."""
+        """Whether `take` can return a batch."""
 
     def take(self) -> NewBatchT:
-        """The batch of one learning step."""
+        """Return the next batch."""
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> None:
         """Store one step of all environments."""
 
     def remember(self, rnn_state: Array) -> None:
-        """The state of a recurrent agent, before every `add`."""
+        """Store a recurrent agent's state; called before every `add`."""
 
     def update_priorities(self, index: Array, error: Array) -> None:
-        """New errors of rows from `take`."""
+        """Set new errors for rows returned by `take`."""
 
     def cut(self) -> None:
-        """The running episodes of all environments are given up."""
+        """Drop the running episodes of all environments."""
 
     def state_dict(self) -> StateDict:
-        """What it holds; rows of a replay are referred to, not copied."""
+        """Stored rows; a replay buffer's rows are referenced, not copied."""
 
     def load_state_dict(self, state: StateDict) -> str | None:
-        """Go back to such a state. Returns what the state lacks, if it lacks anything."""
+        """Restore such a state. Returns what is missing in it, if anything."""
 
 
 class Tracker(Protocol):
     """Writes logs somewhere. With `drl.tracking.guarded` a failing tracker does not stop training."""
 
     def write(self, log: Log) -> None:
-        """Take one log."""
+        """Write one log."""
 
     def close(self) -> None:
-        """Write what is held back; nothing comes after it."""
+        """Flush pending logs and close; no more logs follow."""

@@ -1,4 +1,4 @@
-"""Errors a user can act on. Each has the exit code of the command line."""
+"""Errors for users, each with an exit code of the command line."""
 
 import difflib
 import os
@@ -66,7 +66,7 @@ class NonFinite(DrlError):
 
 
 def shown(value: object) -> str:
-    """A value in one short line, for a message.
+    """Show a value in one short line, for a message.
 
     >>> shown([1, None])
     '[1, None]'
@@ -78,7 +78,7 @@ def shown(value: object) -> str:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """An exception in one short line.
+    """Show an exception in one short line.
 
     >>> one_line(ValueError("a\\n b"))
     'ValueError: a b'
@@ -87,8 +87,8 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where an error was raised, as `file.py:LINE`: the last line of the user's own code on the way, else of a library,
-    else of `drl`; "" if that is not known.
+    """Return where an error was raised as `file.py:LINE`: the last line of the user's code in the traceback, else of a
+    library, else of `drl`; "" if unknown.
 
     >>> raised_at(ValueError("not raised"))
     ''
@@ -104,20 +104,19 @@ def raised_at(error: BaseException) -> str:
 
 
 def advise(error: BaseException, advice: str) -> None:
-    """Say with an error what to look at next, unless something is said already: a note in Python, lines below the
-    message on the command line."""
+    """Attach advice to an error, unless it has some: a note in Python, lines below the message on the command line."""
     if not advice_of(error):
         error.advice = advice  # type: ignore[attr-defined]
         error.add_note(advice)
 
 
 def advice_of(error: BaseException) -> str:
-    """What was said by `advise`."""
+    """Return the advice attached by `advise`."""
     return str(getattr(error, "advice", ""))
 
 
 def plural(count: float, noun: str, many: str = "") -> str:
-    """A count with its noun; `many` is a plural that does not end in -s.
+    """Return a count with its noun; `many` is an irregular plural.
 
     >>> plural(1, "episode"), plural(2500, "episode")
     ('1 episode', '2,500 episodes')
@@ -126,7 +125,7 @@ def plural(count: float, noun: str, many: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    r"""A text without control characters, which could move the cursor of a terminal.
+    r"""Escape control characters, which could move the cursor of a terminal.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -135,11 +134,11 @@ def printable(text: str) -> str:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that arrived in the middle of something that may be left."""
+    """A signal arrived during work that may be interrupted."""
 
 
 def did_you_mean(given: str, options: Iterable[str]) -> str:
-    """A sentence to append to an error: the closest options, or the whole list when it is short.
+    """Return a hint for an error message: the closest options, or the whole list if it is short.
 
     >>> did_you_mean("pp0", ["ppo", "a2c"])
     "did you mean 'ppo'?"

@@ -1,4 +1,4 @@
-"""Names and addresses of this machine, for servers that nobody else may reach; servers that run in a thread."""
+"""Names and addresses of this machine, for servers that only this machine may reach, and servers in a thread."""
 
 import html
 import ipaddress
@@ -10,7 +10,7 @@ from threading import Thread
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server in a thread of this process, until `close`, the end of a `with` block or the end of the process."""
+    """A server in a thread of this process. It runs until `close`, the end of a `with` block, or the process ends."""
 
     subject: str  # what it shows or serves
     url: str
@@ -19,7 +19,7 @@ class RunningServer:
     stop: Callable[[], object]
 
     def close(self) -> None:
-        """End it; requests that are being answered are answered first."""
+        """Stop the server after finishing open requests."""
         if self.thread.is_alive():
             self.stop()
             self.thread.join()
@@ -51,7 +51,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it.
+    """Whether only this machine can reach the host.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]
@@ -63,8 +63,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(header: str, own_name: str) -> bool:
-    """Whether a Host header names this machine: by its address, as localhost, or by the name that was asked for. A page
-    of another site that points its own name here (DNS rebinding) is thereby refused.
+    """Whether a Host header names this machine: an IP address, localhost, or the configured host. This blocks DNS
+    rebinding, where another site points its own name here.
 
     >>> [is_own_host(host, "127.0.0.1") for host in ("127.0.0.1:80", "localhost", "[::1]:80", "evil.example", "")]
     [True, True, True, False, False]

@@ -1,4 +1,4 @@
-"""One `Log` per learning step, and the episodes that ended in it."""
+"""`Log`, one per learning step, and `Episode`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ TRUNCATED, TERMINATED, SUCCESS, REPORTED = 1, 2, 4, 8
 
 COUNTERS = ("env_steps", "episodes", "learning_steps")
 GROUPS = ("rollout", "recent", "trainer", "learn", "evaluation", "info", "custom", "time")
-NO_NUMBERS: Mapping[str, float] = {}  # never written into; a read-only proxy could not be sent to other processes
+NO_NUMBERS: Mapping[str, float] = {}  # never modified; a read-only proxy cannot be sent to other processes
 MOST_LETTERS = 100  # of the name of a number
 LOOKUP = (
     "recent",
     *(group for group in GROUPS if group != "recent"),
 )  # the order in which groups are searched for a plain name
-# What `print(log)` shows, if present.
+# Numbers that `print(log)` shows, if present.
 HEADLINE = (
     "mean_ep_return", "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "approx_kl",
     "epsilon", "temperature",
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What repeats an episode: its seed, its actions in the environment's units, and the attributes that were set."""
+    """Data to replay an episode: its seed, its actions in the environment's units, and changed attributes."""
 
     seed: int
     actions: Array  # [length, …]
@@ -51,25 +51,25 @@ class Played:
 
 
 class Episode(NamedTuple):
-    """One finished episode, from raw rewards."""
+    """One finished episode, with raw rewards."""
 
     episode_return: float
     length: int
     terminated: bool  # False: truncated
     success: bool | None  # see `judge_success`
     env_index: int  # index of the environment it ran in
-    played: Played | None = None  # None: it cannot be repeated
+    played: Played | None = None  # None: it cannot be replayed
     info: Mapping[str, float] = NO_NUMBERS  # the numbers in its last info
 
     def then(self, action: Array) -> "Episode":
-        """The same with one more action, whose outcome is unknown."""
+        """Return this episode with one more action, whose outcome is unknown."""
         assert self.played is not None
         actions = [*self.played.actions, action]
         played = Played(self.played.seed, np.array(actions), self.played.changes)
         return self._replace(length=len(actions), played=played)
 
     def plain(self) -> list[PlainValue]:
-        """For a state dict."""
+        """Convert to plain data for a state dict."""
         played: list[PlainValue] = [None, None, []]
         if self.played is not None:
             played = [self.played.seed, self.played.actions, [list(change) for change in self.played.changes]]
@@ -77,7 +77,7 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: Sequence[PlainValue]) -> "Episode":
-        """From a state dict. Those of earlier versions have neither changes nor an info."""
+        """Read from a state dict. Earlier versions stored neither changes nor an info."""
         none: list[PlainValue] = [None, None, [], {}]
         result, (seed, actions, changes, info) = state[:5], [*state[5:], *none[len(state) - 5 :]]
         played = None if seed is None else Played(seed, actions, tuple(Change(*change) for change in changes))
@@ -86,10 +86,10 @@ class Episode(NamedTuple):
 
 @dataclass
 class Log(Mapping[str, float]):
-    """The numbers of one learning step. Stages read it; `add` adds a number of your own.
+    """The metrics of one learning step. Stages read it; `add` adds your own metrics.
 
-    Groups map a plain name to a number; names that do not apply are absent. A log is also a read-only mapping from
-    `group/name` to the number; a plain name finds the first group that has it, `recent` before `rollout`.
+    Each group maps names to numbers; metrics that do not apply are absent. A log is also a read-only mapping with
+    `group/name` as keys. A plain name is looked up in all groups, in `recent` before `rollout`.
 
     >>> log = Log(env_steps=8, episodes=1, learning_steps=1, recent={"mean_ep_return": 21.5}, learn={"loss": 0.5})
     >>> log["mean_ep_return"], log["learn/loss"], "entropy" in log
@@ -100,22 +100,21 @@ class Log(Mapping[str, float]):
     step 8 · 1 episode · mean_ep_return 21.5 · loss 0.5
     """
 
-    env_steps: int  # environment steps since the start, whatever the number of environments
+    env_steps: int  # environment steps since the start, over all environments
     episodes: int  # finished episodes since the start
     learning_steps: int  # learning steps since the start
     rollout: dict[str, float] = field(default_factory=dict)  # of this learning step
     recent: dict[str, float] = field(default_factory=dict)  # over the last N episodes
     trainer: dict[str, float] = field(default_factory=dict)  # counters and current schedules
-    learn: dict[str, float] = field(default_factory=dict)  # what the algorithm reports, means over the step
+    learn: dict[str, float] = field(default_factory=dict)  # metrics of the algorithm, means over the step
     time: dict[str, float] = field(default_factory=dict)  # wall clock; the only group that differs between equal runs
     evaluation: dict[str, float] = field(default_factory=dict)  # added by the evaluation stage
-    info: dict[str, float] = field(default_factory=dict)  # means of the episodes' last infos, of this learning step
-    custom: dict[str, float] = field(default_factory=dict)  # what `add` added
+    info: dict[str, float] = field(default_factory=dict)  # means over the last infos of episodes in this learning step
+    custom: dict[str, float] = field(default_factory=dict)  # numbers from `add`
     finished: list[Episode] = field(default_factory=list)  # episodes that ended in this learning step
 
     def add(self, name: str, value: SupportsFloat) -> None:
-        """Add a number to the group `custom`, which every file, plot and tracker gets. One that is NaN or infinite is
-        left out.
+        """Add a number to the group `custom`, for all trackers, files and plots. NaN and infinite numbers are skipped.
 
         >>> log = Log(env_steps=8, episodes=1, learning_steps=1)
         >>> log.add("level", 3)
@@ -141,11 +140,11 @@ class Log(Mapping[str, float]):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Log":
-        """From a state dict."""
+        """Read from a state dict."""
         return cls(**{**state, "finished": [Episode.from_plain(episode) for episode in state["finished"]]})
 
     def flat(self) -> dict[str, float]:
-        """All numbers under `group/name`, counters first.
+        """Return all numbers by `group/name`, counters first.
 
         >>> Log(env_steps=8, episodes=1, learning_steps=1, learn={"loss": 0.5}).flat()
         {'env_steps': 8, 'episodes': 1, 'learning_steps': 1, 'learn/loss': 0.5}
@@ -180,7 +179,7 @@ class Log(Mapping[str, float]):
 
 
 def wrong_name(name: object) -> str | None:
-    """Why a text cannot be the name of a number in a log; None: it can."""
+    """Return why a text cannot be the name of a metric; None: it can."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return "expected a text that can be printed"
     return None if len(name) <= MOST_LETTERS else f"expected at most {MOST_LETTERS} letters"

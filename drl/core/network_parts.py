@@ -1,4 +1,4 @@
-"""Backbones, heads, activations and initializations by name, for every engine; a plugin adds its own.
+"""Backbones, heads, activations and initializations by name, for every engine. Plugins add theirs.
 
 A maker is the object itself or the name of one, `module:name`, which is imported when it is first used.
 """
@@ -28,7 +28,7 @@ class NetworkPart(NamedTuple):
     torch: Maker | None = None
     jax: Maker | None = None
     normalize_obs: bool = False  # whether a backbone expects normalized observations
-    numpy: Maker | None = None  # of an activation: without it an agent acts through its engine
+    numpy: Maker | None = None  # of an activation; without it, an agent needs its engine to act
 
 
 BACKBONES: dict[str, NetworkPart] = {
@@ -82,8 +82,8 @@ def register_initialization(name: str, function: Factory) -> None:
 def name_in(
     table: dict[str, Part], setting: str, given: object, part_of: Callable[[Factory], Part], others: Iterable[str] = ()
 ) -> str:
-    """The name in `table` of what a setting is given: a name there or in `others`, `module:function` of a plugin, or in
-    Python a function itself, which is registered by its name so that a config holds plain text only."""
+    """Return the name of a setting's value in `table`. The value is a name there or in `others`, a plugin's
+    `module:function`, or a Python function, which is registered by name so that a config holds plain text only."""
     if callable(given):
         if not hasattr(given, "__qualname__"):
             raise BadInput(f"{setting} is {shown(given)}, which has no name; give a function or a class")
@@ -119,7 +119,7 @@ def _function_of_plugin(setting: str, given: str, options: list[str]) -> Factory
 
 
 def _has_module(function: str) -> bool:
-    """Whether the name of a function leads back to it.
+    """Whether a function can be imported by its name.
 
     >>> _has_module("my_parts:warm"), _has_module("script.py:warm"), _has_module("python:<lambda>")
     (True, False, False)
@@ -130,7 +130,7 @@ def _has_module(function: str) -> bool:
 
 
 def function_modules(settings: Mapping[str, object], unknown: bool = True) -> list[str]:
-    """The modules of functions `module:function` that flat settings name; if `unknown`, of those that are not
+    """Return the modules of functions `module:function` in flat settings; if `unknown`, only of functions that are not
     registered yet."""
     given = [v for k, v in settings.items() if k in ("activation", "init", "optimizer") or k.endswith("_schedule")]
     found = [name for name in given if isinstance(name, str) and _has_module(name) and not (unknown and is_given(name))]
@@ -138,7 +138,7 @@ def function_modules(settings: Mapping[str, object], unknown: bool = True) -> li
 
 
 def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Factory:
-    """The maker of a part in one engine."""
+    """Return the maker of a part in one engine."""
     maker = getattr(table[name], engine)
     if maker is None:
         raise BadInput(f"{name!r} was registered without a form for the {engine} engine; register_…(…, {engine}=…)")
@@ -146,7 +146,7 @@ def part_maker(table: Mapping[str, NetworkPart], name: str, engine: str) -> Fact
 
 
 def resolve(maker: Maker, feature: str = "", extra: str = "") -> Factory:
-    """The object behind `module:name`, or the object itself. A missing `extra` is reported for `feature`."""
+    """Return the object behind `module:name`, or the object itself. A missing `extra` is reported for `feature`."""
     if not isinstance(maker, str):
         return maker
     module, _, name = maker.partition(":")

@@ -14,7 +14,7 @@ from drl.core.state_files import StateDict
 
 
 class RunningStats:
-    """Mean and variance of everything seen so far, merged batch by batch (Chan's parallel formula).
+    """Running mean and variance, merged batch by batch (Chan's parallel formula).
 
     >>> running_stats = RunningStats(())
     >>> running_stats.update(np.array([1.0, 3.0])); running_stats.update(np.array([5.0]))
@@ -29,7 +29,7 @@ class RunningStats:
 
     @property
     def variance(self) -> Array:
-        """Of all that was seen; 1 before anything was."""
+        """Variance of all data so far; 1 without data."""
         return self.squares / self.count if self.count else np.ones_like(self.mean)
 
     def update(self, batch: Array) -> None:
@@ -90,7 +90,7 @@ class ObsNormalizer:
 
     @property
     def count(self) -> int:
-        """Observations seen so far."""
+        """Number of observations so far."""
         return next((stats.count for stats in self.running_stats.values()), 0)
 
     def state_dict(self) -> StateDict:
@@ -108,21 +108,22 @@ class ObsNormalizer:
 
 
 def obs_normalizer(obs_spec: ObsSpec) -> ObsNormalizer:
-    """A new normalizer for these observations."""
+    """Make a new normalizer for these observations."""
     if obs_spec.dtype == "uint8":
         raise BadInput("normalize_obs is for vectors; images of uint8 are divided by 255 by the model")
     return ObsNormalizer(obs_spec.shape, obs_spec.dtype)
 
 
 def return_bound(v_min: float, v_max: float) -> float:
-    """The largest return, of either sign, that a fixed support represents; one of a single sign is for such returns."""
+    """Return the largest absolute return that a fixed support covers; a support of one sign is for returns of that
+    sign."""
     return min(-v_min, v_max) if v_min < 0 < v_max else max(-v_min, v_max)
 
 
 class RewardScaler:
     """reward / std of the running discounted return. Signs and zeros of rewards do not change.
 
-    With a `bound` rewards are so small that no return seen so far exceeds it, as critics with a fixed support need
+    With a `bound`, rewards are scaled so that no return so far exceeds it, as critics with a fixed support need
     (Lee et al., 2025).
     """
 

@@ -1,7 +1,7 @@
 """Numbers that change during training. A schedule is a plain function of time.
 
-A rate `x` of a config has two more settings. `x_schedule` is a shape, or a function from the share of the time used
-(0 … 1) to the value; `x_end` is the last value. "Time" is the budget for learning rates, clip ranges and entropy
+A rate `x` of a config has two more settings. `x_schedule` is a shape, or a function from the fraction of time used
+(0 … 1) to the value; `x_end` is the final value. Time is the budget for learning rates, clip ranges and entropy
 coefficients, and a number of environment steps for exploration.
 """
 
@@ -28,7 +28,7 @@ Values = Callable[[float], float]  # the share of the time used, from 0 to 1 →
 
 @dataclass(frozen=True)
 class Constant:
-    """The same number at all times.
+    """A constant.
 
     >>> Constant(0.2)(0.9)
     0.2
@@ -90,7 +90,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class OfFunction:
-    """The values of a registered function over `over`."""
+    """A registered function, stretched over `over`."""
 
     name: str
     over: float = 1.0
@@ -114,7 +114,7 @@ EPSILON_SHAPES = ("exponential", "linear", "cosine", "constant")
 
 
 def register_schedule(name: str, function: Values) -> None:
-    """Register a function from the share of the time used (0 … 1) to the value, for `--learning-rate-schedule name` and
+    """Register a function from the fraction of time used (0 … 1) to the value, for `--learning-rate-schedule name` and
     the schedules of all other rates."""
     if name in (*RATE_SHAPES, *SHAPES):
         raise BadInput(f"there is a schedule {name!r} already; choose another name")
@@ -122,8 +122,8 @@ def register_schedule(name: str, function: Values) -> None:
 
 
 def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHAPES) -> None:
-    """Check the settings of a config's rates. A function, which may be given for `x_schedule` or for `x`, is replaced
-    by its name, and `x` becomes its largest value: other rates are relative to it."""
+    """Check the settings of a config's rates. A function given as `x_schedule` or `x` is replaced by its name, and `x`
+    becomes its largest value, which other rates are relative to."""
     for rate in rates:
         first, last, shape = _settings(config, rate)
         start, kind = getattr(config, first), getattr(config, shape)
@@ -150,7 +150,7 @@ def settle_rates(config: object, *rates: str, shapes: tuple[str, ...] = RATE_SHA
 
 
 def schedule_of(config: object, rate: str, over: float = 1.0) -> Schedule:
-    """The schedule of a config's rate. A shape without an `x_end` ends at 0."""
+    """Make the schedule of a config's rate. A shape without an `x_end` ends at 0."""
     first, last, shape = _settings(config, rate)
     start, end, kind = getattr(config, first), getattr(config, last, None), getattr(config, shape, "auto")
     if kind in FUNCTIONS:
@@ -161,19 +161,19 @@ def schedule_of(config: object, rate: str, over: float = 1.0) -> Schedule:
 
 
 def changing_rates(config: object, *rates: str) -> dict[str, Schedule]:
-    """The schedules of those rates that are not constant."""
+    """Return the schedules of rates that are not constant."""
     schedules = {rate: schedule_of(config, rate) for rate in rates}
     return {rate: each for rate, each in schedules.items() if not isinstance(each, Constant)}
 
 
 @cache
 def rates_type(names: tuple[str, ...]) -> Any:
-    """A named tuple of rates, as losses take them: `rates.clip_range`."""
+    """Make a named tuple class of rates for losses: `rates.clip_range`."""
     return namedtuple("Rates", names)  # type: ignore[misc]
 
 
 def values_at(schedules: Mapping[str, Schedule], time: float) -> dict[str, float]:
-    """The value of each schedule at a time."""
+    """Return the value of each schedule at a time."""
     return {name: each(time) for name, each in schedules.items()}
 
 
@@ -185,7 +185,7 @@ def epsilon_schedule(config: Any, noisy: bool, first_update: int) -> Schedule:
 
 
 def _settings(config: object, rate: str) -> tuple[str, str, str]:
-    """The names of a rate's first value, last value and schedule."""
+    """Return the setting names of a rate's initial value, final value and schedule."""
     return f"{rate}_start" if hasattr(config, f"{rate}_start") else rate, f"{rate}_end", f"{rate}_schedule"
 
 
@@ -199,7 +199,7 @@ def _default(config: object, name: str) -> object:
 
 @cache
 def _largest(name: str) -> float:
-    """The largest value of a function, at 0 %, 1 %, … of the time. Raise if one of them cannot be a rate."""
+    """Return the largest value of a function at 0 %, 1 %, … of the time. Raise if a value cannot be a rate."""
     values = []
     for percent in range(101):
         try:
@@ -220,7 +220,7 @@ class ScaledRate:
 
     @property
     def learning_rate(self) -> Schedule:
-        """The learning rate at a share of the budget."""
+        """Return the learning rate at a fraction of the budget."""
         return lambda progress: self._factor * self._schedule(progress)
 
     @learning_rate.setter

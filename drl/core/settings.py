@@ -27,57 +27,57 @@ class TrainerSettings(TypedDict, total=False):
     engine: Literal["torch", "jax"]
     """torch · jax. Default: 'torch'."""
     vectorization: Literal["auto", "sync", "async", "native", "envpool", "jax"]
-    """auto · sync · async · native · envpool · jax (the environment is compiled too). Default: 'auto'."""
+    """auto · sync · async · native · envpool · jax (compiles the environment, too). Default: 'auto'."""
     worker_timeout: Number
     """seconds that a worker process (async, video) may take to start, reset or step. Default: 60.0."""
     frame_stack: Whole
-    """observations the agent sees at once; 0: 4 for Atari games as in the DQN papers, else 1. Default: 0."""
+    """stacked observations; 0: 4 for Atari games as in the DQN papers, else 1. Default: 0."""
     normalize_obs: Switch | None
-    """By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does."""
+    """Normalize by running mean and standard deviation, saved with the agent; None: only if the backbone expects it."""
     normalize_reward: Switch | None
-    """Divide by the standard deviation of the running discounted return; None: if the algorithm expects it."""
+    """Divide by the standard deviation of the running discounted return; None: only if the algorithm expects it."""
     total_timesteps: Whole | None
-    """The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
-    that reaches it, and reinforce its batch of episodes."""
+    """Training budget in environment steps; default: 100 000. Off-policy algorithms stop exactly there; ppo and a2c
+    finish the current rollout, and reinforce finishes its batch of episodes."""
     num_episodes: Whole | None
-    """the budget in episodes. Default: None."""
+    """training budget in episodes, instead of total_timesteps. Default: None."""
     seed: Whole
-    """root of every random stream. Default: 0."""
+    """seed of all random streams. Default: 0."""
     from_agent: AnyPath | None
-    """begin with the weights of this agent or run, as far as they fit; also --from. Default: None."""
+    """start from the weights of this agent or run, where they fit; also --from. Default: None."""
     plugins: list[str] | tuple[str, ...]
     """your modules to import first; they register algorithms and network parts."""
     window: Whole
-    """episodes in the statistics of recent episodes. Default: 100."""
+    """number of recent episodes in logged statistics. Default: 100."""
     info_keys: list[str] | tuple[str, ...]
-    """Numbers in the last info of each episode whose means are logged; default: all numbers."""
+    """Keys of each episode's last info to log as means; default: all numbers."""
     device: Literal["auto", "cpu", "cuda", "mps"] | str | torch.device
     """auto · cpu · cuda · mps. Default: 'auto'."""
     compile: Literal["auto", "on", "off"]
-    """auto · on · off: torch.compile the update; auto: where it saves more than it costs. Default: 'auto'."""
+    """auto · on · off: torch.compile the update; auto: if it saves time overall. Default: 'auto'."""
     threads: Whole | None
-    """of the tensor library; default 1 for vector observations, all cores for images."""
+    """CPU threads; default: 1 for vector observations, all cores for images."""
     cluster: Literal["local", "auto"] | str | None
-    """Where the processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
-    ADDRESS of a Ray cluster; None: on this machine without Ray."""
+    """Where processes run: local (Ray, started for this command) · auto (the Ray cluster of this machine) · ADDRESS of
+    a Ray cluster; None: on this machine, without Ray."""
     num_collectors: Whole
-    """processes of the cluster that step the environments of one run; 0: the learner does. Default: 0."""
+    """cluster processes that step the environments of one run; 0: the learner does. Default: 0."""
     env_blocks: Whole | None
-    """Groups of environments that are stepped and decided on together. The numbers of a run depend on them, not on how
-    many collectors share them. Default: 8, or num_envs if that is less."""
+    """Groups of environments that are stepped together. Results depend on this number, not on the number of collectors.
+    Default: 8, or num_envs if that is less."""
     async_collectors: Switch
     """off-policy only: collectors do not wait for the learner; not reproducible. Default: False."""
     collector_restarts: Whole
-    """how often all collectors together may be started again. Default: 3."""
+    """total number of restarts of all collectors. Default: 3."""
     num_learners: Whole
-    """processes of the cluster that share every update; experimental. Default: 1."""
+    """cluster processes that share every update; experimental. Default: 1."""
     backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
     """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
     backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
     head: str
-    """auto, or a policy head registered by a plugin. auto, or a head of action values registered by a plugin (dqn).
-    Default: 'auto'."""
+    """auto, or a policy head registered by a plugin. auto, or a Q-value head registered by a plugin (dqn). Default:
+    'auto'."""
     hidden_sizes: Sequence[Whole]
     """widths of the actor's MLP; of simba: one residual block per entry. widths of the MLP; the last one is the feature
     width of conv1d (ppo, a2c, reinforce, dqn). Default: (256, 256); (64, 64) (ppo, a2c, reinforce); (128, 128)
@@ -89,23 +89,22 @@ class TrainerSettings(TypedDict, total=False):
         | str
         | Factory
     )
-    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    function. Default: 'relu'; 'tanh' (ppo, a2c, reinforce)."""
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'relu'; 'tanh' (ppo, a2c, reinforce)."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
         | Factory
     )
-    """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Of weights:
-    auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a function.
-    Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0 (ppo, a2c, reinforce).
-    Default: 'auto'."""
+    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Weights: auto
+    (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a function. Gains
+    are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0 (ppo, a2c, reinforce). Default:
+    'auto'."""
     dropout: Number
-    """Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
-    Default: 0.0."""
+    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
     freeze: list[str] | tuple[str, ...]
-    """names of parameters that stay as they are; `*` stands for any part: backbone.*."""
+    """names of parameters that are not trained; `*` matches anything: backbone.*."""
     shared: Switch
     """one backbone for actor and critic, recurrent layer included. Default: False. Only for ppo, a2c, reinforce."""
     recurrent: Literal["none", "gru", "lstm"]
@@ -114,33 +113,33 @@ class TrainerSettings(TypedDict, total=False):
     recurrent_size: Whole
     """width of the recurrent layer. Default: 64. Only for ppo, a2c, reinforce."""
     distribution: Literal["auto", "gaussian", "tanh_gaussian"]
-    """auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions. Default: 'auto'. Only for ppo, a2c,
+    """auto · gaussian · tanh_gaussian (state-dependent std), for Box actions. Default: 'auto'. Only for ppo, a2c,
     reinforce."""
     log_std_init: Number
-    """first log standard deviation of a Gaussian policy. Default: 0.0. Only for ppo, a2c, reinforce."""
+    """initial log standard deviation of a Gaussian policy. Default: 0.0. Only for ppo, a2c, reinforce."""
     rollout_length: Whole
-    """steps of every environment per learning step. Default: 128; 8 (a2c). Only for ppo, a2c."""
+    """steps per environment and rollout. Default: 128; 8 (a2c). Only for ppo, a2c."""
     gamma: Number
     """discount per step. Default: 0.99."""
     gae_lambda: Number
-    """0: one-step advantages, 1: Monte Carlo. 1: n-step returns up to the rollout's end (a2c). Default: 0.95; 1.0
-    (a2c). Only for ppo, a2c."""
+    """λ of GAE; 0: one-step advantages, 1: Monte Carlo. λ of GAE; 1: n-step returns up to the end of the rollout (a2c).
+    Default: 0.95; 1.0 (a2c). Only for ppo, a2c."""
     learning_rate: Rate
-    """at the beginning. Default: 0.0003; 0.001 (reinforce, ddpg, td3, crossq); 0.0007 (a2c); 0.0001 (dqn)."""
+    """initial learning rate. Default: 0.0003; 0.001 (reinforce, ddpg, td3, crossq); 0.0007 (a2c); 0.0001 (dqn)."""
     learning_rate_end: Number | None
-    """at the end of the budget; None: constant, or 0 with a schedule."""
+    """value at the end of the budget; None: constant, or 0 with a schedule."""
     learning_rate_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
-    """constant · linear · cosine, or a function; auto: linear if there is an end. Default: 'auto'."""
+    """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'."""
     critic_learning_rate: Number | None
-    """own rate for the critic, scheduled alike; None: the same. Only for ppo."""
+    """of the critic, with the same schedule; None: learning_rate. Only for ppo."""
     clip_range: Rate
-    """how far the probability ratio may leave 1. Default: 0.2. Only for ppo."""
+    """clip the probability ratio to 1 ± this value. Default: 0.2. Only for ppo."""
     clip_range_end: Number | None
-    """at the end of the budget; None: constant, or 0 with a schedule. Only for ppo."""
+    """value at the end of the budget; None: constant, or 0 with a schedule. Only for ppo."""
     clip_range_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
-    """constant · linear · cosine, or a function; auto: linear if there is an end. Default: 'auto'. Only for ppo."""
+    """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Only for ppo."""
     value_clip: Number | None
-    """how far a value may leave the old one; None: no value clipping. Only for ppo."""
+    """clip new values to the old value ± this; None: no value clipping. Only for ppo."""
     epochs: Whole
     """passes over the rollout. Default: 4. Only for ppo."""
     minibatches: Whole
@@ -148,46 +147,47 @@ class TrainerSettings(TypedDict, total=False):
     entropy_coef: Rate
     """weight of the entropy bonus. Default: 0.0. Only for ppo, a2c, reinforce."""
     entropy_coef_end: Number | None
-    """at the end of the budget; None: constant, or 0 with a schedule. Only for ppo, a2c, reinforce."""
+    """value at the end of the budget; None: constant, or 0 with a schedule. Only for ppo, a2c, reinforce."""
     entropy_coef_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
-    """constant · linear · cosine, or a function; auto: linear if there is an end. Default: 'auto'. Only for ppo, a2c,
+    """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Only for ppo, a2c,
     reinforce."""
     value_coef: Number
-    """weight of the value loss. weight of the value loss, with baseline value (reinforce). Default: 0.5. Only for ppo,
+    """weight of the value loss. weight of the value loss with `baseline` value (reinforce). Default: 0.5. Only for ppo,
     a2c, reinforce."""
     normalize_advantage: Switch
-    """per minibatch, to mean 0 and deviation 1. over the rollout, to mean 0 and deviation 1 (a2c). over the batch, to
-    mean 0 and deviation 1 (reinforce). Default: True; False (a2c). Only for ppo, a2c, reinforce."""
+    """to mean 0 and standard deviation 1 in each minibatch. to mean 0 and standard deviation 1 over the rollout (a2c).
+    to mean 0 and standard deviation 1 over the batch (reinforce). Default: True; False (a2c). Only for ppo, a2c,
+    reinforce."""
     max_grad_norm: Number | None
-    """global norm, of the critics together and of the actor; None: no clipping. global norm; None: no clipping (ppo,
-    a2c, reinforce, dqn). Default: None; 0.5 (ppo, a2c, reinforce); 10.0 (dqn)."""
+    """clip the critics' and the actor's gradients to this norm; None: no clipping. clip gradients to this global norm;
+    None: no clipping (ppo, a2c, reinforce, dqn). Default: None; 0.5 (ppo, a2c, reinforce); 10.0 (dqn)."""
     target_kl: Number | None
-    """no further epoch once approx_kl of the last minibatch exceeds 1.5 times this. Default: None. Only for ppo."""
+    """stop updating after an epoch that ends with approx_kl above 1.5 times this. Default: None. Only for ppo."""
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "muon"] | str | Factory
-    """sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    """sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     Default: 'adam'; 'rmsprop' (a2c); 'adamw' (dqn)."""
     optimizer_kwargs: Mapping[str, object] | list[str] | tuple[str, ...]
-    """NAME=VALUE pairs for it, in Python also a dict; values are read as YAML."""
+    """arguments: NAME=VALUE pairs with YAML values; in Python also a dict."""
     adam_eps: Number
-    """of adam, adamw and rmsprop: added to the denominator of the step. Default: 1e-08; 1e-05 (ppo, reinforce). Not for
+    """epsilon of adam, adamw and rmsprop, added to the denominator. Default: 1e-08; 1e-05 (ppo, reinforce). Not for
     a2c."""
     optimizer_eps: Number
-    """of rmsprop, adam and adamw: added to the denominator of the step. Default: 1e-05. Only for a2c."""
+    """epsilon of rmsprop, adam and adamw, added to the denominator. Default: 1e-05. Only for a2c."""
     episodes_per_step: Whole
     """complete episodes per learning step. Default: 8. Only for reinforce."""
     baseline: Literal["none", "mean", "value"]
     """none · mean (running mean of returns) · value (a critic). Default: 'value'. Only for reinforce."""
     mean_momentum: Number
-    """of the running mean: share of the old mean that is kept. Default: 0.9. Only for reinforce."""
+    """baseline mean: weight of the old mean in the running mean. Default: 0.9. Only for reinforce."""
     dueling: Switch
-    """separate value and advantage: Q = V + A − mean A. Default: False. Only for dqn."""
+    """dueling network: Q = V + A − mean A. Default: False. Only for dqn."""
     noisy: Switch
-    """noisy layers in place of linear ones; their noise is the exploration. Default: False. Only for dqn."""
+    """noisy linear layers, which also provide the exploration. Default: False. Only for dqn."""
     noisy_sigma: Number
     """initial scale of the noise, relative to the scale of the weights. Default: 0.5. Only for dqn."""
     distributional: Literal["none", "c51", "qr"]
-    """of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles). none · c51 (a fixed support) · qr
-    (quantiles) (dqn). Default: 'none'; 'qr' (tqc); 'c51' (normalized_sac). Not for ppo, a2c, reinforce."""
+    """critics: none · c51 (fixed support, cross-entropy) · qr (quantiles). none · c51 (fixed support) · qr (quantiles)
+    (dqn). Default: 'none'; 'qr' (tqc); 'c51' (normalized_sac). Not for ppo, a2c, reinforce."""
     num_atoms: Whole
     """atoms of the support, or quantiles. Default: 101; 51 (dqn, normalized_sac); 25 (tqc). Not for ppo, a2c,
     reinforce."""
@@ -196,107 +196,105 @@ class TrainerSettings(TypedDict, total=False):
     v_max: Number
     """c51: largest return of the support. Default: 10.0. Not for ppo, a2c, reinforce."""
     double: Switch
-    """the online network chooses the action that the target network values. Default: False. Only for dqn."""
+    """double DQN: the online network selects the action, the target network evaluates it. Default: False. Only for
+    dqn."""
     tau: Number
-    """share of the online networks that moves into the target networks; 1: a full copy. share of the online network
-    that moves into the target network; 1: a full copy (dqn). Default: 0.005. Not for ppo, a2c, reinforce."""
+    """Polyak factor of a target update; 1: copy the online networks. Polyak factor of a target update; 1: copy the
+    online network (dqn). Default: 0.005. Not for ppo, a2c, reinforce."""
     target_every: Whole
-    """updates between two such moves. updates between two moves of the target networks (td3). Default: 1; 2 (td3). Not
-    for ppo, a2c, reinforce."""
+    """updates between target updates. Default: 1; 2 (td3). Not for ppo, a2c, reinforce."""
     loss: Literal["huber", "squared"]
-    """huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own. Default: 'squared';
+    """huber · squared (times ½) loss of the TD error, also for quantiles; c51 uses cross-entropy. Default: 'squared';
     'huber' (dqn, tqc). Not for ppo, a2c, reinforce."""
     amsgrad: Switch
-    """of adam and adamw: divide by the largest second moment so far. Default: True. Only for dqn."""
+    """of adam and adamw: use the largest second moment so far. Default: True. Only for dqn."""
     weight_decay: Number
-    """of adamw. Default: 0.01. Not for ppo, a2c, reinforce."""
+    """weight decay of adamw. Default: 0.01. Not for ppo, a2c, reinforce."""
     max_grad_value: Number | None
-    """of each entry; None: no clipping. Only for dqn."""
+    """clip each gradient entry to ± this value; None: no clipping. Only for dqn."""
     batch_size: Whole
     """transitions per update. Default: 128; 256 (normalized_sac). Not for ppo, a2c, reinforce."""
     capacity: Whole
     """transitions the buffer holds. Default: 100000. Not for ppo, a2c, reinforce."""
     warmup: Whole
-    """environment steps before the first update, which also needs a whole batch. Default: 1000; 5000 (normalized_sac).
+    """environment steps before the first update, which also needs a full batch. Default: 1000; 5000 (normalized_sac).
     Not for ppo, a2c, reinforce."""
     train_every: Whole
-    """environment steps per round of updates, whatever the number of environments. Default: 1. Not for ppo, a2c,
+    """environment steps per round of updates, counted over all environments. Default: 1. Not for ppo, a2c,
     reinforce."""
     gradient_steps: Whole
     """updates per round. Default: 1; 2 (normalized_sac). Not for ppo, a2c, reinforce."""
     updates_per_log: Whole
-    """updates per learning step, which is one line in the log. Default: 100. Not for ppo, a2c, reinforce."""
+    """updates per learning step; each learning step yields one log. Default: 100. Not for ppo, a2c, reinforce."""
     n_step: Whole
     """steps of the n-step return. Default: 1. Not for ppo, a2c, reinforce."""
     prioritized: Switch
-    """sample transitions in proportion to their last error. Default: False. Not for ppo, a2c, reinforce."""
+    """prioritized replay: sample in proportion to the last TD error. Default: False. Not for ppo, a2c, reinforce."""
     priority_alpha: Number
-    """0: uniform, 1: in full proportion. Default: 0.6. Not for ppo, a2c, reinforce."""
+    """exponent of the priorities; 0: uniform, 1: proportional. Default: 0.6. Not for ppo, a2c, reinforce."""
     priority_beta: Number
-    """initial strength of the correction by importance weights. Default: 0.4. Not for ppo, a2c, reinforce."""
+    """initial exponent of the importance weights. Default: 0.4. Not for ppo, a2c, reinforce."""
     priority_beta_step: Number
-    """added at every batch, up to 1. Default: 0.001. Not for ppo, a2c, reinforce."""
+    """added to beta at every batch, up to 1. Default: 0.001. Not for ppo, a2c, reinforce."""
     priority_eps: Number
     """added to every error, so that every transition can still be sampled. Default: 0.01. Not for ppo, a2c,
     reinforce."""
     her: Literal["none", "future", "final", "episode"]
-    """Hindsight: pretend that a goal was wanted which the same episode achieved. future: at this step or later · final:
-    at its last step · episode: at any step · none: off. Default: 'none'. Not for ppo, a2c, reinforce."""
+    """Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later
+    · final: at its last step · episode: at any step · none: off. Default: 'none'. Not for ppo, a2c, reinforce."""
     her_ratio: Number
-    """share of the sampled transitions that get such a goal. Default: 0.8. Not for ppo, a2c, reinforce."""
+    """fraction of each batch with a replaced goal. Default: 0.8. Not for ppo, a2c, reinforce."""
     checkpoint_rows: Whole | None
-    """Newest transitions that a checkpoint stores; None: all. With fewer than there are, a resumed run is inexact. Not
-    for ppo, a2c, reinforce."""
+    """Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact. Not for
+    ppo, a2c, reinforce."""
     epsilon_start: Rate
-    """probability of a random action. Default: 0.9. Only for dqn."""
+    """initial probability of a random action. Default: 0.9. Only for dqn."""
     epsilon_end: Number
-    """its last value. Default: 0.05. Only for dqn."""
+    """final probability of a random action. Default: 0.05. Only for dqn."""
     epsilon_decay: Number
-    """environment steps: time constant (exponential) or length (all others). Default: 1000.0. Only for dqn."""
+    """in environment steps: time constant (exponential) or length (all others). Default: 1000.0. Only for dqn."""
     epsilon_schedule: Literal["exponential", "linear", "cosine", "constant"] | str | Callable[[float], float]
     """exponential · linear · cosine · constant, or a function. Default: 'exponential'. Only for dqn."""
     critic_hidden_sizes: Sequence[Whole] | None
-    """the same for each critic; None: as the actor's. Default: None; (1024, 1024) (crossq). Not for ppo, a2c,
-    reinforce, dqn."""
+    """the same for each critic; None: hidden_sizes. Default: None; (1024, 1024) (crossq). Not for ppo, a2c, reinforce,
+    dqn."""
     layer_norm: Switch
     """layer normalization before every activation of an MLP. Default: False. Not for ppo, a2c, reinforce, dqn."""
     batch_renorm: Switch
     """batch renormalization in the critics' MLPs. Default: False; True (crossq, normalized_sac). Not for ppo, a2c,
     reinforce, dqn."""
     renorm_warmup: Whole
-    """updates in which batch renormalization is plain batch normalization. Default: 100000. Not for ppo, a2c,
+    """updates with plain batch normalization before renormalization starts. Default: 100000. Not for ppo, a2c,
     reinforce, dqn."""
     num_critics: Whole
-    """in the ensemble. Default: 2; 1 (ddpg); 5 (tqc). Not for ppo, a2c, reinforce, dqn."""
+    """critics in the ensemble. Default: 2; 1 (ddpg); 5 (tqc). Not for ppo, a2c, reinforce, dqn."""
     actor_learning_rate: Number | None
-    """of the actor, at the start; None: the same as the critics'. Not for ppo, a2c, reinforce, dqn."""
+    """initial learning rate of the actor; None: learning_rate. Not for ppo, a2c, reinforce, dqn."""
     target_network: Switch
-    """False: the online critics value the next state, in the same batch as this one. Default: True; False (crossq,
+    """False: the online critics evaluate the next state, batched with the current state. Default: True; False (crossq,
     normalized_sac). Not for ppo, a2c, reinforce, dqn."""
     policy_delay: Whole
-    """updates of the critics per update of the actor. Default: 1; 3 (crossq, normalized_sac); 2 (td3). Not for ppo,
-    a2c, reinforce, dqn."""
-    critic_subset: Whole | None
-    """critics, chosen anew at every update, whose values make the target; None: all. Not for ppo, a2c, reinforce,
+    """critic updates per actor update. Default: 1; 3 (crossq, normalized_sac); 2 (td3). Not for ppo, a2c, reinforce,
     dqn."""
+    critic_subset: Whole | None
+    """number of critics drawn at random for the target of each update; None: all. Not for ppo, a2c, reinforce, dqn."""
     target_q: Literal["min", "mean"]
-    """min · mean: which of these values the target takes. Default: 'min'. Not for ppo, a2c, reinforce, dqn."""
+    """min · mean of these critics for the target. Default: 'min'. Not for ppo, a2c, reinforce, dqn."""
     actor_q: Literal["min", "mean", "first"]
-    """min · mean · first: which critics' value the actor climbs. Default: 'min'; 'first' (ddpg, td3); 'mean' (tqc). Not
-    for ppo, a2c, reinforce, dqn."""
+    """min · mean · first: Q-value that the actor maximizes. Default: 'min'; 'first' (ddpg, td3); 'mean' (tqc). Not for
+    ppo, a2c, reinforce, dqn."""
     reward_scale: Number
     """factor on every reward. Default: 1.0. Not for ppo, a2c, reinforce, dqn."""
     weight_norm: Switch
-    """scale the critics' hidden weights to norm 1 per feature, after every update. Default: False; True
-    (normalized_sac). Not for ppo, a2c, reinforce, dqn."""
+    """scale the critics' hidden weights to norm 1 per feature after each update. Default: False; True (normalized_sac).
+    Not for ppo, a2c, reinforce, dqn."""
     adam_beta1: Number
-    """of adam and adamw: decay of the mean of the gradients. Default: 0.9; 0.5 (crossq, normalized_sac). Not for ppo,
-    a2c, reinforce, dqn."""
+    """β₁ of adam and adamw: decay of the first moment. Default: 0.9; 0.5 (crossq, normalized_sac). Not for ppo, a2c,
+    reinforce, dqn."""
     target_noise: Number
-    """standard deviation of the noise on the target policy's actions; 0: none. Default: 0.0; 0.2 (td3). Only for ddpg,
-    td3."""
+    """standard deviation of the noise on target actions; 0: none. Default: 0.0; 0.2 (td3). Only for ddpg, td3."""
     target_noise_clip: Number
-    """limit of this noise. Default: 0.5. Only for ddpg, td3."""
+    """clip this noise to ± this value. Default: 0.5. Only for ddpg, td3."""
     random_steps: Whole | None
     """environment steps with uniformly random actions; None: until the first update. Not for ppo, a2c, reinforce,
     dqn."""
@@ -305,100 +303,99 @@ class TrainerSettings(TypedDict, total=False):
     noise_sigma: Rate
     """standard deviation of each draw. Default: 0.0; 0.1 (ddpg, td3). Not for ppo, a2c, reinforce, dqn."""
     noise_sigma_end: Number | None
-    """after `noise_decay`; None: constant, or 0 with a schedule. Not for ppo, a2c, reinforce, dqn."""
+    """value after `noise_decay`; None: constant, or 0 with a schedule. Not for ppo, a2c, reinforce, dqn."""
     noise_sigma_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
-    """constant · linear · cosine, or a function; auto: linear if there is an end. Default: 'auto'. Not for ppo, a2c,
+    """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Not for ppo, a2c,
     reinforce, dqn."""
     noise_decay: Number
-    """environment steps. Default: 100000.0. Not for ppo, a2c, reinforce, dqn."""
+    """length of the noise schedule in environment steps. Default: 100000.0. Not for ppo, a2c, reinforce, dqn."""
     noise_theta: Number
-    """ornstein_uhlenbeck: share of the noise that decays per step. Default: 0.15. Not for ppo, a2c, reinforce, dqn."""
+    """ornstein_uhlenbeck: mean reversion per step. Default: 0.15. Not for ppo, a2c, reinforce, dqn."""
     temperature: Number
-    """α, the weight of the entropy; the initial one if it is learned. Default: 1.0; 0.01 (normalized_sac). Only for
+    """α, the entropy coefficient; the initial value if it is learned. Default: 1.0; 0.01 (normalized_sac). Only for
     sac, tqc, crossq, normalized_sac."""
     learn_temperature: Switch
-    """keep the entropy near `target_entropy`. Default: True. Only for sac, tqc, crossq, normalized_sac."""
+    """tune α to keep the entropy near `target_entropy`. Default: True. Only for sac, tqc, crossq, normalized_sac."""
     temperature_learning_rate: Number | None
-    """at the start; None: the same as the critics'. Only for sac, tqc, crossq, normalized_sac."""
+    """initial learning rate of α; None: learning_rate. Only for sac, tqc, crossq, normalized_sac."""
     target_entropy: Number | None
-    """None: −1 per entry of a Box action; 0.98 · log(legal actions). Only for sac, tqc, crossq, normalized_sac."""
+    """None: −1 per dimension of a Box action, 0.98 · log(legal actions) if Discrete. Only for sac, tqc, crossq,
+    normalized_sac."""
     quantiles_to_drop: Whole
-    """qr: the largest quantiles of the target that are dropped, per critic. Default: 0; 2 (tqc). Only for sac, tqc,
-    crossq, normalized_sac."""
+    """qr: number of largest target quantiles to drop per critic. Default: 0; 2 (tqc). Only for sac, tqc, crossq,
+    normalized_sac."""
 
 
 class Settings(TrainerSettings, total=False):
     """Settings of `drl.train`: trainer and run."""
 
     stop_at_return: Number | None
-    """stop early when the mean return of the last window reaches this. Default: None."""
+    """stop early when the mean return over `window` episodes reaches this. Default: None."""
     max_minutes: Number | None
     """stop early after this wall time. Default: None."""
     name: str | None
     """experiment folder; default <env>_<algorithm>."""
     license: str | None
-    """of the agent, on its card: an identifier such as mit; default: none stated."""
+    """license on the agent's card, such as mit; default: none."""
     results_dir: AnyPath
-    """where the folders of runs go. Default: 'results'."""
+    """parent folder of all experiments. Default: 'results'."""
     fallback_dir: AnyPath | None
-    """where a run goes on whose own folder cannot be written; default: into memory."""
+    """used while the run's folder cannot be written; default: memory."""
     record_episodes: Switch
-    """keep the actions of finished episodes, for `drl replay`. Default: True."""
+    """record the actions of finished episodes for `drl replay`. Default: True."""
     best_after: Whole
-    """a best model is saved after more episodes than this. Default: 0."""
+    """save best models only after this many episodes. Default: 0."""
     wandb_project: str | None
     """Weights & Biases project; None: off."""
     mlflow_experiment: str | None
-    """MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir."""
+    """MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or else to mlflow.db in results_dir."""
     group: str | None
-    """of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate."""
+    """group of this run in W&B and MLflow; default: set for num_seeds and ablate only."""
     evaluate_every: Whole | None
-    """Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of
-    the budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
-    would take more than a tenth of the steps of training; the one at the end is always made."""
+    """Environment steps between evaluations; 0: never. Default: a tenth of the budget (a fifth for checkpoints), or 10
+    000 if the budget is in episodes. By default, evaluations that would take more than a tenth of the training steps in
+    total are skipped; the final evaluation is always made."""
     evaluation_episodes: Whole
-    """per evaluation. Default: 10."""
+    """episodes per evaluation. Default: 10."""
     eval_max_steps: Whole | None
-    """Environment steps that one evaluation may take, all environments together; default: 100 000 for each episode. One
-    that takes more is given up, and the run has no evaluation."""
+    """Maximum environment steps of one evaluation, over all environments; default: 100 000 per episode. A longer
+    evaluation is aborted and has no result."""
     checkpoint_every: Whole | None
-    """environment steps; see evaluate_every. Default: None."""
+    """environment steps between checkpoints; see evaluate_every. Default: None."""
     checkpoint_minutes: Number
-    """wall time after which a checkpoint is due as well. Default: 5.0."""
+    """also save a checkpoint after this many minutes. Default: 5.0."""
     keep_checkpoints: Whole
-    """newest checkpoints to keep; 0: none. Default: 2."""
+    """number of newest checkpoints to keep; 0: none. Default: 2."""
     num_checkpoints: Whole
     """policies saved as models/pi_ckpt1.pth … at equal fractions of the budget. Default: 3."""
     tensorboard: Switch
     """write events for TensorBoard. Default: True."""
     plots: Switch
-    """pictures at the end. Default: True."""
+    """draw plots at the end. Default: True."""
     video: Switch
     """film one evaluation episode at the end if the environment can be rendered. Default: True."""
     quiet: Switch
-    """print one line at the end. Default: False."""
+    """print only one line at the end. Default: False."""
     log_every: Whole
-    """Into a file or pipe, print all blocks of the log every this many learning steps; 0: a line every five seconds.
-    Default: 0."""
+    """If the output is a file or pipe: learning steps between full logs; 0: one line every five seconds. Default: 0."""
     cpus_per_run: Number
-    """cores that a cluster reserves for each run, of several seeds, trials or ablations. Default: 1.0."""
+    """cores that a cluster reserves for each run (seed, trial or ablation). Default: 1.0."""
     gpus_per_run: Number
     """the same for GPUs. Default: 0.0."""
     results_url: str | None
-    """Where a second copy of every run's folder goes as it grows, such as s3://bucket/runs: any URL of fsspec. Default:
-    None."""
+    """fsspec URL that every run's folder is copied to during training, such as s3://bucket/runs. Default: None."""
 
 
 class SeedsSettings(Settings, total=False):
     """Settings of `drl.train_seeds`: runs with different seeds."""
 
     num_seeds: Whole
-    """Several runs that differ in the seed only: this many from `seed` on, or those in the list. They are one program
-    if the environment is compiled (engine jax), else processes. Default: 1."""
+    """Number of runs, with seeds from `seed` on. They are trained in one program if the environment is compiled (engine
+    jax), else in separate processes. Default: 1."""
     seeds: Sequence[Whole]
-    """these seeds, in place of num_seeds."""
+    """list of seeds, instead of num_seeds."""
     workers: Whole | None
-    """processes at a time for several seeds; default: one for each core."""
+    """parallel processes for several seeds; default: one per core."""
 
 
 class SearchSettings(Settings, total=False):
@@ -434,7 +431,7 @@ class ModelSettings(TypedDict, total=False):
     backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
     """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
     backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
     head: str
     """auto, or a policy head registered by a plugin. Default: 'auto'."""
     hidden_sizes: Sequence[Whole]
@@ -446,21 +443,20 @@ class ModelSettings(TypedDict, total=False):
         | str
         | Factory
     )
-    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    function. Default: 'tanh'."""
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'tanh'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
         | Factory
     )
-    """Of weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal,
-    or a function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    """Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
     'auto'."""
     dropout: Number
-    """Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
-    Default: 0.0."""
+    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
     freeze: list[str] | tuple[str, ...]
-    """names of parameters that stay as they are; `*` stands for any part: backbone.*."""
+    """names of parameters that are not trained; `*` matches anything: backbone.*."""
     shared: Switch
     """one backbone for actor and critic, recurrent layer included. Default: False."""
     recurrent: Literal["none", "gru", "lstm"]
@@ -468,9 +464,9 @@ class ModelSettings(TypedDict, total=False):
     recurrent_size: Whole
     """width of the recurrent layer. Default: 64."""
     distribution: Literal["auto", "gaussian", "tanh_gaussian"]
-    """auto · gaussian · tanh_gaussian (state-dependent deviation): of Box actions. Default: 'auto'."""
+    """auto · gaussian · tanh_gaussian (state-dependent std), for Box actions. Default: 'auto'."""
     log_std_init: Number
-    """first log standard deviation of a Gaussian policy. Default: 0.0."""
+    """initial log standard deviation of a Gaussian policy. Default: 0.0."""
 
 
 class QModelSettings(TypedDict, total=False):
@@ -479,9 +475,9 @@ class QModelSettings(TypedDict, total=False):
     backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
     """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
     backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
     head: str
-    """auto, or a head of action values registered by a plugin. Default: 'auto'."""
+    """auto, or a Q-value head registered by a plugin. Default: 'auto'."""
     hidden_sizes: Sequence[Whole]
     """widths of the MLP; the last one is the feature width of conv1d. Default: (128, 128)."""
     cnn_features: Whole
@@ -491,29 +487,28 @@ class QModelSettings(TypedDict, total=False):
         | str
         | Factory
     )
-    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    function. Default: 'relu'."""
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'relu'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
         | Factory
     )
-    """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
     'auto'."""
     dropout: Number
-    """Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
-    Default: 0.0."""
+    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
     freeze: list[str] | tuple[str, ...]
-    """names of parameters that stay as they are; `*` stands for any part: backbone.*."""
+    """names of parameters that are not trained; `*` matches anything: backbone.*."""
     dueling: Switch
-    """separate value and advantage: Q = V + A − mean A. Default: False."""
+    """dueling network: Q = V + A − mean A. Default: False."""
     noisy: Switch
-    """noisy layers in place of linear ones; their noise is the exploration. Default: False."""
+    """noisy linear layers, which also provide the exploration. Default: False."""
     noisy_sigma: Number
     """initial scale of the noise, relative to the scale of the weights. Default: 0.5."""
     distributional: Literal["none", "c51", "qr"]
-    """none · c51 (a fixed support) · qr (quantiles). Default: 'none'."""
+    """none · c51 (fixed support) · qr (quantiles). Default: 'none'."""
     num_atoms: Whole
     """atoms of the support, or quantiles. Default: 51."""
     v_min: Number
@@ -528,13 +523,13 @@ class ActorCriticSettings(TypedDict, total=False):
     backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
     """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
     backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """NAME=VALUE pairs for a plugin's backbone; values are read as YAML."""
+    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
     head: str
     """auto, or a policy head registered by a plugin. Default: 'auto'."""
     hidden_sizes: Sequence[Whole]
     """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
     critic_hidden_sizes: Sequence[Whole] | None
-    """the same for each critic; None: as the actor's."""
+    """the same for each critic; None: hidden_sizes."""
     cnn_features: Whole
     """feature width of the cnn. Default: 512."""
     activation: (
@@ -542,31 +537,30 @@ class ActorCriticSettings(TypedDict, total=False):
         | str
         | Factory
     )
-    """Of the MLP: tanh · relu · gelu (its tanh form) · silu · elu · leaky_relu · selu · mish · softplus · sigmoid, or a
-    function. Default: 'relu'."""
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'relu'."""
     init: (
         Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
         | str
         | Factory
     )
-    """Of weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in heads of values and 0.01 in policy heads; biases are 0. Default:
+    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
     'auto'."""
     dropout: Number
-    """Share of the features behind each hidden layer that an update sets to 0; acting and evaluation use all of them.
-    Default: 0.0."""
+    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
     freeze: list[str] | tuple[str, ...]
-    """names of parameters that stay as they are; `*` stands for any part: backbone.*."""
+    """names of parameters that are not trained; `*` matches anything: backbone.*."""
     layer_norm: Switch
     """layer normalization before every activation of an MLP. Default: False."""
     batch_renorm: Switch
     """batch renormalization in the critics' MLPs. Default: False."""
     renorm_warmup: Whole
-    """updates in which batch renormalization is plain batch normalization. Default: 100000."""
+    """updates with plain batch normalization before renormalization starts. Default: 100000."""
     num_critics: Whole
-    """in the ensemble. Default: 2."""
+    """critics in the ensemble. Default: 2."""
     distributional: Literal["none", "c51", "qr"]
-    """of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles). Default: 'none'."""
+    """critics: none · c51 (fixed support, cross-entropy) · qr (quantiles). Default: 'none'."""
     num_atoms: Whole
     """atoms of the support, or quantiles. Default: 101."""
     v_min: Number
@@ -583,29 +577,29 @@ class ReplaySettings(TypedDict, total=False):
     capacity: Whole
     """transitions the buffer holds. Default: 100000."""
     warmup: Whole
-    """environment steps before the first update, which also needs a whole batch. Default: 1000."""
+    """environment steps before the first update, which also needs a full batch. Default: 1000."""
     train_every: Whole
-    """environment steps per round of updates, whatever the number of environments. Default: 1."""
+    """environment steps per round of updates, counted over all environments. Default: 1."""
     gradient_steps: Whole
     """updates per round. Default: 1."""
     updates_per_log: Whole
-    """updates per learning step, which is one line in the log. Default: 100."""
+    """updates per learning step; each learning step yields one log. Default: 100."""
     n_step: Whole
     """steps of the n-step return. Default: 1."""
     prioritized: Switch
-    """sample transitions in proportion to their last error. Default: False."""
+    """prioritized replay: sample in proportion to the last TD error. Default: False."""
     priority_alpha: Number
-    """0: uniform, 1: in full proportion. Default: 0.6."""
+    """exponent of the priorities; 0: uniform, 1: proportional. Default: 0.6."""
     priority_beta: Number
-    """initial strength of the correction by importance weights. Default: 0.4."""
+    """initial exponent of the importance weights. Default: 0.4."""
     priority_beta_step: Number
-    """added at every batch, up to 1. Default: 0.001."""
+    """added to beta at every batch, up to 1. Default: 0.001."""
     priority_eps: Number
     """added to every error, so that every transition can still be sampled. Default: 0.01."""
     her: Literal["none", "future", "final", "episode"]
-    """Hindsight: pretend that a goal was wanted which the same episode achieved. future: at this step or later · final:
-    at its last step · episode: at any step · none: off. Default: 'none'."""
+    """Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later
+    · final: at its last step · episode: at any step · none: off. Default: 'none'."""
     her_ratio: Number
-    """share of the sampled transitions that get such a goal. Default: 0.8."""
+    """fraction of each batch with a replaced goal. Default: 0.8."""
     checkpoint_rows: Whole | None
-    """Newest transitions that a checkpoint stores; None: all. With fewer than there are, a resumed run is inexact."""
+    """Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact."""

@@ -1,4 +1,4 @@
-"""An agent's inputs and outputs, described without Gymnasium so that the description is saved with the agent.
+"""Specs of an agent's observations and actions, independent of Gymnasium and saved with the agent.
 
 `ObsSpec.encode` turns any supported observation into one array. `ActionSpec.to_env` turns actions from the policy's
 units into the environment's. `Distribution` is the policy's distribution over an action space. All are plain data:
@@ -24,7 +24,7 @@ EnvValue = Any  # an attribute of an environment, an argument or a result of one
 
 OBS_KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple")
 ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
-LOG_STD_RANGE = (-20.0, 2.0)  # of log deviations that depend on the state
+LOG_STD_RANGE = (-20.0, 2.0)  # of state-dependent log standard deviations
 NUMBERS = "fiub"  # kinds of NumPy's dtypes that are numbers
 MASK_KEY = "action_mask"  # key of a Dict observation or an info: which actions are legal
 
@@ -33,7 +33,7 @@ MASK_KEY = "action_mask"  # key of a Dict observation or an info: which actions 
 class ObsSpec:
     """An observation space as a small tree.
 
-    A Box is kept as it is. Discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. A Dict
+    A Box is unchanged. Discrete spaces become one-hot. A Dict or Tuple of vectors becomes one float vector. A Dict
     or Tuple with an image becomes a structured array with a field for each part, so that images stay uint8.
 
     >>> ObsSpec("discrete", sizes=(3,)).encode(np.array([2, 0]))
@@ -52,12 +52,12 @@ class ObsSpec:
 
     @property
     def is_image(self) -> bool:
-        """uint8 with three axes; encoded as (channels, height, width)."""
+        """Whether it is a uint8 box with three axes; encoded as (channels, height, width)."""
         return self.kind == "box" and self.box_dtype == "uint8" and len(self.box_shape) == 3
 
     @property
     def leaves(self) -> dict[str, "ObsSpec"]:
-        """The parts that are not Dicts or Tuples themselves, by path; the path is "" for a space without parts."""
+        """Leaf spaces by path; a space that is neither Dict nor Tuple is its own leaf with the path ""."""
         if not self.parts:
             return {"": self}
         names = self.keys or tuple(str(number) for number in range(len(self.parts)))
@@ -69,7 +69,7 @@ class ObsSpec:
 
     @property
     def is_structured(self) -> bool:
-        """Whether encoded observations are structured arrays, with a field for each leaf."""
+        """Whether encoded observations are structured arrays with one field per leaf."""
         return bool(self.parts) and any(leaf.is_image for leaf in self.leaves.values())
 
     @property
@@ -87,13 +87,13 @@ class ObsSpec:
 
     @property
     def dtype(self) -> DType:
-        """uint8 boxes stay uint8 (a model divides them by 255); everything else becomes float32."""
+        """Dtype of encoded observations: uint8 for uint8 boxes (a model divides them by 255), else float32."""
         if self.is_structured:
             return np.dtype([(name, leaf.dtype, leaf.shape) for name, leaf in self.leaves.items()])
         return np.dtype("uint8" if self.kind == "box" and self.box_dtype == "uint8" else "float32")
 
     def columns(self, key: str) -> slice:
-        """The columns of a part in the encoded vector of a Dict or Tuple of vectors."""
+        """Return the columns of a leaf in the encoded vector of a Dict or Tuple of vectors."""
         start = 0
         for name, leaf in self.leaves.items():
             size = int(np.prod(leaf.shape))
@@ -103,7 +103,7 @@ class ObsSpec:
         raise KeyError(key)
 
     def encode(self, obs: RawObs) -> Array:
-        """Encode a batch: arrays with a leading batch axis, in a dict or tuple where the space is one."""
+        """Encode a batch: arrays with a leading batch axis, or a dict or tuple of such arrays."""
         if self.kind == "box":
             array = self._numbers(obs)
             if array.dtype != self.dtype:
@@ -139,7 +139,7 @@ class ObsSpec:
         return rows
 
     def _numbers(self, obs: RawObs) -> Array:
-        """A batch of a space without parts as an array; raises unless it has the space's shape."""
+        """Convert a batch of a leaf space to an array; raise unless it has the space's shape."""
         try:
             array = np.asarray(obs)
         except ValueError:
@@ -162,7 +162,7 @@ class ObsSpec:
         return encoded
 
     def _children(self, obs: RawObs) -> Iterator[tuple[str, RawObs, "ObsSpec"]]:
-        """Name, value and spec of the parts of a dict or tuple; raises if one is missing."""
+        """Yield name, value and spec of the parts of a dict or tuple; raise if one is missing."""
         children = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple | list) else None
         names = self.keys or range(len(self.parts))
         if children is None or (missing := [name for name in names if name not in children]):
@@ -172,7 +172,7 @@ class ObsSpec:
             yield str(name), children[name], part
 
     def encode_one(self, obs: RawObs) -> Array:
-        """Encode one observation as the environment returns it; no batch axis in or out."""
+        """Encode one observation of the environment, without a batch axis."""
         return self.encode(self._with_batch_axis(obs))[0]
 
     def _with_batch_axis(self, obs: RawObs) -> RawObs:
@@ -193,7 +193,7 @@ class ObsSpec:
         return batch_axes == 0
 
     def to_json(self) -> PlainDict:
-        """For the agent's card."""
+        """Convert to plain data for the agent's card."""
         plain = {"kind": self.kind, "box_shape": list(self.box_shape), "box_dtype": self.box_dtype}
         return plain | {
             "channels_last": self.channels_last,
@@ -205,7 +205,7 @@ class ObsSpec:
 
     @classmethod
     def from_json(cls, plain: PlainDict) -> "ObsSpec":
-        """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
+        """Read the result of `to_json`; anything else raises a `ValueError`, `TypeError` or `KeyError`."""
         kind, dtype, shape = str(plain["kind"]), str(np.dtype(plain["box_dtype"])), _whole(plain["box_shape"], 0)
         if kind not in OBS_KINDS or (plain["channels_last"] and len(shape) != 3):
             raise ValueError(f"no observation space is a {kind!r} of shape {shape}")
@@ -222,7 +222,7 @@ class ObsSpec:
 
 
 def _whole(values: Sequence[PlainValue], least: int | None = None) -> tuple[int, ...]:
-    """Whole numbers of at least `least`."""
+    """Check that values are whole numbers of at least `least`."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
             raise ValueError(
@@ -232,7 +232,7 @@ def _whole(values: Sequence[PlainValue], least: int | None = None) -> tuple[int,
 
 
 def _as_numbers(array: Array) -> Array:
-    """Flat float rows `[N, D]`; pixels scaled to [0, 1], as models scale them."""
+    """Flatten to float rows `[N, D]`; pixels are scaled to [0, 1], as in models."""
     rows = array.reshape(len(array), -1)
     return rows.astype(np.float32, copy=False) / np.float32(255.0 if rows.dtype == np.uint8 else 1.0)
 
@@ -241,7 +241,7 @@ def _as_numbers(array: Array) -> Array:
 class ActionSpec:
     """An action space.
 
-    A policy works in its own units: class indices from zero, bits, or a vector in which [−1, 1] spans the bounds.
+    A policy uses its own units: class indices from zero, bits, or a vector scaled so that [−1, 1] spans the bounds.
     """
 
     kind: str  # of ACTION_KINDS
@@ -261,12 +261,12 @@ class ActionSpec:
 
     @property
     def entries(self) -> int:
-        """The number of entries of one action in the policy's units."""
+        """Number of entries of one action in the policy's units."""
         return len(self.sizes) if self.sizes else int(np.prod(self.shape, dtype=int))
 
     @property
     def num_choices(self) -> int:
-        """The total number of classes over all entries: the width of an action mask. 0 for a box, which has no mask."""
+        """Total number of classes over all entries, which is the width of an action mask; 0 for a box."""
         return sum(self.sizes) if self.sizes else (2 * self.entries if self.kind == "multi_binary" else 0)
 
     @property
@@ -276,11 +276,11 @@ class ActionSpec:
 
     @property
     def policy_dtype(self) -> DType:
-        """Of actions in the policy's units."""
+        """Dtype of actions in the policy's units."""
         return np.dtype("float32" if self.kind == "box" else "int64")
 
     def to_env(self, action: Array) -> Array:
-        """Translate a batch from the policy's units into the environment's. Both bounds of a box are reached."""
+        """Convert a batch from the policy's units to the environment's. Both bounds of a box can be reached."""
         if self.kind == "box":
             assert self._bounds is not None
             low, high, bounded = self._bounds
@@ -294,7 +294,7 @@ class ActionSpec:
         return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
 
     def to_json(self) -> PlainDict:
-        """For the agent's card."""
+        """Convert to plain data for the agent's card."""
         names = ("kind", "sizes", "starts", "shape", "dtype")
         plain = {name: getattr(self, name) for name in names} | {"low": self.low, "high": self.high}
         # JSON has no infinity: an open bound is written as null.
@@ -303,7 +303,7 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, plain: PlainDict) -> "ActionSpec":
-        """Read what `to_json` wrote; anything else is a `ValueError`, a `TypeError` or a `KeyError`."""
+        """Read the result of `to_json`; anything else raises a `ValueError`, `TypeError` or `KeyError`."""
         kind, dtype = str(plain["kind"]), str(np.dtype(plain["dtype"]))
         low = tuple(-np.inf if x is None else float(x) for x in plain["low"])
         high = tuple(np.inf if x is None else float(x) for x in plain["high"])
@@ -318,15 +318,15 @@ DISTRIBUTIONS = {
     "categorical": "discrete",
     "multi_categorical": "multi_discrete",
     "bernoulli": "multi_binary",
-    "gaussian": "box",  # deviations that do not depend on the state; actions beyond the bounds are clipped
-    "tanh_gaussian": "box",  # deviations that depend on the state, squashed into the bounds
+    "gaussian": "box",  # state-independent std; actions beyond the bounds are clipped
+    "tanh_gaussian": "box",  # state-dependent std, squashed into the bounds
     "deterministic": "box",  # tanh of the network's output, no randomness
 }
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A policy's family of distributions over an action space. The head outputs the parameters."""
+    """The distribution family of a policy over an action space. The policy head outputs its parameters."""
 
     kind: str  # of DISTRIBUTIONS
     sizes: tuple[int, ...] = ()  # classes per entry of a (multi_)categorical
@@ -334,7 +334,7 @@ class Distribution:
 
     @classmethod
     def on(cls, spec: ActionSpec, kind: str = "auto") -> "Distribution":
-        """The distribution `kind` on an action space; `auto` is the space's default.
+        """Make the distribution `kind` on an action space; `auto` is the space's default.
 
         >>> Distribution.on(ActionSpec("discrete", sizes=(3,))).num_params
         3
@@ -348,15 +348,15 @@ class Distribution:
 
     @property
     def num_params(self) -> int:
-        """The number of head outputs per observation: logits, or means and log standard deviations."""
+        """Number of head outputs per observation: logits, or means and log standard deviations."""
         if self.sizes:
             return sum(self.sizes)
         return self.entries * (2 if self.kind.endswith("gaussian") else 1)
 
 
 class Specs(Protocol):
-    """What a model, an agent, an algorithm or a buffer needs to know of environments: a `VecEnv`, a JAX environment, an
-    agent and an `EnvSpecs` all have it."""
+    """Observation and action spec, for building models, agents, algorithms and buffers. A `VecEnv`, a JAX environment,
+    an agent and an `EnvSpecs` have them."""
 
     @property
     def obs_spec(self) -> ObsSpec:
@@ -372,12 +372,12 @@ class ManySpecs(Specs, Protocol):
 
     @property
     def num_envs(self) -> int:
-        """How many environments there are."""
+        """Number of environments."""
 
 
 @dataclass(frozen=True)
 class EnvSpecs:
-    """The specs of environments that are not there, such as those of a stored agent.
+    """Specs without environments, such as the specs of a saved agent.
 
     >>> EnvSpecs(ObsSpec("box", (4,)), ActionSpec("discrete", (2,))).num_envs
     1
@@ -386,4 +386,4 @@ class EnvSpecs:
     obs_spec: ObsSpec
     action_spec: ActionSpec
     num_envs: int = 1
-    seed: int = 0  # root seed of the random streams of what is built for them
+    seed: int = 0  # root seed for agents, buffers and algorithms built from these specs

@@ -1,4 +1,4 @@
-"""Batches of experience, as buffers give them and algorithms take them."""
+"""Batches of experience, from buffers to algorithms."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,9 +11,9 @@ from drl.core.specs import Array
 
 @dataclass(frozen=True)
 class Transition:
-    """Transitions of one environment or many. `next_obs` is always the true successor, also at an episode's end.
+    """Transitions of one or many environments. `next_obs` is always the true successor, even at the end of an episode.
 
-    `terminated`: the value of `next_obs` is 0. `truncated`: the episode is cut there, but its value counts.
+    `terminated`: the value of `next_obs` is 0. `truncated`: the episode ends, but the value of `next_obs` counts.
     """
 
     obs: Array
@@ -26,14 +26,14 @@ class Transition:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a buffer gives and an algorithm learns from."""
+    """A batch of experience from a buffer."""
 
     obs: Array
     action: Array  # in the policy's units
     reward: Array
 
     def normalized(self, normalizer: ObsNormalizer) -> Self:
-        """The same batch with normalized observations, as the agent saw them when it acted."""
+        """Return this batch with observations normalized as they were when the agent acted."""
         raise NotImplementedError
 
 
@@ -42,7 +42,7 @@ class RolloutBatch(Batch):
     """A window of experience, time-major.
 
     Successors are stored once: the successor of row t is row t + 1 of `obs`, or `last_obs`, except where an episode
-    ended. Those few true successors are in `final_obs`, at the flat positions `final_index` (t · N + n).
+    ended. In that case the true successor is in `final_obs`, at the flat position in `final_index` (t · N + n).
     """
 
     obs: Array  # [T, N, …]
@@ -62,7 +62,7 @@ class RolloutBatch(Batch):
         return replace(self, obs=obs, last_obs=last_obs, final_obs=final_obs)
 
     def transition(self) -> Transition:
-        """The valid rows with all successors, flattened to `[B, …]`."""
+        """Return the valid rows with all successors, flattened to `[B, …]`."""
         next_obs = np.concatenate([self.obs[1:], self.last_obs[None]])
         next_obs.reshape(-1, *self.last_obs.shape[1:])[self.final_index] = self.final_obs
         rows = (self.obs, self.action, self.reward, self.terminated, self.truncated, next_obs)
@@ -77,7 +77,7 @@ class ReplayBatch(Batch):
     action: Array
     reward: Array  # discounted sum over k steps
     terminated: Array  # 1.0 where the value of `next_obs` is 0
-    discount: Array  # γ^k, k: steps of the n-step return
+    discount: Array  # γ^k, where k is the number of steps in the n-step return
     next_obs: Array
     weight: Array  # importance weights, at most 1; all 1 in uniform replay
     index: Array  # position of each row in the buffer

@@ -1,9 +1,9 @@
-"""Model variants: a kind of output, the functions that make such models and the agents that act with them.
+"""Model variants: the kind of output, the functions that make such models, and the agents that act with them.
 
-A plugin adds its own with `register_variant`.
+Plugins add theirs with `register_variant`.
 
 Policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, q-value `obs → q`.
-An actor-critic answers like a policy-only model; its critics `(obs, action) → q` are for learning only.
+An actor-critic has the output of a policy-only model; its critics `(obs, action) → q` are for learning only.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ PROBES = 2  # observations in a probe; with one alone, shape [1] could be a batc
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVariant:
-    """A kind of model."""
+    """A kind of model, with its makers and agents."""
 
     name: str
     title: str  # as messages show it
-    config: ConfigClass  # its settings, a frozen dataclass, written on an agent's card
+    config: ConfigClass  # its settings, a frozen dataclass, stored on an agent's card
     makers: Mapping[str, Maker]  # engine → (obs_spec, action_spec, config[, generator]) → model
     agents: Mapping[str, Maker]  # engine → class of the agent that acts with it
     answers_like: str = ""  # the variant with the same kind of output; "": none
@@ -79,8 +79,8 @@ VARIANTS: dict[str, ModelVariant] = {
 
 
 def register_variant(variant: ModelVariant | str, *, like: str | None = None, **changes: Any) -> None:
-    """Register a model variant of your own, with the agent that acts with it: a whole `ModelVariant`, or a name, the
-    variant that it is `like`, and the fields that differ, such as `agents`."""
+    """Register a model variant of your own and the agent that acts with it. Give a complete `ModelVariant`, or a name,
+    the variant it is `like`, and the fields that differ, such as `agents`."""
     if isinstance(variant, str):
         if like not in VARIANTS:
             raise BadInput(f"register_variant({variant!r}) needs like=…, one of {', '.join(VARIANTS)}")
@@ -91,7 +91,7 @@ def register_variant(variant: ModelVariant | str, *, like: str | None = None, **
 
 
 def find_variant(name: str, source: object) -> ModelVariant:
-    """The variant that a file names."""
+    """Return the variant named in a file."""
     if name not in VARIANTS:
         raise UnusableFile(
             f"{source} is an agent of unknown variant {name!r}; for a custom variant, import the module that "
@@ -101,12 +101,12 @@ def find_variant(name: str, source: object) -> ModelVariant:
 
 
 def maker_in(variant: ModelVariant, engine: str) -> Factory:
-    """What makes the model of a variant in an engine."""
+    """Return the function that makes a variant's model in an engine."""
     return _in_engine(variant, variant.makers, engine)
 
 
 def agent_in(variant: ModelVariant, engine: str) -> AgentClass:
-    """The agent class of a variant in an engine."""
+    """Return the agent class of a variant in an engine."""
     return _in_engine(variant, variant.agents, engine)
 
 
@@ -119,8 +119,8 @@ def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -
 
 
 def require_variant(who: str, needed: str, found: str | None) -> None:
-    """Raise unless a model has the variant that `who` needs. None passes: the variant of a custom model is only known
-    from its first output."""
+    """Raise unless a model has the variant that `who` needs. None passes: a custom model's variant is inferred from its
+    first output."""
     if found is None or needed in (found, VARIANTS[found].answers_like):
         return
     wanted, is_one = VARIANTS[needed], VARIANTS[found].title
@@ -139,8 +139,8 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
 
 
 def answered_variant(answer: Array | tuple[Array, ...], num_params: int, acts_by: str) -> str:
-    """The variant of a model, from its output for `PROBES` observations. `acts_by` is policy or q: an array with one
-    number per action can be either, so the agent states how it reads it."""
+    """Infer the variant of a model from its output for `PROBES` observations. `acts_by` is policy or q: one number per
+    action can be either, so the agent decides."""
     expected = f"[{PROBES}, {num_params}] distribution parameters"
     if acts_by == "q":
         expected = f"[{PROBES}, {num_params}] action values"

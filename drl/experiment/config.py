@@ -1,4 +1,4 @@
-"""The settings of one run. Their flat names are the same in YAML files, on the command line and in presets."""
+"""Settings of a run. They have the same flat names in YAML files, on the command line and in presets."""
 
 import dataclasses
 import math
@@ -23,10 +23,10 @@ from drl.envs.wrapper_names import split_wrapper
 from drl.experiment.foreign_settings import explain_unknown
 from drl.experiment.scaling_config import ScalingConfig
 
-MOST_PROCESSES = 1024  # environments that have a process each
-AUTO = ("auto",)  # the usual wrappers of an environment
-AS_SET = "as the settings say"  # why an update is compiled or not, if they do
-# Settings that `make_trainer` does not take: of evaluations, checkpoints, files and several runs.
+MOST_PROCESSES = 1024  # most environments with one process each
+AUTO = ("auto",)  # the default wrappers of an environment
+AS_SET = "as the settings say"  # reason for compiling an update or not, if `compile` is on or off
+# Settings that `make_trainer` does not take: evaluation, checkpoints, files and several runs.
 OF_A_RUN = """
     stop_at_return max_minutes num_seeds seeds workers name license results_dir fallback_dir record_episodes best_after
     wandb_project mlflow_experiment group evaluate_every evaluation_episodes eval_max_steps checkpoint_every
@@ -39,68 +39,68 @@ OF_A_RUN = """
 class RunConfig:
     """Settings of a run that do not belong to its algorithm."""
 
-    env: str = "CartPole-v1"  # a Gymnasium id, also module:Id; your own module:Class or file.py:Class; pettingzoo:NAME
-    env_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for the environment's constructor; values are read as YAML
-    # Around each environment, the first one innermost: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or
-    # file.py:NAME; arguments follow as :k=v,k=v. On the command line also as --wrapper, once for each. auto: those that
-    # its observations need, which is OneHotCells for MiniGrid and none otherwise.
+    env: str = "CartPole-v1"  # Gymnasium id or module:Id; your own module:Class or file.py:Class; pettingzoo:NAME
+    env_kwargs: tuple[str, ...] = ()  # arguments of the environment: NAME=VALUE pairs with YAML values
+    # Wrappers of each environment, innermost first: NAME of gymnasium.wrappers or minigrid.wrappers, module:NAME or
+    # file.py:NAME, followed by arguments as :k=v,k=v. The command line also takes one --wrapper for each. auto:
+    # OneHotCells for MiniGrid, otherwise none.
     wrappers: tuple[str, ...] = AUTO
     num_envs: int = 8  # environments stepped together
     engine: str = "torch"  # torch · jax
-    vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (the environment is compiled too)
+    vectorization: str = "auto"  # auto · sync · async · native · envpool · jax (compiles the environment, too)
     worker_timeout: float = 60.0  # seconds that a worker process (async, video) may take to start, reset or step
-    frame_stack: int = 0  # observations the agent sees at once; 0: 4 for Atari games as in the DQN papers, else 1
-    # By running mean and standard deviation, saved with the agent; None: if the network expects it, as simba does.
+    frame_stack: int = 0  # stacked observations; 0: 4 for Atari games as in the DQN papers, else 1
+    # Normalize by running mean and standard deviation, saved with the agent; None: only if the backbone expects it.
     normalize_obs: bool | None = None
-    # Divide by the standard deviation of the running discounted return; None: if the algorithm expects it.
+    # Divide by the standard deviation of the running discounted return; None: only if the algorithm expects it.
     normalize_reward: bool | None = None
-    # The budget in environment steps (default 100 000) or in episodes. DQN ends there; ppo and a2c finish the rollout
-    # that reaches it, and reinforce its batch of episodes.
+    # Training budget in environment steps; default: 100 000. Off-policy algorithms stop exactly there; ppo and a2c
+    # finish the current rollout, and reinforce finishes its batch of episodes.
     total_timesteps: int | None = None
-    num_episodes: int | None = None  # the budget in episodes
-    stop_at_return: float | None = None  # stop early when the mean return of the last window reaches this
+    num_episodes: int | None = None  # training budget in episodes, instead of total_timesteps
+    stop_at_return: float | None = None  # stop early when the mean return over `window` episodes reaches this
     max_minutes: float | None = None  # stop early after this wall time
-    seed: int = 0  # root of every random stream
-    # Several runs that differ in the seed only: this many from `seed` on, or those in the list. They are one program if
-    # the environment is compiled (engine jax), else processes.
+    seed: int = 0  # seed of all random streams
+    # Number of runs, with seeds from `seed` on. They are trained in one program if the environment is compiled (engine
+    # jax), else in separate processes.
     num_seeds: int = 1
-    seeds: tuple[int, ...] = ()  # these seeds, in place of num_seeds
-    workers: int | None = None  # processes at a time for several seeds; default: one for each core
-    from_agent: str | None = None  # begin with the weights of this agent or run, as far as they fit; also --from
+    seeds: tuple[int, ...] = ()  # list of seeds, instead of num_seeds
+    workers: int | None = None  # parallel processes for several seeds; default: one per core
+    from_agent: str | None = None  # start from the weights of this agent or run, where they fit; also --from
     plugins: tuple[str, ...] = ()  # your modules to import first; they register algorithms and network parts
     name: str | None = None  # experiment folder; default <env>_<algorithm>
-    license: str | None = None  # of the agent, on its card: an identifier such as mit; default: none stated
-    results_dir: str = "results"  # where the folders of runs go
-    fallback_dir: str | None = None  # where a run goes on whose own folder cannot be written; default: into memory
-    record_episodes: bool = True  # keep the actions of finished episodes, for `drl replay`
-    window: int = 100  # episodes in the statistics of recent episodes
-    # Numbers in the last info of each episode whose means are logged; default: all numbers.
+    license: str | None = None  # license on the agent's card, such as mit; default: none
+    results_dir: str = "results"  # parent folder of all experiments
+    fallback_dir: str | None = None  # used while the run's folder cannot be written; default: memory
+    record_episodes: bool = True  # record the actions of finished episodes for `drl replay`
+    window: int = 100  # number of recent episodes in logged statistics
+    # Keys of each episode's last info to log as means; default: all numbers.
     info_keys: tuple[str, ...] = ()
-    best_after: int = 0  # a best model is saved after more episodes than this
+    best_after: int = 0  # save best models only after this many episodes
     wandb_project: str | None = None  # Weights & Biases project; None: off
-    # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or into mlflow.db in results_dir.
+    # MLflow experiment; None: off. Runs go to MLFLOW_TRACKING_URI, or else to mlflow.db in results_dir.
     mlflow_experiment: str | None = None
-    group: str | None = None  # of runs that belong together at W&B and MLflow; default: one for num_seeds and ablate
-    # Environment steps between evaluations and between checkpoints; 0: never. The default is a tenth and a fifth of the
-    # budget, or 10 000 if the budget is in episodes. Evaluations by default are left out while all of them together
-    # would take more than a tenth of the steps of training; the one at the end is always made.
+    group: str | None = None  # group of this run in W&B and MLflow; default: set for num_seeds and ablate only
+    # Environment steps between evaluations; 0: never. Default: a tenth of the budget (a fifth for checkpoints), or
+    # 10 000 if the budget is in episodes. By default, evaluations that would take more than a tenth of the training
+    # steps in total are skipped; the final evaluation is always made.
     evaluate_every: int | None = None
-    evaluation_episodes: int = 10  # per evaluation
-    # Environment steps that one evaluation may take, all environments together; default: 100 000 for each episode. One
-    # that takes more is given up, and the run has no evaluation.
+    evaluation_episodes: int = 10  # episodes per evaluation
+    # Maximum environment steps of one evaluation, over all environments; default: 100 000 per episode. A longer
+    # evaluation is aborted and has no result.
     eval_max_steps: int | None = None
-    checkpoint_every: int | None = None  # environment steps; see evaluate_every
-    checkpoint_minutes: float = 5.0  # wall time after which a checkpoint is due as well
-    keep_checkpoints: int = 2  # newest checkpoints to keep; 0: none
+    checkpoint_every: int | None = None  # environment steps between checkpoints; see evaluate_every
+    checkpoint_minutes: float = 5.0  # also save a checkpoint after this many minutes
+    keep_checkpoints: int = 2  # number of newest checkpoints to keep; 0: none
     num_checkpoints: int = 3  # policies saved as models/pi_ckpt1.pth … at equal fractions of the budget
     device: str = "auto"  # auto · cpu · cuda · mps
-    compile: str = "auto"  # auto · on · off: torch.compile the update; auto: where it saves more than it costs
-    threads: int | None = None  # of the tensor library; default 1 for vector observations, all cores for images
+    compile: str = "auto"  # auto · on · off: torch.compile the update; auto: if it saves time overall
+    threads: int | None = None  # CPU threads; default: 1 for vector observations, all cores for images
     tensorboard: bool = True  # write events for TensorBoard
-    plots: bool = True  # pictures at the end
+    plots: bool = True  # draw plots at the end
     video: bool = True  # film one evaluation episode at the end if the environment can be rendered
-    quiet: bool = False  # print one line at the end
-    # Into a file or pipe, print all blocks of the log every this many learning steps; 0: a line every five seconds.
+    quiet: bool = False  # print only one line at the end
+    # If the output is a file or pipe: learning steps between full logs; 0: one line every five seconds.
     log_every: int = 0
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class RunConfig:
 
     @property
     def env_config(self) -> EnvConfig:
-        """The environment as its agent sees it."""
+        """Config of the environment as the agent sees it."""
         arguments = plain_pairs("env_kwargs", self.env_kwargs)
         frames = self.frame_stack or usual_frame_stack(self.env, arguments)
         wrappers = usual_wrappers(self.env) if self.wrappers == AUTO else self.wrappers
@@ -157,16 +157,16 @@ class RunConfig:
 
     @property
     def all_seeds(self) -> list[int]:
-        """Of every run that these settings describe."""
+        """Seeds of all runs that these settings describe."""
         return list(self.seeds) or [self.seed + number for number in range(self.num_seeds)]
 
     def with_seed(self, seed: int) -> "RunConfig":
-        """One of these runs."""
+        """Return the settings of the run with this seed."""
         return dataclasses.replace(self, seed=seed, num_seeds=1, seeds=(), workers=None)
 
     @property
     def budget(self) -> int:
-        """In environment steps, or in episodes if `num_episodes` is given."""
+        """Budget in environment steps, or in episodes if `num_episodes` is given."""
         return self.num_episodes or self.total_timesteps or 100_000
 
 
@@ -186,12 +186,12 @@ PARTS = (
     "buffer",
     "exploration",
     "scaling",
-)  # of an Experiment, as in config.yaml
+)  # of an Experiment, in the order of config.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """The settings of one run. The algorithm's record lists its configs."""
+    """All settings of a run. The algorithm's record lists its config classes."""
 
     algorithm: str = "ppo"
     run: RunConfig = field(default_factory=RunConfig)
@@ -223,7 +223,7 @@ class Experiment:
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":
-        """Sort flat names into the configs. Unknown names raise an error that names `source`."""
+        """Make configs from flat names. Errors name `source`."""
         flat = dict(flat)
         algorithm = flat.pop("algorithm", "ppo")
         try:
@@ -247,7 +247,7 @@ class Experiment:
         return cls(algorithm=algorithm, **made)
 
     def to_flat(self) -> PlainDict:
-        """Plain data for YAML; `from_flat` reads it back."""
+        """Return plain data for YAML; `from_flat` reads it back."""
         flat: PlainDict = {"algorithm": self.algorithm}
         for part in PARTS:
             settings = dataclasses.asdict(getattr(self, part))
@@ -258,7 +258,7 @@ class Experiment:
 def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValue:
     """Convert a value to the type of its field; YAML reads 1e-3 as text and has no tuples."""
     value = plain_setting(given)
-    if name == "compile" and isinstance(value, bool):  # so YAML reads the words on and off
+    if name == "compile" and isinstance(value, bool):  # YAML reads on and off as booleans
         return "on" if value else "off"
     try:
         check_size(name, value)
@@ -292,14 +292,13 @@ def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValu
 
 
 def _takes_functions(kind: type, name: str) -> bool:
-    """Whether a setting may be a function of the user: an activation, first weights, an optimizer, a rate or its
-    schedule."""
+    """Whether a setting accepts a user's function: activation, initialization, optimizer, rate or schedule."""
     rate = f"{name.removesuffix('_start')}_schedule"
     return name in ("activation", "init", "optimizer") or name.endswith("_schedule") or hasattr(kind, rate)
 
 
 def changed_settings(before: PlainDict, now: PlainDict) -> str:
-    """How settings differ from others, for a message; empty if they do not.
+    """Describe how settings changed, for a message; empty if they did not.
 
     >>> changed_settings({"seed": 1, "env": "A"}, {"seed": 2, "env": "A"})
     'seed was 1 and is now 2'

@@ -1,4 +1,4 @@
-"""Evaluation: own environments, own random stream, frozen normalizer. It does not affect training."""
+"""Evaluation with separate environments, a separate random stream and a frozen normalizer. Training is unaffected."""
 
 import contextlib
 import time
@@ -28,12 +28,12 @@ from drl.experiment.open_envs import EnvOptions, open_vec_env
 from drl.experiment.run_folder import find_agent_folder
 from drl.trainer.trainer import rates
 
-MOST_STEPS = 100_000  # environment steps of an evaluation by default, for each of its episodes
+MOST_STEPS = 100_000  # default limit of environment steps, per episode of an evaluation
 TIME_LIMIT = "--wrapper TimeLimit:max_episode_steps=1000 ends its episodes"  # what to type
 
 
 class NotEvaluated(EnvFailed):
-    """An evaluation whose episodes do not end within its limit of steps."""
+    """An evaluation exceeded its limit of environment steps."""
 
     def __init__(self, message: str, env_steps: int, inputs: GoldenInputs | None):
         super().__init__(message)
@@ -46,13 +46,13 @@ class Evaluation:
     """Finished episodes and their summary, which a notebook shows as a table."""
 
     episodes: list[Episode]
-    env_steps: int = 0  # of all environments, also of those that waited for the others; 0: not counted
-    seconds: float | None = field(default=None, compare=False)  # that they took; never among the metrics
+    env_steps: int = 0  # of all environments, including idle ones; 0: not counted
+    seconds: float | None = field(default=None, compare=False)  # wall time; not a metric
     # Some of the observations, for the agent's golden pairs.
     inputs: GoldenInputs | None = field(default=None, compare=False, repr=False)
 
     def summary(self) -> dict[str, float]:
-        """Means over the episodes; `success_rate` only if the environment defines success."""
+        """Return means over the episodes; `success_rate` only if the environment defines success."""
         returns = np.array([episode.episode_return for episode in self.episodes])
         numbers = {
             "mean_return": float(returns.mean()),
@@ -74,7 +74,7 @@ class Evaluation:
         return html_table([name.replace("_", " ") for name in summary], [list(summary.values())])
 
     def sentence(self) -> str:
-        """The summary in one line."""
+        """Return the summary in one line."""
         means = self.summary()
         success = f", success rate {means['success_rate']:.0%}" if "success_rate" in means else ""
         count = plural(len(self.episodes), "episode")
@@ -89,9 +89,9 @@ class Evaluation:
 def run_episodes(
     agent: Agent, envs: VecEnv, episodes: int, explore: bool = False, max_steps: int | None = None
 ) -> Evaluation:
-    """Play exactly `episodes` episodes, equally many in every environment, so that short ones are not favored.
+    """Play exactly `episodes` episodes, equally many in every environment, so that short episodes are not favored.
 
-    Raises `NotEvaluated` if they do not end in `max_steps` steps of all environments; None: 100,000 for each episode.
+    Raises `NotEvaluated` after `max_steps` steps of all environments together; None: 100,000 per episode.
     """
     quota = np.full(envs.num_envs, episodes // envs.num_envs)
     quota[: episodes % envs.num_envs] += 1
@@ -140,7 +140,7 @@ def own_stream(agent: Agent, seed: int) -> Iterator[None]:
     that training is not affected."""
     training_stream, agent.rng = agent.rng, Seeds(seed).generator("evaluation-actions")
     remembered, agent.rnn_state = agent.rnn_state, None
-    exploration = getattr(agent, "exploration", None)  # an agent of the user may have none
+    exploration = getattr(agent, "exploration", None)  # a custom agent may have none
     noise = None if exploration is None else exploration.state_dict()
     try:
         yield
@@ -168,15 +168,16 @@ def evaluate(
     trust: bool = False,
 ) -> Evaluation:
     """Play `episodes` episodes and return them. `explore=True` explores as in training. Rewards are never clipped, and
-    an Atari game is played to its end even if a lost life ended an episode of training.
+    Atari games are played to the end, even if a lost life ended an episode in training.
 
-    `agent` may be a run, also one that `train` returned, or whatever `load_agent` takes. `env` is anything that
-    `make_vec_env` takes; None: the environment of the training. Arguments, wrappers and frames at once are those of the
-    training, unless given. `prepare` is called with the environments before their first reset, to set attributes for
-    example.
-    `max_steps`: environment steps that all episodes together may take; None: 100,000 for each. With more, or with an
-    environment that never ends an episode, there is no result: it raises `NotEvaluated`.
-    `trust`: import modules that the agent's card names, which runs their code; a run of this account needs no word.
+    `agent` is an agent, a result of `train`, or anything that `load_agent` takes. `env` is anything that
+    `make_vec_env` takes; None: the training environment. Environment arguments, wrappers and frame stack default to
+    those of training. `prepare` is called with the environments before their first reset, for example to set
+    attributes.
+    `max_steps` limits the environment steps of all episodes together; None: 100,000 per episode. Beyond the limit,
+    `NotEvaluated` is raised.
+    `trust` allows importing modules named on the agent's card, which runs their code; runs that this account started
+    do not need it.
     """
     check_whole("episodes", episodes)
     check_whole("seed", seed, 0)

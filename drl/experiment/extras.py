@@ -1,4 +1,4 @@
-"""Objects of the user's program that take part in a run and that no file can hold, and what they can reach."""
+"""The user's own objects in a run (model, trackers, stages), which no file can hold, and the context they receive."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Eval
 
 @final
 class Context:
-    """A run in progress, for a stage or an `on_log` that takes it as its second argument.
+    """A run in progress, passed to a stage or an `on_log` with a second parameter.
 
     >>> def harder(log: Log, context: Context) -> None:
     ...     if log.get("success_rate", 0.0) > 0.8:
@@ -42,8 +42,8 @@ class Context:
 
     @property
     def envs(self) -> ReachableEnvs:
-        """`get`, `set` and `call` of all environments, in every process. Evaluations repeat what was set, and calls of
-        methods that return nothing."""
+        """Access to all environments in all processes with `get`, `set` and `call`. Evaluation environments receive the
+        same attributes, and the same calls of methods that return nothing."""
         return self.trainer.envs
 
     @property
@@ -74,12 +74,12 @@ class Context:
         explore: bool = False,
         attributes: Mapping[str, EnvValue] | None = None,
     ) -> Evaluation:
-        """Play episodes in separate environments, which does not affect training. The defaults are those of the run's
-        own evaluations. `attributes` are set on these environments only, after what the run has changed."""
+        """Play episodes in separate environments, without affecting training. Defaults are the run's evaluation
+        settings. `attributes` are set on these environments only, after the run's own changes."""
         return self._evaluate(episodes, seed, explore, attributes or {})
 
     def stop(self) -> None:
-        """End the run after this log. It is saved and evaluated, and its status is finished."""
+        """Stop training after this log. The run is saved and evaluated, and its status is finished."""
         self.stopped = True
 
 
@@ -93,7 +93,7 @@ def _nothing(folder: Path) -> None: ...
 
 
 class LogFunction:
-    """The stage that calls a function with every log."""
+    """A stage that calls a function with every log."""
 
     def __init__(self, function: OnLog):
         self.function = function
@@ -105,8 +105,8 @@ class LogFunction:
 
 
 def with_context(function: Callable[..., Result], first: object, context: Context) -> Result:
-    """Call a stage or a function, with the context if it takes one: a second parameter without a default, or one with
-    the name `context`."""
+    """Call a stage or a function. It gets the context if it has a second parameter without a default, or one named
+    `context`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin
@@ -120,7 +120,7 @@ def with_context(function: Callable[..., Result], first: object, context: Contex
 
 @runtime_checkable
 class WithState(Protocol):
-    """A stage or `on_log` that is stored in checkpoints."""
+    """A stage or `on_log` whose state is stored in checkpoints."""
 
     def state_dict(self) -> StateDict: ...
 
@@ -129,9 +129,9 @@ class WithState(Protocol):
 
 @dataclass(frozen=True)
 class Extras:
-    """Objects that take part in a run."""
+    """The user's objects in a run."""
 
-    model: object = None  # a module, or a function from specs to one; None: as the settings say
+    model: object = None  # a module, or a function from specs to one; None: from the settings
     trackers: MakeTrackers = ()
     stages: tuple[Stage, ...] = field(default=())  # between evaluation and tracking, the first one innermost
     place: Path | None = None  # where the run's folder is made; None: in results_dir
@@ -146,7 +146,7 @@ class Extras:
         stages: Iterable[Stage] = (),
         on_log: OnLog | None = None,
     ) -> Self:
-        """A model that is a config is among the settings of the experiment. `on_log` becomes the last stage."""
+        """Make extras from the arguments of `train`. `on_log` is the last stage; a model config is a setting."""
         is_config = isinstance(model, find_algorithm(experiment.algorithm).parts["model"])
         chosen = tuple(stages)
         if wrong := [stage for stage in chosen if not callable(stage)]:
@@ -157,17 +157,17 @@ class Extras:
         return cls(None if is_config else model, trackers, chosen)
 
     def trackers_of(self, run: Run) -> list[Tracker]:
-        """The user's trackers for a run."""
+        """Return the user's trackers for a run."""
         made = self.trackers(run) if callable(self.trackers) else self.trackers
         return list(made)
 
     @property
     def stage_names(self) -> list[str]:
-        """Of the stages and `on_log`, for the record of a run."""
+        """Return the names of the stages and `on_log` for the record of a run."""
         return [name_of(_inside(stage)) for stage in self.stages]
 
     def state_dict(self) -> StateDict:
-        """The states of stages and of `on_log` that have a `state_dict`, by their place and name."""
+        """States of the stages and `on_log` that have a `state_dict`, by position and name."""
         found = {}
         for key, stage in self._with_state():
             try:
@@ -177,7 +177,7 @@ class Extras:
         return found
 
     def check_state(self, state: StateDict) -> None:
-        """Raise if a stage that has stored something is missing, or another one has its place."""
+        """Raise if a stage with a stored state is missing or replaced by another one."""
         stages = dict(self._with_state())
         if missing := [key for key in state if key not in stages]:
             raise BadInput(
@@ -186,7 +186,7 @@ class Extras:
             )
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Give every stage its stored state."""
+        """Restore the state of every stage."""
         stages = dict(self._with_state())
         for key, plain in state.items():
             stages[key].load_state_dict(restored(plain))

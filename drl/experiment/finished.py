@@ -1,4 +1,4 @@
-"""What a run leaves to the program that started it."""
+"""The result of a run, for the program that started it."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def finish_run(
     episodes: int = 20,
     log: Log | None = None,  # the last one
 ) -> "Finished":
-    """End a run of your own: save its agent, draw its plots, film one episode and evaluate the agent."""
+    """Finish a run of your own script: save the agent, draw plots, film one episode and evaluate the agent."""
     from drl.experiment.evaluation import evaluate  # these two import this module
     from drl.experiment.watch import film
 
@@ -45,7 +45,7 @@ def finish_run(
 
 
 class RunMetrics(dict[str, list[object]]):
-    """Everything that a run has logged: columns by name, one row per log. A notebook shows the last rows."""
+    """All logged metrics of a run: columns by name, one row per log. A notebook shows the last rows."""
 
     def __repr__(self) -> str:
         return f"RunMetrics({self._size()})"
@@ -71,20 +71,20 @@ class Finished:
 
     folder: Path
     agent: Agent
-    log: Log | None  # the last one of this process
+    log: Log | None  # last log of this process
     status: str  # finished · interrupted · terminated · hung up
     evaluation: dict[str, float] | None  # of the final agent
 
     @property
     def metrics(self) -> RunMetrics:
-        """A table of everything that was logged: columns by name, one row per log, None where a log lacks a column.
-        `pandas.DataFrame(run.metrics)` takes it as it is."""
+        """All logged metrics: columns by name, one row per log, None where a log has no value. Convert them with
+        `pandas.DataFrame(run.metrics)`."""
         rows = read_metrics(self.folder / "metrics.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)
         return RunMetrics({name: [row.get(name) for row in rows] for name in names})
 
     def report(self) -> str:
-        """Status, score and file paths."""
+        """Return status, score and file paths as text."""
         folder, summary = self.folder, self.evaluation
         lines = [f"{self.status}: {folder}"]
         if summary:
@@ -108,25 +108,25 @@ class Finished:
         return html_text(self.report()) + (html_picture(picture, "learning curve") if picture.is_file() else "")
 
 
-RunLike = str | Path | Finished  # a run: its folder, or what `train` returned
+RunLike = str | Path | Finished  # a run: its folder or the result of `train`
 AgentLike = RunLike | Agent
 
 
 def folder_of(run: RunLike) -> Path:
-    """The folder of a run, as it was given."""
+    """Return the folder of a run."""
     if not isinstance(run, str | Path | Finished) or run == "":  # which a shell makes of an unset variable
         raise BadInput(f"{run!r:.80} is not a run; expected its folder, or what drl.train returned")
     return run.folder if isinstance(run, Finished) else Path(run)
 
 
 def folders_of(runs: RunLike | Iterable[RunLike]) -> list[Path]:
-    """The folders of one run or several."""
+    """Return the folders of one or several runs."""
     return [folder_of(runs)] if isinstance(runs, str | Path | Finished) else [folder_of(run) for run in runs]
 
 
 @contextlib.contextmanager
 def agent_folder(agent: AgentLike, which: str | int | None = None) -> Iterator[Path]:
-    """The folder of an agent: that of a run or experiment, or a temporary one of an agent that is in no folder."""
+    """Provide the folder of an agent: its own, or a temporary one if the agent is not saved."""
     if isinstance(agent, str | Path | Finished):
         yield find_agent_folder(folder_of(agent), which)
         return
@@ -139,12 +139,12 @@ def agent_folder(agent: AgentLike, which: str | int | None = None) -> Iterator[P
 
 
 def resume_line(runs: Sequence[Finished], *, python: bool = False, trust: bool = False) -> str:
-    """How to resume the runs that a signal stopped: as a command, or as Python calls. Empty if there are none. `trust`:
-    they were started with that flag, and it is needed again unless they are runs of this account."""
+    """Return how to resume runs that a signal stopped, as a command or as Python calls; empty if there are none.
+    `trust`: they were started with that flag and need it again, unless this account started them."""
     records = {run.folder: read_record(run.folder) for run in runs if run.status != "finished"}
     stopped = [folder for folder, record in records.items() if record.get("status") != "finished"]
     if stopped and records[stopped[0]].get("seed_batch"):
-        stopped = stopped[:1]  # one program, which is resumed as a whole
+        stopped = stopped[:1]  # seeds in one program are resumed together
     if not stopped:
         return ""
     foreign = trust and any(own_settings(folder / "agent") is None for folder in stopped)

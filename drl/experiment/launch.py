@@ -54,7 +54,7 @@ KEPT_BY_FORKS = (
 
 
 class Origin(NamedTuple):
-    """What a fork begins with."""
+    """The starting point of a fork."""
 
     folder: Path  # the other run
     state: StateDict
@@ -89,13 +89,13 @@ def resume(
     trust: bool = False,
     hint: bool = True,
 ) -> Finished:
-    """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run or an experiment,
-    whose newest run is meant. A run of several seeds in one program continues with all of them.
+    """Continue a run from its newest checkpoint, or from the start if it has none. `folder` is a run, or an experiment
+    for its newest run. If several seeds were trained in one program, all of them continue.
 
-    Objects that the run was started with (`env` and so on, see `train`) must be given again, unless a module or file
-    defines them under their name. `scaling`: where it runs this time, such as {"num_learners": 1}. `trust`: import
-    the modules that its config.yaml names, which runs their code; a run of this account needs no such word. `hint`:
-    print the call that resumes it if a signal stops it.
+    Pass objects again that the run was started with (`env` and so on, see `train`), unless a module or file defines
+    them under their name. `scaling` changes where it runs, such as {"num_learners": 1}. `trust` allows importing the
+    modules named in its config.yaml, which runs their code; runs that this account started do not need it. `hint`
+    prints how to resume if a signal stops the run.
     """
     folder = find_run(folder_of(folder))
     _name_again(folder, env, wrappers)
@@ -109,7 +109,7 @@ def resume(
 
 
 def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: bool = True) -> Finished:
-    """`resume`, with the settings of the run."""
+    """Continue a run with given settings."""
     run = Run.reopen(folder)
     if "model" in run.record and extras.model is None:
         run.close()
@@ -124,7 +124,7 @@ def continue_run(folder: Path, experiment: Experiment, extras: Extras, console: 
 
 
 def _name_again(folder: Path, env: AnyEnv | None, wrappers: Iterable[WrapperLike]) -> None:
-    """Make objects known under the names that a run has for them."""
+    """Register objects under their names in a run's settings."""
     settings = read_settings(folder)
     if env is not None and (name := as_config(env).env) != settings.get("env"):
         raise BadInput(f"{folder} was started in {settings.get('env')}; env is {name}")
@@ -166,20 +166,20 @@ def fork(
 
 
 def hinted(runs: list[Finished], console: bool, trust: bool = False) -> list[Finished]:
-    """The runs of a Python call, after printing how to resume those that a signal stopped."""
+    """Return the runs of a Python call after printing how to resume runs that a signal stopped."""
     if console and (line := resume_line(runs, python=True, trust=trust)):
         say(line)
     return runs
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a run can be continued: it has not used up its budget, and no process trains it."""
+    """Whether a run can be continued: its budget is not used up, and no process is training it."""
     return read_record(folder).get("status") != "finished" and not is_in_use(folder)
 
 
 def train_seeds(experiment: Experiment, extras: Extras = NOTHING, console: bool = True) -> list[Finished]:
-    """Train every seed: a run folder for each, and a picture of all of them. They are one compiled program where the
-    environment can be compiled, and processes otherwise; on a cluster always processes."""
+    """Train one run per seed and plot them together. Seeds share one compiled program if the environment can be
+    compiled; otherwise, and always on a cluster, each has its own process."""
     config = experiment.run
     check_budget(experiment)
     if experiment.scaling.cluster is None and in_one_program(experiment, extras.model):
@@ -204,7 +204,7 @@ def _train(
     console: bool,
     origin: Origin | None = None,
 ) -> Finished:
-    """Train in a new run folder, or in that of `resumed`."""
+    """Train in a new run folder, or in the folder of `resumed`."""
     config = experiment.run
     check_boards(config)
     _announce(experiment, console)
@@ -300,8 +300,8 @@ def _resume_seeds(folder: Path, experiment: Experiment, console: bool) -> list[F
 
 
 def experiment_of(folder: Path, trust: bool) -> Experiment:
-    """The settings of a run. Modules that they name are imported only if they are known or trusted, or if this account
-    started the run."""
+    """Return the settings of a run. Modules that they name are imported only if they are registered or trusted, or if
+    this account started the run."""
     file = folder / "config.yaml"
     settings, foreign = read_started(folder)
     plugins = settings.get("plugins") or []
@@ -333,7 +333,7 @@ def _load(trainer: AnyTrainer, origin: Origin) -> None:
 
 
 def _continue(session: Session) -> None:
-    """Bring a session back to its newest checkpoint."""
+    """Restore a session from its newest checkpoint."""
     state, run, trainer = session.run.checkpoints.load_newest(), session.run, session.trainer
     if state is not None:
         session.extras.check_state(state.get("stages") or {})  # not in checkpoints of earlier versions
@@ -351,7 +351,7 @@ def _continue(session: Session) -> None:
 
 
 def _announce(experiment: Experiment, console: bool) -> None:
-    """Print what begins, before engine and environments are started, which may take seconds."""
+    """Print which run starts, before the engine and the environments start, which may take seconds."""
     config, seeds = experiment.run, len(experiment.run.all_seeds)
     if console and not config.quiet:
         counts = [plural(config.num_envs, "environment"), *([plural(seeds, "seed")] if seeds > 1 else [])]

@@ -1,4 +1,4 @@
-"""Load an agent, whatever engine trained it."""
+"""Load an agent that any engine trained."""
 
 import importlib.util
 import warnings
@@ -20,7 +20,7 @@ from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
 if TYPE_CHECKING:
     import torch
 
-ENGINES = ("torch", "jax")  # each loads agents of both
+ENGINES = ("torch", "jax")  # each loads the agents of both
 
 
 def load_agent(
@@ -31,14 +31,14 @@ def load_agent(
     which: str | int | None = None,
     strict: bool = False,
 ) -> Agent:
-    """The agent in an agent folder, a run, the newest run of an experiment, or a `.pth` file in a run's `models/`. Pass
-    `model` if it is a custom one.
+    """Load an agent from its folder, a run, an experiment (its newest run), or a `.pth` file in a run's `models/`. Pass
+    `model` if the model is a custom one.
 
-    `which` chooses among those that a run keeps: final, best (by the window of training), best-evaluated, or the step
-    of a checkpoint.
-    `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that wrote the agent if
+    `which` selects an agent of a run: final, best (by mean return in training), best-evaluated, or the step of a
+    checkpoint.
+    `engine` is torch, jax or numpy (MLPs only, no framework needed). The default is the engine that saved the agent if
     it is installed, else the other one, else NumPy.
-    An agent that acts differently from its golden pairs is a warning; with `strict` it raises.
+    If the agent does not reproduce its golden pairs, this warns, or raises with `strict`.
     """
     device_name: str = plain_setting(device)
     path = folder_of(path)
@@ -68,7 +68,7 @@ def load_agent(
 
 
 def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
-    """Prepare the agent of a folder for sampled actions; one that always takes the same action is refused."""
+    """Prepare an agent for sampled actions; raise if it is deterministic."""
     if not hasattr(agent, "temperature"):
         if temperature != 1.0:
             raise BadInput("--temperature is for agents with a policy; this one acts by action values")
@@ -81,7 +81,7 @@ def sample_actions(agent: Any, folder: Path, temperature: float = 1.0) -> None:
 
 
 def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) -> Any:
-    """The agent with its notes, after it has acted on its golden pairs."""
+    """Return the agent with its notes after checking its golden pairs."""
     agent.notes = card["notes"]
     if "golden_pairs" not in card:  # an agent of an earlier version
         if strict:
@@ -102,7 +102,7 @@ def _proven(agent: Any, path: Path, card: PlainDict, engine: str, strict: bool) 
 
 
 def _then_and_now(card: PlainDict, engine: str) -> str:
-    """The versions that differ since the agent was saved."""
+    """Return the versions that have changed since the agent was saved."""
     stored = card.get("versions")
     then = {"engine": card["engine"], **(stored if isinstance(stored, dict) else {})}
     now = {"engine": engine, **versions()}
@@ -112,7 +112,7 @@ def _then_and_now(card: PlainDict, engine: str) -> str:
 
 
 def _from_pth(path: Path, model: object, device: str, engine: str | None, strict: bool) -> Any:
-    """The newest agent of a run with the policy of a `.pth` file."""
+    """Load the newest agent of a run with the policy of a `.pth` file."""
     from drl.experiment.q_model_files import read_pth
 
     run = path.absolute().parent.parent
@@ -132,7 +132,7 @@ def _from_pth(path: Path, model: object, device: str, engine: str | None, strict
 
 
 def _at_step(run: str | Path, step: str, agent: Any) -> Any:
-    """The final agent of a run, brought back to a checkpoint."""
+    """Load the final agent of a run with the state of a checkpoint."""
     if not hasattr(agent, "load_state_dict"):
         raise BadInput("a checkpoint needs torch or jax; NumPy alone runs the final, best and best-evaluated agent")
     state = Checkpoints(find_run(run) / "checkpoints").load(int(step))["trainer"]["agent"]

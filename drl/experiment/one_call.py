@@ -1,4 +1,4 @@
-"""`drl.train("ppo", env=…)`: what the command `drl train` does, in one call, with objects where it takes names."""
+"""`drl.train("ppo", env=…)`: the command `drl train` as one call, which takes objects as well as names."""
 
 import contextlib
 import dataclasses
@@ -42,14 +42,15 @@ def train(
     console: bool = True,
     **settings: Unpack[Settings],
 ) -> Finished:
-    """Train in a new run folder. Settings are those of `drl train`: the preset's, then `config`'s, then yours.
+    """Train an agent in a new run folder. Your settings override `config`, which overrides the preset.
 
-    `env` is an id, a class or function that makes a Gymnasium environment, one to copy, an `EnvSpec`, an `EnvConfig`,
-    or a vector environment, which is stepped as it is. `wrappers` are names or classes. `model` is a config, a module,
-    or a function from (obs_spec, action_spec) to a module. `trackers` are objects with `write` and `close`, or a
-    function of the run that makes them. `stages` take logs and yield logs; `on_log` is called with every log. Both get
-    the run as a `drl.Context` if they have a second parameter. `config` is a YAML file or a dict; modules
-    that a file names need `trust`. `preset` may be the name of one, such as rainbow. `console=False` prints nothing.
+    `env` is an id, a class or function that makes a Gymnasium environment, an environment to copy, an `EnvSpec`, an
+    `EnvConfig`, or a vector environment, which is used directly. `wrappers` are names or classes. `model` is a config,
+    a module, or a function from (obs_spec, action_spec) to a module. `trackers` are objects with `write` and `close`,
+    or a function that takes the run and returns them. `stages` take logs and yield logs; `on_log` is called with every
+    log. Both receive the run as a `drl.Context` if they have a second parameter. `config` is a YAML file or a dict;
+    `trust` allows importing modules named in a file. `preset` is True, False, or a name such as rainbow.
+    `console=False` prints nothing.
     """
     experiment = make_experiment(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
@@ -74,9 +75,9 @@ def make_trainer(
     trust: bool = False,
     **settings: Unpack[TrainerSettings],
 ) -> AnyTrainer:
-    """The trainer that `train` runs, without a run: nothing is printed, evaluated or written. Calling it gives logs.
+    """Make the trainer that `train` uses, without printing, evaluating or writing anything. Call it to get logs.
 
-    The arguments are those of `train`. `close` it, or use it in a `with`, to close its environments.
+    It takes the same arguments as `train`. `close` it, or use a `with` block, to close its environments.
 
     >>> with make_trainer("dqn", env="CartPole-v1", total_timesteps=2_000, seed=1) as trainer:
     ...     steps = [log.env_steps for log in trainer()]
@@ -112,7 +113,7 @@ def train_seeds(
     console: bool = True,
     **settings: Unpack[SeedsSettings],
 ) -> list[Finished]:
-    """`train` for `num_seeds` seeds from `seed` on, or for each of `seeds`; a run for each."""
+    """Train one run for each of `num_seeds` seeds from `seed` on, or for each of `seeds`; see `train`."""
     experiment = make_experiment(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
         trust=trust, **settings,
@@ -141,7 +142,7 @@ def make_experiment(
     trust: bool = False,
     **settings: Unpack[SeedsSettings],
 ) -> Experiment:
-    """The settings of a run, from those of `train`."""
+    """Make the settings of a run from the arguments of `train`."""
     from_file, source = _read(config, algorithm, trust)
     import_plugins(settings.get("plugins", ()))
     if settings.get("log_every") and settings.get("quiet"):
@@ -163,7 +164,7 @@ def make_experiment(
 
 
 def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: bool) -> tuple[PlainDict, str]:
-    """The settings in a file or dict, and its name. Modules that a file names are not imported without `trust`."""
+    """Return the settings in a file or dict, and its name. Modules named in a file are imported with `trust` only."""
     if config is None:
         return {}, "train"
     given = isinstance(config, Mapping)
@@ -182,7 +183,7 @@ def _read(config: AnyPath | Mapping[str, object] | None, algorithm: str, trust: 
 def as_settings(
     env: AnyEnv, env_kwargs: EnvKwargs | None = None, wrappers: Iterable[WrapperLike] | None = None
 ) -> PlainDict:
-    """An environment as settings of a run: only those that it decides."""
+    """Return the settings of a run that an environment determines."""
     config = as_config(env, env_kwargs, wrappers)
     settings: PlainDict = {"env": config.env}
     if config.env_kwargs or env_kwargs is not None:

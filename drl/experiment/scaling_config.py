@@ -1,4 +1,4 @@
-"""The settings for more than one machine. See docs/scaling.md."""
+"""Settings for a cluster. See docs/scaling.md."""
 
 from dataclasses import dataclass
 
@@ -10,24 +10,24 @@ from drl.core.errors import BadInput
 class ScalingConfig:
     """Where processes run, and how many."""
 
-    # Where the processes run: local (Ray, started for this command) · auto (the Ray cluster that this machine is in) ·
-    # ADDRESS of a Ray cluster; None: on this machine without Ray.
+    # Where processes run: local (Ray, started for this command) · auto (the Ray cluster of this machine) · ADDRESS of a
+    # Ray cluster; None: on this machine, without Ray.
     cluster: str | None = None
-    cpus_per_run: float = 1.0  # cores that a cluster reserves for each run, of several seeds, trials or ablations
+    cpus_per_run: float = 1.0  # cores that a cluster reserves for each run (seed, trial or ablation)
     gpus_per_run: float = 0.0  # the same for GPUs
-    # Where a second copy of every run's folder goes as it grows, such as s3://bucket/runs: any URL of fsspec.
+    # fsspec URL that every run's folder is copied to during training, such as s3://bucket/runs.
     results_url: str | None = None
-    num_collectors: int = 0  # processes of the cluster that step the environments of one run; 0: the learner does
-    # Groups of environments that are stepped and decided on together. The numbers of a run depend on them, not on how
-    # many collectors share them. Default: 8, or num_envs if that is less.
+    num_collectors: int = 0  # cluster processes that step the environments of one run; 0: the learner does
+    # Groups of environments that are stepped together. Results depend on this number, not on the number of collectors.
+    # Default: 8, or num_envs if that is less.
     env_blocks: int | None = None
     async_collectors: bool = False  # off-policy only: collectors do not wait for the learner; not reproducible
-    collector_restarts: int = 3  # how often all collectors together may be started again
-    num_learners: int = 1  # processes of the cluster that share every update; experimental
+    collector_restarts: int = 3  # total number of restarts of all collectors
+    num_learners: int = 1  # cluster processes that share every update; experimental
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Whether a run is a process of the cluster, not one here that has collectors or learners there."""
+        """Whether the whole run is a process of the cluster, not only its collectors or learners."""
         return self.cluster is not None and not self.num_collectors and self.num_learners == 1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Stages: each takes logs and yields logs. Chain them around a trainer; the body of your `for` is the last one.
+"""Stages take logs and yield logs. Chain them around a trainer; the body of your `for` loop is the last stage.
 
 >>> from drl.core.log import Log
 >>> logs = (Log(env_steps=100 * i, episodes=i, learning_steps=i) for i in range(1, 100))
@@ -18,7 +18,7 @@ from drl.core.log import Log
 from drl.core.state_files import StateDict
 
 P = ParamSpec("P")
-SHARE = 0.1  # of the steps of training: what evaluations may take by default
+SHARE = 0.1  # default limit of evaluation steps, as a fraction of training steps
 
 
 def stop_at(
@@ -32,8 +32,8 @@ def stop_at(
     window: int = 100,
     when: Callable[[], bool] | None = None,
 ) -> Iterator[Log]:
-    """End after the first log that reaches any limit. `mean_return` must hold over `window` episodes; `when` is called
-    after every log."""
+    """Stop after the first log that reaches any limit. `mean_return` is the mean over `window` episodes. `when` is
+    called after every log; True stops training."""
     started = time.monotonic()
     for log in logs:
         yield log
@@ -53,9 +53,9 @@ def stop_at(
 
 
 class EvaluationSteps:
-    """The environment steps of a run's evaluations, which by default are at most a tenth of those of training.
+    """Environment steps of a run's evaluations; by default at most a tenth of the training steps.
 
-    Steps, not seconds, so that a run evaluates at the same steps whenever it is repeated or resumed.
+    It counts steps, not seconds, so that a repeated or resumed run evaluates at the same steps.
     """
 
     last: int
@@ -66,7 +66,7 @@ class EvaluationSteps:
         self.total = self.last = 0  # of all evaluations, and of the last one
 
     def allow(self, log: Log) -> bool:
-        """Whether one more fits: it may take as long as the last one, or as its episodes do in training."""
+        """Whether one more evaluation fits, judged by the length of the last one or of training episodes."""
         if "mean_ep_len" not in log.recent:  # no episode has ended, so its length is unknown
             return False
         expected = max(self.last, self.episodes * log.recent["mean_ep_len"])
@@ -88,8 +88,8 @@ def evaluate_every(
     evaluate: Callable[[], dict[str, float]],
     allow: Callable[[Log], bool] = lambda log: True,
 ) -> Iterator[Log]:
-    """Add `evaluate()` to the first log at or after each multiple of `every` environment steps that `allow` allows,
-    unless a resumed run gives a log that has been evaluated."""
+    """Evaluate every `every` environment steps, if `allow` permits it, and add the result of `evaluate()` to the log. A
+    log of a resumed run that was evaluated before is skipped."""
     for log in logs:
         if _passed(log, every) and not log.evaluation and allow(log):
             log.evaluation = evaluate()
@@ -99,8 +99,7 @@ def evaluate_every(
 def checkpoint_every(
     logs: Iterable[Log], every: int, save: Callable[[Log], None], minutes: float | None = None
 ) -> Iterator[Log]:
-    """Call `save(log)` at the first log at or after each multiple of `every` environment steps, and whenever the last
-    time was `minutes` ago."""
+    """Call `save(log)` every `every` environment steps, and when the last save was `minutes` ago."""
     last = time.monotonic()
     for log in logs:
         if _passed(log, every) or (minutes is not None and time.monotonic() - last >= 60 * minutes):
@@ -109,11 +108,11 @@ def checkpoint_every(
         yield log
 
 
-Attempt = Callable[[Callable[[], None]], object]  # calls what saves
+Attempt = Callable[[Callable[[], None]], object]  # calls the function that saves
 
 
 class BestModel:
-    """What `keep_models` remembers of the logs so far."""
+    """Best returns so far, for `keep_models`."""
 
     def __init__(self) -> None:
         self.mean_return: float = float("-inf")  # the largest one that was saved
@@ -144,14 +143,14 @@ def keep_models(
     attempt: Attempt = lambda save: save(),
     **notes: object,
 ) -> Iterator[Log]:
-    """Save `pi_ckpt1.pth` … at equal fractions of the budget, and the best policy by the window's mean return: as a
-    plain state dict `best_return_pi_ckpt.pth` and as a whole agent `best_agent/`. The agent with the best evaluation is
-    `best_evaluated_agent/`.
+    """Save `pi_ckpt1.pth` … at equal fractions of the budget. Also save the policy with the best mean return over
+    `window` episodes, as a state dict (`best_return_pi_ckpt.pth`) and as an agent (`best_agent/`), and the agent with
+    the best evaluation as `best_evaluated_agent/`.
 
-    Until `window` episodes are finished the best is provisional, because few episodes are noisy. None is saved in the
-    first `best_after` episodes, nor while the agent is ahead of its log (not `in_sync`). `notes` go on the agent's
-    card. `best` keeps what a resumed run must remember. `attempt` is called with what saves. `folder` may be a
-    function, for a folder that moves.
+    The best policy is provisional until `window` episodes have finished, because few episodes are noisy. None is saved
+    in the first `best_after` episodes, or while the agent is ahead of its log (not `in_sync`). `notes` go on the
+    agent's card. `best` holds the state for resuming. `attempt` is called with the function that saves. `folder` may be
+    a function, for a folder that moves.
     """
     best = best or BestModel()
     models: Callable[[], Path] = folder if callable(folder) else lambda: folder
@@ -231,7 +230,7 @@ def tracked(*trackers: Tracker) -> Callable[[Callable[P, Iterable[Log]]], Callab
 
 
 def progress(logs: Iterable[Log], env_steps: int) -> Iterator[Log]:
-    """Show a progress bar, for your own scripts."""
+    """Show a progress bar in your own scripts."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

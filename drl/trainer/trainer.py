@@ -1,4 +1,4 @@
-"""The trainer: a generator of learning steps. Each `next()` collects, then learns, then gives one `Log`."""
+"""The trainer: a generator of learning steps. Each `next()` collects experience, learns and yields one `Log`."""
 
 import contextlib
 import math
@@ -30,18 +30,18 @@ SETTINGS = (
     "entropy_coef",
     "gradient_steps",
 )
-MAY_BE_NAN = ("explained_variance",)  # of a rollout whose returns are all equal: nothing to explain
+MAY_BE_NAN = ("explained_variance",)  # NaN if all returns of a rollout are equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """The budget, and what statistics cover."""
+    """Training budget and logging window."""
 
-    total_timesteps: int | None = None  # the budget in environment steps: schedules run over it, iterating ends at it
-    num_episodes: int | None = None  # or the budget in episodes; neither: iterating goes on for ever
-    window: int = 100  # how many recent episodes the running statistics cover
-    updates_per_log: int | None = None  # updates in one learning step; None: as many as the buffer says
-    info_keys: tuple[str, ...] | None = None  # numbers of the episodes' last infos to log; None: all
+    total_timesteps: int | None = None  # budget in environment steps; schedules span it, and training ends there
+    num_episodes: int | None = None  # budget in episodes; if both are None, training never stops
+    window: int = 100  # number of recent episodes in logged statistics
+    updates_per_log: int | None = None  # updates per learning step; None: the buffer's default
+    info_keys: tuple[str, ...] | None = None  # keys of each episode's last info to log; None: all numbers
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "num_episodes", "window", "updates_per_log"):
@@ -50,7 +50,7 @@ class TrainerConfig:
 
 
 class TrainingStats:
-    """What every trainer keeps of a run, however its learning steps come about."""
+    """Counters and episode statistics shared by all trainers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TrainingStats:
         num_episodes: int | None = None,
         info_keys: tuple[str, ...] | None = None,
     ):
-        self.total_timesteps: int | None = total_timesteps  # the budget: one of them, or none
+        self.total_timesteps: int | None = total_timesteps  # budget: one of these two, or none
         self.num_episodes: int | None = num_episodes
         self.info_keys: tuple[str, ...] | None = info_keys
         self.env_steps: int = 0
@@ -73,13 +73,13 @@ class TrainingStats:
 
     @property
     def progress(self) -> float:
-        """Share of the budget used so far, in [0, 1]; 0 where none is given."""
+        """Fraction of the budget used so far, in [0, 1]; 0 without a budget."""
         if self.total_timesteps:
             return min(self.env_steps / self.total_timesteps, 1.0)
         return min(self.episodes / self.num_episodes, 1.0) if self.num_episodes else 0.0
 
     def add(self, steps: int, reward: float, episodes: Iterable[Episode]) -> None:
-        """What happened in the environments."""
+        """Count environment steps, rewards and finished episodes."""
         self.env_steps += steps
         self.new_steps += steps
         self.reward_sum += reward
@@ -92,7 +92,7 @@ class TrainingStats:
             self.finished.append(episode)
 
     def log(self, learned: dict[str, float], elapsed: float, counters: dict[str, float] | None = None) -> Log:
-        """Close a learning step that took `elapsed` seconds; `learned` is what the algorithm reports."""
+        """Make the log of a learning step that took `elapsed` seconds; `learned` holds the algorithm's metrics."""
         self.learning_steps += 1
         self.seconds += elapsed
         steps = self.new_steps
@@ -156,7 +156,7 @@ class Collector:
         self.in_env_step: bool = False
 
     def step(self, env_steps: int) -> Taken:
-        """One step of every environment."""
+        """Step every environment once."""
         envs, agent = self.envs, self.agent
         if self.obs is None:
             self.obs = envs.reset()
@@ -181,7 +181,7 @@ class Collector:
         self.agent = agent
 
     def learned(self) -> None:
-        """The agent acts with the learner's own weights."""
+        """Do nothing: the agent shares the learner's weights."""
 
     def get(self, name: str) -> list[EnvValue]:
         return self.envs.get(name)
@@ -227,11 +227,11 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class Trainer(TrainerLoop, Generic[BatchT]):
-    """Yields one Log per learning step. Iterating resumes; it never resets.
+    """Yields one `Log` per learning step. Iterating again continues training; it never resets.
 
-    A buffer that can stop anywhere (a replay) ends the run at the very step that uses up the budget; one that hands
-    out whole rollouts or episodes fills the last of them first. All state is on this object and its collaborators,
-    none in the generator: break out of the loop, look at everything, save, and iterate again.
+    With a replay buffer, training ends exactly at the budget; otherwise it finishes the last rollout or batch of
+    episodes. All state is on this object and its collaborators, none in the generator: you can break out of the loop,
+    inspect, save, and iterate again.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         envs: VecEnv | AnyCollector,
         agent: Agent,
         algorithm: Algorithm[BatchT],
-        buffer: Buffer[BatchT] | None = None,  # None: the one of the algorithm's record
+        buffer: Buffer[BatchT] | None = None,  # None: the algorithm's default
         config: TrainerConfig | None = None,
         reward_scaler: RewardScaler | None = None,
     ):
@@ -271,8 +271,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.reward_scaler = reward_scaler
         self.seen: list[Array] = []  # observations since the last learning step, for the normalizer
         self.rewards: list[Array] = []  # [3, N] rewards, ends and valid rows of replayed steps since then
-        # Of the learning step that has begun: the share of the budget used before it, for schedules; what its updates
-        # reported; the seconds it took.
+        # Of the current learning step: fraction of the budget used before it, for schedules; metrics of its updates;
+        # seconds so far.
         self.progress: float | None = None
         self.learned: list[dict[str, float]] = []
         self.seconds: float = 0.0
@@ -324,17 +324,17 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     @property
     def vectorization(self) -> str:
-        """How the environments are stepped."""
+        """Vectorization of the environments."""
         return self.collector.vectorization
 
     @property
     def changes(self) -> list[EnvChange]:
-        """What was changed in the environments; see `VecEnv.changes`."""
+        """Changes made to the environments; see `VecEnv.changes`."""
         return self.collector.changes
 
     @property
     def obs(self) -> Array | None:
-        """What the environments show now; None before the first step."""
+        """Current observations; None before the first step."""
         return self.collector.obs
 
     @property
@@ -343,18 +343,18 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
     @property
     def whole(self) -> bool:
-        """A step of environments that repeat their episodes can be broken off: it is taken again."""
+        """Also True if an interrupted environment step can be replayed."""
         return super().whole or self.collector.repeats(self.stats.env_steps)
 
     @property
     def over(self) -> bool:
-        """Whether the budget is used up, and every update made that a replay owes for it."""
+        """Whether the budget is used up and no update of a replay buffer is due."""
         if self.stats.progress < 1.0:
             return False
         return not (self.buffer.stops_anywhere and self.buffer.ready)
 
     def _prepared(self, batch: BatchT) -> BatchT:
-        """The batch as the learner sees it: observations normalized as they were when acting, rewards scaled."""
+        """Return the batch with observations normalized as they were when acting, and rewards scaled."""
         if self.agent.normalizer is not None:
             batch = batch.normalized(self.agent.normalizer)
         if self.reward_scaler is not None:
@@ -364,7 +364,8 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         return batch
 
     def _update_statistics(self) -> None:
-        """With what was seen since the last time. Rollouts update those of their rewards before they are learned."""
+        """Update running statistics from data collected since the last call. Reward statistics of rollouts are updated
+        before learning, in `_prepared`."""
         if self.agent.normalizer is not None and self.seen:
             self.agent.normalizer.update(np.concatenate(self.seen))
         if self.reward_scaler is not None and self.rewards:
@@ -405,7 +406,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Give up the running episodes; new ones begin at the next step."""
+        """Drop the running episodes; the next step starts new ones."""
         self.collector.begin_anew()
         self.buffer.cut()
         if self.reward_scaler is not None:
@@ -413,13 +414,13 @@ class Trainer(TrainerLoop, Generic[BatchT]):
 
 
 def _is_greedy(agent: Agent) -> bool:
-    """Whether an agent takes the same action every time unless its exploration changes that."""
+    """Whether an agent is deterministic without exploration."""
     distribution = getattr(agent, "distribution", None)
     return agent.variant == "q_value" or (distribution is not None and distribution.kind == "deterministic")
 
 
 def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Buffer[BatchT]:
-    """The buffer that an algorithm's record names, with the default settings."""
+    """Make the buffer of an algorithm's record with its default settings."""
     record = getattr(algorithm, "record", None)
     if record is None:
         raise BadInput(f"{type(algorithm).__name__} has no record that names its buffer; pass one: buffer=…")
@@ -429,7 +430,7 @@ def _buffer_for(algorithm: Algorithm[BatchT], envs: VecEnv | AnyCollector) -> Bu
 
 
 def _means(logs: list[dict[str, float]]) -> dict[str, float]:
-    """Of every name, the mean over the updates that report it, in the order in which names first appear."""
+    """Return the mean of each metric over the updates that report it."""
     if len(logs) == 1:
         return logs[0]
     values: dict[str, list[float]] = {}
@@ -440,7 +441,7 @@ def _means(logs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def rates(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The share of episodes that terminated, and of those that succeeded where that can be told."""
+    """Return the fraction of episodes that terminated, and the success rate if episodes report success."""
     ended = [(episode.terminated, episode.success) for episode in episodes]
     judged = [success for _, success in ended if success is not None]
     success_rate = {"success_rate": fmean(judged)} if judged else {}
@@ -457,7 +458,7 @@ def _episode_means(episodes: Collection[Episode]) -> dict[str, float]:
 
 
 def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The mean of each number over the episodes whose last info has it.
+    """Return the mean of each number over the episodes whose last info has it.
 
     >>> episodes = [Episode(0.0, 1, True, None, 0, info=info) for info in ({"x": 1.0}, {"x": 2.0, "y": 5.0}, {})]
     >>> info_means(episodes)

@@ -1,4 +1,4 @@
-"""What every trainer is: a generator of logs with a budget."""
+"""The interface of all trainers: a generator of logs with a budget."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -16,38 +16,38 @@ if TYPE_CHECKING:
 
 
 class Stopped(Exception):
-    """A learning step was left before its end, because it should stop. Nothing is lost."""
+    """A learning step was interrupted because `should_stop` returned True. Nothing is lost."""
 
 
 class TrainerLoop(ABC):
-    """A generator of logs with a budget: what every trainer is. Without a budget it never ends."""
+    """Base class of all trainers: a generator of logs with a budget. Without a budget it never ends."""
 
     agent: Agent
     stats: "TrainingStats"
     opened: ExitStack  # what `close` closes
     notes: Mapping[str, object] = MappingProxyType({})  # how it was built, for the record of its run
-    inexact: str | None = None  # why it does not continue exactly where its stored state was; None: it does
-    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked often; True ends the logs soon
-    in_step: bool = False  # whether a learning step is being computed, or an exception has broken it off
+    inexact: str | None = None  # reason why a restored trainer does not continue exactly; None: it does
+    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # called often; True stops training soon
+    in_step: bool = False  # whether a learning step is running or was interrupted by an exception
 
     @property
     def may_be_left(self) -> bool:
-        """Whether an exception may break off what runs now: nothing is lost by it, or only the very first step."""
+        """Whether it is safe to interrupt now: nothing is lost, or only the very first learning step."""
         return self.stats.learning_steps == 0
 
     @property
     def whole(self) -> bool:
-        """Whether the state can be saved, also after an exception in the middle of a step."""
+        """Whether the state can be saved, including after an exception within a step."""
         return not self.in_step
 
     def __call__(self, total_timesteps: int | None = None) -> Iterator[Log]:
-        """The logs until the budget is used up. `total_timesteps` sets the budget: environment steps in all."""
+        """Yield logs until the budget is used up. `total_timesteps` sets the budget in total environment steps."""
         if total_timesteps is not None:
             self.set_budget(total_timesteps)
         return self._logs()
 
     def set_budget(self, total_timesteps: int) -> None:
-        """Set the budget in environment steps, those already taken included."""
+        """Set the budget in environment steps, including the steps already taken."""
         if total_timesteps < 1:
             raise BadInput(f"total_timesteps is {total_timesteps}; expected at least 1")
         self.stats.total_timesteps, self.stats.num_episodes = total_timesteps, None
@@ -59,7 +59,7 @@ class TrainerLoop(ABC):
         self.close()
 
     def close(self) -> None:
-        """Close what was opened for this trainer: the environments of `drl.make_trainer`. What you made is yours."""
+        """Close the environments that `drl.make_trainer` opened. Environments that you passed in stay open."""
         self.opened.close()
 
     def _logs(self) -> Iterator[Log]:
@@ -80,22 +80,22 @@ class TrainerLoop(ABC):
 
     @abstractmethod
     def step(self) -> Log:
-        """One learning step. Raises `Stopped` if `should_stop` says so; the next call continues there."""
+        """Run one learning step. Raises `Stopped` if `should_stop` returns True; the next call continues there."""
 
     @abstractmethod
     def state_dict(self) -> StateDict:
-        """All that changes in training, of the trainer and of its parts, as plain data."""
+        """Complete training state of the trainer and its parts, as plain data."""
 
     @abstractmethod
     def load_state_dict(self, state: StateDict) -> None:
-        """Go back to such a state: iterating continues there."""
+        """Restore such a state; iterating continues there."""
 
     def leave(self) -> None:  # noqa: B027
-        """No further log will be taken: the state stays as it is, whatever runs together with this trainer."""
+        """Freeze this trainer's state; no more logs will be read."""
 
     @property
     def in_sync(self) -> bool:
-        """Whether the agent is as the last log left it, not already ahead."""
+        """Whether the agent is at the step of the last log, not ahead of it."""
         return True
 
     @property

@@ -77,7 +77,7 @@ def test_every_text_has_its_choices_or_is_known_to_be_free():
 
 
 def test_a_comment_may_stand_above_its_setting():
-    assert comment_of(ReplayConfig, "her").startswith("Hindsight: pretend that")
+    assert comment_of(ReplayConfig, "her").startswith("Hindsight experience replay: replace")
     assert [
         field.name for kind in kinds() for field in dataclasses.fields(kind) if not comment_of(kind, field.name)
     ] == []

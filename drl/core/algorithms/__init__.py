@@ -1,4 +1,4 @@
-"""Algorithms by name. A plugin adds its own with `register_algorithm`."""
+"""Algorithms by name. Plugins add theirs with `register_algorithm`."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -30,7 +30,7 @@ ALGORITHMS: dict[str, AlgorithmRecord] = {
 
 
 def find_algorithm(name: str) -> AlgorithmRecord:
-    """The record of an algorithm; raise with the nearest name if there is none."""
+    """Return the record of an algorithm; if the name is unknown, raise with the nearest one."""
     if name not in ALGORITHMS:
         hint = "for a custom one, import the module that registers it: --plugins MODULE"
         raise BadInput(f"unknown algorithm {name!r}; {did_you_mean(name, ALGORITHMS)}; {hint}")
@@ -38,7 +38,7 @@ def find_algorithm(name: str) -> AlgorithmRecord:
 
 
 def class_in(record: AlgorithmRecord, engine: str, action_spec: ActionSpec) -> Factory:
-    """The algorithm's class in an engine; raise if it does not support the action space."""
+    """Return the algorithm's class in an engine; raise if it does not support the action space."""
     if action_spec.kind not in record.action_spaces:
         fitting = [other.name for other in ALGORITHMS.values() if action_spec.kind in other.action_spaces]
         raise BadInput(
@@ -61,11 +61,11 @@ def register_algorithm(
     config: ConfigClass | None = None,
     **changes: Any,
 ) -> None:
-    """Register an algorithm of your own, for `drl.train`, `drl train NAME` and everything else.
+    """Register an algorithm of your own for `drl.train`, `drl train NAME` and all other commands.
 
-    A variation has a name, the algorithm that it is `like`, its class in each engine, and perhaps a config with
-    settings of its own. `changes` are other fields of the `AlgorithmRecord`, such as `summary`, `model_config` or
-    `search_base`. An algorithm that is like no other is one whole `AlgorithmRecord`.
+    For a variation, give its name, the algorithm it is `like`, its class in each engine, and optionally a config
+    with additional settings. `changes` are other fields of the `AlgorithmRecord`, such as `summary`, `model_config`
+    or `search_base`. For a new algorithm, give a complete `AlgorithmRecord` instead.
 
     >>> register_algorithm("long_ppo", like="ppo", summary="ppo for long rollouts")
     >>> find_algorithm("long_ppo").engines == find_algorithm("ppo").engines
@@ -114,13 +114,13 @@ def _variation(
 
 
 def _learns_like_ours(maker: Maker | None) -> bool:
-    """Whether a class has its own losses at most: a compiled program calls these, but not a `learn` of its own."""
+    """Whether a class overrides losses only: a compiled program calls these, but not a custom `learn`."""
     owners = [each for each in getattr(maker, "__mro__", ()) if "learn" in vars(each)]
     return bool(owners) and owners[0].__module__.startswith("drl.engines.jax.")
 
 
 def _same_classes(before: AlgorithmRecord, now: AlgorithmRecord) -> bool:
-    """Whether a script or a notebook cell that registers an algorithm is only run again."""
+    """Whether the same script or notebook cell registers an algorithm again."""
     if before.engines.keys() != now.engines.keys() or before.like is None:
         return False
     pairs = [(before.engines[engine], now.engines[engine]) for engine in now.engines]

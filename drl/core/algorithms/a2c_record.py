@@ -12,22 +12,22 @@ from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LE
 class A2CConfig:
     """Settings of A2C."""
 
-    rollout_length: int = 8  # steps of every environment per learning step
+    rollout_length: int = 8  # steps per environment and rollout
     gamma: float = 0.99  # discount per step
-    gae_lambda: float = 1.0  # 1: n-step returns up to the rollout's end
-    learning_rate: float = 7e-4  # at the beginning
-    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    gae_lambda: float = 1.0  # λ of GAE; 1: n-step returns up to the end of the rollout
+    learning_rate: float = 7e-4  # initial learning rate
+    learning_rate_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     optimizer: str = "rmsprop"
-    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
-    optimizer_eps: float = 1e-5  # of rmsprop, adam and adamw: added to the denominator of the step
+    optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
+    optimizer_eps: float = 1e-5  # epsilon of rmsprop, adam and adamw, added to the denominator
     entropy_coef: float = 0.0  # weight of the entropy bonus
-    entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
+    entropy_coef_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
     value_coef: float = 0.5  # weight of the value loss
-    normalize_advantage: bool = False  # over the rollout, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
+    normalize_advantage: bool = False  # to mean 0 and standard deviation 1 over the rollout
+    max_grad_norm: float | None = 0.5  # clip gradients to this global norm; None: no clipping
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")

@@ -1,4 +1,4 @@
-"""The record of an algorithm: the rest of the package reads it and never compares names of algorithms."""
+"""The record of an algorithm. The rest of the package reads it and never compares algorithm names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ ALL_SPACES = ("discrete", "multi_discrete", "multi_binary", "box")
 
 @dataclass(frozen=True)
 class BufferRecord:
-    """A buffer: the function that makes it, its settings, and what it supports."""
+    """A buffer: its factory, its settings, and what it supports."""
 
     make: Maker  # (learner config, buffer config, envs or their specs, rng, frame_stack) → Buffer
     config: ConfigClass = NoSettings
@@ -30,11 +30,11 @@ REPLAY = BufferRecord("drl.buffers.replay_buffer:make_replay_buffer", config=Rep
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmRecord:
-    """Everything the package knows about an algorithm. `docs/extending.md` shows how to add one."""
+    """Configs, classes and capabilities of an algorithm. `docs/extending.md` shows how to add one."""
 
     name: str  # what users type
     summary: str  # one line for `drl list algorithms`
-    like: str | None = None  # the algorithm whose presets are its own, if it is a variation of one
+    like: str | None = None  # for a variation: the algorithm whose presets it uses
     config: ConfigClass  # its own settings, a frozen dataclass that includes gamma and learning_rate
     model_config: ConfigClass = ModelConfig
     variant: Callable[[Config], str]  # its config → the model variant it needs
@@ -52,7 +52,7 @@ class AlgorithmRecord:
 
     @property
     def parts(self) -> dict[str, ConfigClass]:
-        """Its configs by the name they have in an `Experiment`. Their fields share one flat namespace."""
+        """Config classes by their name in an `Experiment`. Their fields share one flat namespace."""
         return {
             "model": self.model_config,
             "learner": self.config,

@@ -13,21 +13,21 @@ class DQNConfig:
     """Settings of DQN."""
 
     gamma: float = 0.99  # discount per step
-    learning_rate: float = 1e-4  # at the beginning
-    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    double: bool = False  # the online network chooses the action that the target network values
-    tau: float = 0.005  # share of the online network that moves into the target network; 1: a full copy
-    target_every: int = 1  # updates between two such moves
-    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    learning_rate: float = 1e-4  # initial learning rate
+    learning_rate_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    double: bool = False  # double DQN: the online network selects the action, the target network evaluates it
+    tau: float = 0.005  # Polyak factor of a target update; 1: copy the online network
+    target_every: int = 1  # updates between target updates
+    loss: str = "huber"  # huber · squared (times ½) loss of the TD error, also for quantiles; c51 uses cross-entropy
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     optimizer: str = "adamw"
-    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
-    amsgrad: bool = True  # of adam and adamw: divide by the largest second moment so far
-    weight_decay: float = 0.01  # of adamw
-    adam_eps: float = 1e-8  # of adam, adamw and rmsprop: added to the denominator of the step
-    max_grad_norm: float | None = 10.0  # global norm; None: no clipping
-    max_grad_value: float | None = None  # of each entry; None: no clipping
+    optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
+    amsgrad: bool = True  # of adam and adamw: use the largest second moment so far
+    weight_decay: float = 0.01  # weight decay of adamw
+    adam_eps: float = 1e-8  # epsilon of adam, adamw and rmsprop, added to the denominator
+    max_grad_norm: float | None = 10.0  # clip gradients to this global norm; None: no clipping
+    max_grad_value: float | None = None  # clip each gradient entry to ± this value; None: no clipping
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")

@@ -1,4 +1,4 @@
-"""The settings that all actor-critics with a replay buffer share, and the parts that `drl ablate` turns off in them."""
+"""Settings shared by the off-policy actor-critic algorithms, and the parts that `drl ablate` turns off in them."""
 
 from dataclasses import dataclass
 
@@ -11,30 +11,30 @@ from drl.core.specs import ActionSpec, PlainDict
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
-    """Settings that the actor-critic algorithms with replay share."""
+    """Settings shared by the off-policy actor-critic algorithms."""
 
     gamma: float = 0.99  # discount per step
-    learning_rate: float = 3e-4  # at the beginning
-    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    actor_learning_rate: float | None = None  # of the actor, at the start; None: the same as the critics'
-    tau: float = 0.005  # share of the online networks that moves into the target networks; 1: a full copy
-    target_every: int = 1  # updates between two such moves
-    target_network: bool = True  # False: the online critics value the next state, in the same batch as this one
-    policy_delay: int = 1  # updates of the critics per update of the actor
-    critic_subset: int | None = None  # critics, chosen anew at every update, whose values make the target; None: all
-    target_q: str = "min"  # min · mean: which of these values the target takes
-    actor_q: str = "min"  # min · mean · first: which critics' value the actor climbs
+    learning_rate: float = 3e-4  # initial learning rate
+    learning_rate_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    actor_learning_rate: float | None = None  # initial learning rate of the actor; None: learning_rate
+    tau: float = 0.005  # Polyak factor of a target update; 1: copy the online networks
+    target_every: int = 1  # updates between target updates
+    target_network: bool = True  # False: the online critics evaluate the next state, batched with the current state
+    policy_delay: int = 1  # critic updates per actor update
+    critic_subset: int | None = None  # number of critics drawn at random for the target of each update; None: all
+    target_q: str = "min"  # min · mean of these critics for the target
+    actor_q: str = "min"  # min · mean · first: Q-value that the actor maximizes
     reward_scale: float = 1.0  # factor on every reward
-    loss: str = "squared"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    loss: str = "squared"  # huber · squared (times ½) loss of the TD error, also for quantiles; c51 uses cross-entropy
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     optimizer: str = "adam"
-    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
-    weight_decay: float = 0.01  # of adamw
-    weight_norm: bool = False  # scale the critics' hidden weights to norm 1 per feature, after every update
-    adam_beta1: float = 0.9  # of adam and adamw: decay of the mean of the gradients
-    adam_eps: float = 1e-8  # of adam, adamw and rmsprop: added to the denominator of the step
-    max_grad_norm: float | None = None  # global norm, of the critics together and of the actor; None: no clipping
+    optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
+    weight_decay: float = 0.01  # weight decay of adamw
+    weight_norm: bool = False  # scale the critics' hidden weights to norm 1 per feature after each update
+    adam_beta1: float = 0.9  # β₁ of adam and adamw: decay of the first moment
+    adam_eps: float = 1e-8  # epsilon of adam, adamw and rmsprop, added to the denominator
+    max_grad_norm: float | None = None  # clip the critics' and the actor's gradients to this norm; None: no clipping
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")
@@ -52,8 +52,7 @@ class OffPolicyConfig:
 
 
 def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec) -> None:
-    """Raise for settings that do not fit the model's critics: how many there are, their kind, their atoms, and whether
-    they have layers with a normalization behind them."""
+    """Raise if settings do not fit the model's critics: their number, kind, atoms, and normalization layers."""
     subset, to_drop = config.critic_subset, getattr(config, "quantiles_to_drop", 0)
     if subset is not None and subset > critics:
         raise BadInput(f"critic_subset is {subset}, but there are {critics} critics; use --num-critics {subset}")

@@ -12,30 +12,30 @@ from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LE
 class PPOConfig:
     """Settings of PPO."""
 
-    rollout_length: int = 128  # steps of every environment per learning step
+    rollout_length: int = 128  # steps per environment and rollout
     gamma: float = 0.99  # discount per step
-    gae_lambda: float = 0.95  # 0: one-step advantages, 1: Monte Carlo
-    learning_rate: float = 3e-4  # at the beginning
-    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    critic_learning_rate: float | None = None  # own rate for the critic, scheduled alike; None: the same
-    clip_range: float = 0.2  # how far the probability ratio may leave 1
-    clip_range_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    clip_range_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    value_clip: float | None = None  # how far a value may leave the old one; None: no value clipping
+    gae_lambda: float = 0.95  # λ of GAE; 0: one-step advantages, 1: Monte Carlo
+    learning_rate: float = 3e-4  # initial learning rate
+    learning_rate_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    critic_learning_rate: float | None = None  # of the critic, with the same schedule; None: learning_rate
+    clip_range: float = 0.2  # clip the probability ratio to 1 ± this value
+    clip_range_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    clip_range_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    value_clip: float | None = None  # clip new values to the old value ± this; None: no value clipping
     epochs: int = 4  # passes over the rollout
     minibatches: int = 4  # per epoch
     entropy_coef: float = 0.0  # weight of the entropy bonus
-    entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
+    entropy_coef_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
     value_coef: float = 0.5  # weight of the value loss
-    normalize_advantage: bool = True  # per minibatch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    target_kl: float | None = None  # no further epoch once approx_kl of the last minibatch exceeds 1.5 times this
-    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
+    max_grad_norm: float | None = 0.5  # clip gradients to this global norm; None: no clipping
+    target_kl: float | None = None  # stop updating after an epoch that ends with approx_kl above 1.5 times this
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     optimizer: str = "adam"
-    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
-    adam_eps: float = 1e-5  # of adam, adamw and rmsprop: added to the denominator of the step
+    optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
+    adam_eps: float = 1e-5  # epsilon of adam, adamw and rmsprop, added to the denominator
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "clip_range", "entropy_coef")

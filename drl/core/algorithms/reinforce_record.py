@@ -15,20 +15,20 @@ class ReinforceConfig:
     episodes_per_step: int = 8  # complete episodes per learning step
     gamma: float = 0.99  # discount per step
     baseline: str = "value"  # none · mean (running mean of returns) · value (a critic)
-    mean_momentum: float = 0.9  # of the running mean: share of the old mean that is kept
-    learning_rate: float = 1e-3  # at the beginning
-    learning_rate_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
+    mean_momentum: float = 0.9  # baseline mean: weight of the old mean in the running mean
+    learning_rate: float = 1e-3  # initial learning rate
+    learning_rate_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    learning_rate_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
     entropy_coef: float = 0.0  # weight of the entropy bonus
-    entropy_coef_end: float | None = None  # at the end of the budget; None: constant, or 0 with a schedule
-    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if there is an end
-    value_coef: float = 0.5  # weight of the value loss, with baseline value
-    normalize_advantage: bool = True  # over the batch, to mean 0 and deviation 1
-    max_grad_norm: float | None = 0.5  # global norm; None: no clipping
-    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME, or in Python a function that makes one.
+    entropy_coef_end: float | None = None  # value at the end of the budget; None: constant, or 0 with a schedule
+    entropy_coef_schedule: str = "auto"  # constant · linear · cosine, or a function; auto: linear if an end is set
+    value_coef: float = 0.5  # weight of the value loss with `baseline` value
+    normalize_advantage: bool = True  # to mean 0 and standard deviation 1 over the batch
+    max_grad_norm: float | None = 0.5  # clip gradients to this global norm; None: no clipping
+    # sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     optimizer: str = "adam"
-    optimizer_kwargs: tuple[str, ...] = ()  # NAME=VALUE pairs for it, in Python also a dict; values are read as YAML
-    adam_eps: float = 1e-5  # of adam, adamw and rmsprop: added to the denominator of the step
+    optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
+    adam_eps: float = 1e-5  # epsilon of adam, adamw and rmsprop, added to the denominator
 
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")

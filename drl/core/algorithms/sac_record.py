@@ -17,11 +17,11 @@ LIKELY = 0.98  # target entropy of Discrete actions, as a share of the largest
 class SACConfig(OffPolicyConfig):
     """Settings of SAC."""
 
-    temperature: float = 1.0  # α, the weight of the entropy; the initial one if it is learned
-    learn_temperature: bool = True  # keep the entropy near `target_entropy`
-    temperature_learning_rate: float | None = None  # at the start; None: the same as the critics'
-    target_entropy: float | None = None  # None: −1 per entry of a Box action; 0.98 · log(legal actions)
-    quantiles_to_drop: int = 0  # qr: the largest quantiles of the target that are dropped, per critic
+    temperature: float = 1.0  # α, the entropy coefficient; the initial value if it is learned
+    learn_temperature: bool = True  # tune α to keep the entropy near `target_entropy`
+    temperature_learning_rate: float | None = None  # initial learning rate of α; None: learning_rate
+    target_entropy: float | None = None  # None: −1 per dimension of a Box action, 0.98 · log(legal actions) if Discrete
+    quantiles_to_drop: int = 0  # qr: number of largest target quantiles to drop per critic
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,7 +34,7 @@ class SACConfig(OffPolicyConfig):
             )
 
     def entropy_goal(self, spec: ActionSpec) -> float:
-        """The entropy that a learned temperature aims at."""
+        """Return the target entropy of a learned temperature."""
         if self.target_entropy is not None:
             return self.target_entropy
         return LIKELY * math.log(spec.sizes[0]) if spec.kind == "discrete" else -float(spec.entries)
@@ -44,17 +44,17 @@ class SACConfig(OffPolicyConfig):
 class TQCConfig(SACConfig):
     """Settings of TQC."""
 
-    actor_q: str = "mean"  # min · mean · first: which critics' value the actor climbs
-    loss: str = "huber"  # huber · squared (half of it); of the TD error, or within the quantile loss; c51 has its own
-    quantiles_to_drop: int = 2  # qr: the largest quantiles of the target that are dropped, per critic
+    actor_q: str = "mean"  # min · mean · first: Q-value that the actor maximizes
+    loss: str = "huber"  # huber · squared (times ½) loss of the TD error, also for quantiles; c51 uses cross-entropy
+    quantiles_to_drop: int = 2  # qr: number of largest target quantiles to drop per critic
 
 
 @dataclass(frozen=True, kw_only=True)
 class TQCModelConfig(ActorCriticConfig):
-    """Networks of TQC: five critics of quantiles."""
+    """Networks of TQC: five critics with quantiles."""
 
-    num_critics: int = 5  # in the ensemble
-    distributional: str = "qr"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    num_critics: int = 5  # critics in the ensemble
+    distributional: str = "qr"  # critics: none · c51 (fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 25  # atoms of the support, or quantiles
 
 
@@ -62,17 +62,17 @@ class TQCModelConfig(ActorCriticConfig):
 class CrossQConfig(SACConfig):
     """Settings of CrossQ."""
 
-    learning_rate: float = 1e-3  # at the beginning
-    target_network: bool = False  # False: the online critics value the next state, in the same batch as this one
-    policy_delay: int = 3  # updates of the critics per update of the actor
-    adam_beta1: float = 0.5  # of adam and adamw: decay of the mean of the gradients
+    learning_rate: float = 1e-3  # initial learning rate
+    target_network: bool = False  # False: the online critics evaluate the next state, batched with the current state
+    policy_delay: int = 3  # critic updates per actor update
+    adam_beta1: float = 0.5  # β₁ of adam and adamw: decay of the first moment
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQModelConfig(ActorCriticConfig):
     """Networks of CrossQ: wide critics with batch renormalization."""
 
-    critic_hidden_sizes: tuple[int, ...] | None = (1024, 1024)  # the same for each critic; None: as the actor's
+    critic_hidden_sizes: tuple[int, ...] | None = (1024, 1024)  # the same for each critic; None: hidden_sizes
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
 
 
@@ -80,9 +80,9 @@ class CrossQModelConfig(ActorCriticConfig):
 class NormalizedSACConfig(CrossQConfig):
     """Settings of normalized SAC."""
 
-    learning_rate: float = 3e-4  # at the beginning
-    temperature: float = 0.01  # α, the weight of the entropy; the initial one if it is learned
-    weight_norm: bool = True  # scale the critics' hidden weights to norm 1 per feature, after every update
+    learning_rate: float = 3e-4  # initial learning rate
+    temperature: float = 0.01  # α, the entropy coefficient; the initial value if it is learned
+    weight_norm: bool = True  # scale the critics' hidden weights to norm 1 per feature after each update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class NormalizedSACModelConfig(ActorCriticConfig):
     """Networks of normalized SAC."""
 
     batch_renorm: bool = True  # batch renormalization in the critics' MLPs
-    distributional: str = "c51"  # of the critics: none · c51 (a fixed support, cross-entropy) · qr (quantiles)
+    distributional: str = "c51"  # critics: none · c51 (fixed support, cross-entropy) · qr (quantiles)
     num_atoms: int = 51  # atoms of the support, or quantiles
 
 
@@ -99,7 +99,7 @@ class TwoUpdatesReplayConfig(ReplayConfig):
     """Replay of normalized SAC: two updates per environment step."""
 
     batch_size: int = 256  # transitions per update
-    warmup: int = 5000  # environment steps before the first update, which also needs a whole batch
+    warmup: int = 5000  # environment steps before the first update, which also needs a full batch
     gradient_steps: int = 2  # updates per round
 
 

@@ -12,10 +12,10 @@ from drl.core.search_dimensions import Real
 class DDPGConfig(OffPolicyConfig):
     """Settings of DDPG."""
 
-    learning_rate: float = 1e-3  # at the beginning
-    actor_q: str = "first"  # min · mean · first: which critics' value the actor climbs
-    target_noise: float = 0.0  # standard deviation of the noise on the target policy's actions; 0: none
-    target_noise_clip: float = 0.5  # limit of this noise
+    learning_rate: float = 1e-3  # initial learning rate
+    actor_q: str = "first"  # min · mean · first: Q-value that the actor maximizes
+    target_noise: float = 0.0  # standard deviation of the noise on target actions; 0: none
+    target_noise_clip: float = 0.5  # clip this noise to ± this value
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -26,16 +26,16 @@ class DDPGConfig(OffPolicyConfig):
 class DDPGModelConfig(ActorCriticConfig):
     """Networks of DDPG: one critic."""
 
-    num_critics: int = 1  # in the ensemble
+    num_critics: int = 1  # critics in the ensemble
 
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(DDPGConfig):
     """Settings of TD3."""
 
-    policy_delay: int = 2  # updates of the critics per update of the actor
-    target_every: int = 2  # updates between two moves of the target networks
-    target_noise: float = 0.2  # standard deviation of the noise on the target policy's actions; 0: none
+    policy_delay: int = 2  # critic updates per actor update
+    target_every: int = 2  # updates between target updates
+    target_noise: float = 0.2  # standard deviation of the noise on target actions; 0: none
 
 
 DDPG_RECORD = AlgorithmRecord(
