@@ -350,7 +350,7 @@ def test_compare_takes_lists_of_runs(runs, tmp_path):
     assert repr(result) == f"Comparison(algorithms=['a', 'b'], envs=['CartPole-v1'], winners={result.winners})"
     assert list(drl.compare([runs[:2], runs[2]], labels=("x", "y")).contestants) == ["x", "y"]
     assert list(drl.compare([runs]).contestants) == ["first"]
-    with pytest.raises(drl.BadInput, match="names that differ"):
+    with pytest.raises(drl.BadInput, match="need different names"):
         drl.compare([runs[:2], runs[1:]])
     with pytest.raises(drl.BadInput, match="labels has 1 names for 2 entries"):
         drl.compare([runs[:2], runs[2]], labels=("x",))

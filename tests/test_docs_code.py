@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from drl.core.algorithms import ALGORITHMS
+from drl.core.configs import ReplayConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,6 +35,7 @@ SMALL = {
     "list": {},
     "doctor": {"--steps": ("300",)},
 }
+OFF_POLICY = [name for name, record in ALGORITHMS.items() if issubclass(record.parts["buffer"], ReplayConfig)]
 FOUND = {"doctor": (0, 1)}  # exit codes that are answers; a run of 600 steps is none to be proud of
 BEGINNING = f"""
 import sys
@@ -62,6 +64,8 @@ def small_command(line: str) -> list[str]:
         words += [flag, *values]
     if "--num-seeds" in words:  # several are processes
         words[words.index("--num-seeds") + 1] = "1"
+    if name == "train" and words[0] in OFF_POLICY and "--warmup" not in words:
+        words += ["--warmup", "100"]  # else there would be no update
     if name == "fork":  # where the run began, and a few steps more
         words = [re.sub(r"total_timesteps=\d+", "total_timesteps=1300", word) for word in words]
     return [name, *words]

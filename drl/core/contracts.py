@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.core.log import Episode, Log
 from drl.core.normalize import ObsNormalizer
-from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec, PlainDict
+from drl.core.specs import ActionSpec, AnyArray, Array, EnvValue, ObsSpec, PlainDict
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 
@@ -301,51 +301,57 @@ class Loss(NamedTuple):
     Loss(value=2.5, metrics={'policy_loss': 2.0, 'penalty': 0.5}, priority=None, statistics=())
     """
 
-    value: Any  # scalar
-    metrics: dict[str, Any]  # scalars, or one number per row `[B]`, whose mean is logged
-    priority: Any = None  # [B] error of each row of a replay batch
-    statistics: Any = ()  # means and variances of this batch, for batch renormalization
+    value: AnyArray  # scalar
+    metrics: dict[str, AnyArray]  # scalars, or one number per row `[B]`, whose mean is logged
+    priority: AnyArray = None  # [B] error of each row of a replay batch
+    statistics: AnyArray = ()  # means and variances of this batch, for batch renormalization
 
-    def plus(self, value: Any, **metrics: Any) -> "Loss":
+    def plus(self, value: AnyArray, **metrics: AnyArray) -> "Loss":
         """Return this loss with an additional term and additional metrics."""
         return self._replace(value=self.value + value, metrics=self.metrics | metrics)
+
+
+class Rates(Protocol):
+    """Current values of the rates that a loss depends on, by name: `rates.clip_range`."""
+
+    def __getattr__(self, name: str) -> AnyArray: ...
 
 
 class PolicyOutputs(NamedTuple):
     """Model outputs for the rows of an on-policy loss."""
 
-    dist_params: Any  # [B, …] parameters of the policy's distribution
-    value: Any  # [B]; None without a critic
-    log_prob: Any  # [B] of the actions taken
-    entropy: Any  # [B]
+    dist_params: AnyArray  # [B, …] parameters of the policy's distribution
+    value: AnyArray  # [B]; None without a critic
+    log_prob: AnyArray  # [B] of the actions taken
+    entropy: AnyArray  # [B]
 
 
 class QOutputs(NamedTuple):
     """Network outputs for the DQN loss: Q-values `[B, A]`, or logits or quantiles `[B, A, atoms]`."""
 
-    q: Any  # of the online network at `rows.obs`
-    next_q: Any  # of the target network at `rows.next_obs`
-    selector: Any  # the next action is its argmax: online network with `double`, else `next_q`
-    target: Any = None  # [B] or [B, atoms]: result of `target`; None before it is called
+    q: AnyArray  # of the online network at `rows.obs`
+    next_q: AnyArray  # of the target network at `rows.next_obs`
+    selector: AnyArray  # the next action is its argmax: online network with `double`, else `next_q`
+    target: AnyArray = None  # [B] or [B, atoms]: result of `target`; None before it is called
 
 
 class CriticOutputs(NamedTuple):
     """Network outputs for the loss of an actor-critic's critics: Q-values `[N, B]` of N critics, or logits or quantiles
     `[N, B, atoms]`. With Discrete actions, `next_q` holds all actions: `[M, B, A]`."""
 
-    q: Any  # of the critics for the actions taken
-    next_q: Any  # [M, B, …] of the target critics (M of them) for the next actions
-    next_log_prob: Any = None  # [B] of the next actions; [B, A] with Discrete actions; None: a deterministic policy
-    target: Any = None  # [B] or [B, atoms]: result of `target`; None before it is called
+    q: AnyArray  # of the critics for the actions taken
+    next_q: AnyArray  # [M, B, …] of the target critics (M of them) for the next actions
+    next_log_prob: AnyArray = None  # [B] of the next actions; [B, A] with Discrete actions; None: deterministic policy
+    target: AnyArray = None  # [B] or [B, atoms]: result of `target`; None before it is called
 
 
 class ActorOutputs(NamedTuple):
     """Network outputs for the loss of an actor-critic's actor."""
 
-    dist_params: Any  # [B, …]
-    action: Any  # [B, entries]; None with Discrete actions
-    log_prob: Any  # [B] of the action; [B, A] with Discrete actions; None: a deterministic policy
-    q: Any  # [N, B] Q-values of the critics; [N, B, A] with Discrete actions
+    dist_params: AnyArray  # [B, …]
+    action: AnyArray  # [B, entries]; None with Discrete actions
+    log_prob: AnyArray  # [B] of the action; [B, A] with Discrete actions; None: a deterministic policy
+    q: AnyArray  # [N, B] Q-values of the critics; [N, B, A] with Discrete actions
 
 
 class Learned(NamedTuple):

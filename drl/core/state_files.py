@@ -24,7 +24,8 @@ from drl.core.specs import PlainDict as PlainDict
 STATE_FORMAT = 2
 MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
 SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
-StateDict = dict[str, Any]  # nested dicts of arrays, numbers, strings, None and lists of those: never objects
+StateValue = Any  # an array, a number, a string, None, or a list or dict of those
+StateDict = dict[str, StateValue]  # never objects
 
 
 class OtherFormat(UnusableFile):

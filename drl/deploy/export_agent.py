@@ -31,7 +31,7 @@ from drl.experiment.finished import AgentLike, Finished, agent_folder
 from drl.experiment.load_agent import load_agent
 from drl.experiment.open_envs import open_vec_env
 
-MASKS = {"auto": None, "on": True, "off": False}
+MASKS: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 ENGINES = ("torch", "jax")
 CHECKED = 1000  # random observations on which both engines must act alike
 MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they are large

@@ -119,6 +119,7 @@ def make_server(app: "ASGIApp") -> "uvicorn.Server":
     config = uvicorn.Config(
         app,
         http=HttpConnection,
+        log_config=None,  # the logging of this process is its own
         log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
         access_log=False,
         server_header=False,

@@ -96,8 +96,8 @@ class Changes:
 
     def __init__(self, num_envs: int):
         self.made: list[_Made] = []  # without those that a later one has replaced
-        self.count = 0  # all of them
-        self.known = [0] * num_envs  # the count when each running episode began
+        self.count: int = 0  # all of them
+        self.known: list[int] = [0] * num_envs  # the count when each running episode began
 
     def begin(self, index: int | None = None) -> None:
         """An episode begins in one environment, or in all."""

@@ -46,10 +46,10 @@ class EnvPoolVecEnv(VecEnv):
     pool: Pool
 
     vectorization = "envpool"
-    unreachable = (
+    unreachable: str = (
         "EnvPool's environments are compiled (C++) and take settings only when they are made; use env_kwargs, "
+        "or --vectorization sync"
     )
-    unreachable += "or --vectorization sync"
 
     def __init__(self, make: Callable[[int], Pool], seed: int, env_id: str, stream: str = "world"):
         """`make(seed)` makes a pool; EnvPool takes one seed, at the start."""

@@ -37,7 +37,8 @@ class NotEvaluated(EnvFailed):
 
     def __init__(self, message: str, env_steps: int, inputs: GoldenInputs | None):
         super().__init__(message)
-        self.env_steps, self.inputs = env_steps, inputs
+        self.env_steps: int = env_steps
+        self.inputs: GoldenInputs | None = inputs
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,7 +37,7 @@ class Context:
 
     def __init__(self, trainer: "AnyTrainer", run: Run, evaluate: Evaluate):
         self.trainer = trainer  # with its counters: env_steps, episodes, learning_steps
-        self.stopped = False  # whether `stop` was called
+        self.stopped: bool = False  # whether `stop` was called
         self._run, self._evaluate = run, evaluate
 
     @property

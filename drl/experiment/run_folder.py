@@ -308,7 +308,7 @@ def find_agent_folder(path: str | Path, which: str | int | None = None) -> Path:
     given = Path(path)
     if which is not None:
         return _kept_agent(given, str(which))
-    if not given.is_dir() or (given / "card.json").exists() or (given / "agent").exists():
+    if not given.is_dir() or os.path.lexists(given / "card.json") or (given / "agent").exists():
         return find_agent(given)
     if not os.path.lexists(given / "run.json") and not runs_in(given):
         expected = f"expected {given}/card.json, {given}/agent/card.json or runs inside"

@@ -174,7 +174,8 @@ class BestModelCopy:
 
     def __init__(self, run: Run):
         self.run = run
-        self.path = run.folder.parents[1] / "models" / f"best_model_{run.folder.parent.name}_{run.folder.name}.pth"
+        name = f"best_model_{run.folder.parent.name}_{run.folder.name}.pth"
+        self.path: Path = run.folder.parents[1] / "models" / name
         self._copied: tuple[int, int] | None = None  # time and inode of the file that was copied last
 
     def write(self, log: Log) -> None:

@@ -71,7 +71,7 @@ class Session:
         self.started: float = time.monotonic()
         self.log: Log | None = None  # the last one
         self.pending: Log | None = None  # one that has not passed all stages
-        self.staged = False  # whether it has passed those of the user
+        self.staged: bool = False  # whether it has passed those of the user
         trainer.should_stop = signals.stopped
         # To evaluate and film in; None: there is none.
         self.env: EnvConfig | None = without_vector(experiment.run.env_config)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl.core.errors import BadInput, DrlError
+from drl.core.errors import BadInput, DrlError, plural
 from drl.core.notebook import html_table
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
@@ -114,7 +114,7 @@ def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[Pla
         if size <= MOST_BYTES:
             break
         if points <= FEWEST_POINTS:
-            raise BadInput(f"a report on {len(runs)} runs is too large ({size:,} bytes); give fewer runs")
+            raise BadInput(f"a report on {plural(len(runs), 'run')} is too large ({size:,} bytes); give fewer runs")
         points = max(points // 2, FEWEST_POINTS)
     for error in errors:
         warnings.warn(f"left out: {error}", stacklevel=2)

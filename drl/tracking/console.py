@@ -254,8 +254,10 @@ class Waiting:
     """
 
     def __init__(self, text: Callable[[], str], stream: TextIO | None = None, *, seconds: float = 1.5):
-        self.text, self.seconds, self.stream = text, seconds, sys.stdout if stream is None else stream
-        self.live = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
+        self.text: Callable[[], str] = text
+        self.seconds: float = seconds
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
         self._shown = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="waiting", daemon=True)

@@ -174,7 +174,7 @@ def test_other_settings_and_versions_do_not_count(results, monkeypatch):
     [
         ((), "give one preset"),
         ((NAME, "--all", "--minutes", "1"), "give one preset"),
-        (("--all",), "--all needs the time"),
+        (("--all",), "--all needs a time limit"),
         (("ppo/CartPol",), "did you mean 'ppo/CartPole-v1'"),
         ((NAME, "--seeds", "0"), "--seeds is 0"),
         ((NAME, "--minutes", "0"), "--minutes is 0"),

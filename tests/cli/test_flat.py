@@ -156,7 +156,7 @@ def test_the_wrong_switches_are_named(trained):
         (("--evaluate",), "--load_model_path"),
         (("--evaluate", "--load_model_path", "nowhere.pth"), "does not exist"),
         (("--load_model_path", "x.pth"), "--evaluate"),
-        (("--evaluate", "--search"), "exclude"),
+        (("--evaluate", "--search"), "both given"),
         (("--env_name", "CartPol-v1"), "did you mean 'CartPole-v1'"),
         (("--env_name", "Pendulum-v1"), "takes discrete actions"),
         (("--clip_rewards",), "--clip_rewards is for Atari (ALE/…) and --env_name is CartPole-v1"),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import random
 import re
@@ -16,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
+import drl
 from drl.cli.entry import main
 from drl.core.golden_pairs import GoldenInputs
 from drl.deploy import http_app
@@ -403,6 +405,19 @@ def test_ctrl_c_ends_it_as_other_commands(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert process.stderr.read() == ""
+
+
+def test_the_logging_of_the_process_is_left_alone(tmp_path):
+    closed = []
+
+    class Handler(logging.Handler):
+        def close(self):
+            closed.append(self)
+
+    handler = Handler()
+    with drl.serve(save_tiny("q", tmp_path), port=0):
+        assert closed == []
+    logging.Handler.close(handler)
 
 
 def test_wrong_flags(tmp_path, capsys, monkeypatch):

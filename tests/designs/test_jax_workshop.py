@@ -55,7 +55,7 @@ def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
 
 @pytest.mark.parametrize("engine", ["jax", "torch"])
 def test_the_quick_start_runs_with_and_without_jax(tmp_path, engine):
-    """`python experiments/cartpole_reinforce.py --engine jax` leaves metrics, a plot and a video; torch needs no JAX."""
+    """`python experiments/cartpole_reinforce.py --engine jax` leaves its files; torch needs no JAX."""
     env = None if engine == "jax" else without(tmp_path, "jax", "jaxlib")
     command = [sys.executable, str(ROOT / "experiments" / "cartpole_reinforce.py"), "--steps", "600"]
     run([*command, "--engine", engine], tmp_path, env)

@@ -46,7 +46,7 @@ def test_flat_settings_survive_yaml():
         ({"algorithm": "dqn", "epsilon_schedule": "constant", "epsilon_end": 0.2}, "epsilon_end is 0.2, but"),
         ({"algorithm": "dqn", "noisy": True, "init": "orthogonal"}, "noisy layers"),
         ({"algorithm": "reinforce", "baseline": "median"}, "baseline is 'median'"),
-        ({"algorithm": "a2c", "optimizer": "sgd"}, "optimizer is 'sgd'"),
+        ({"algorithm": "a2c", "optimizer": "sdg"}, "optimizer is 'sdg'"),
     ],
 )
 def test_bad_settings_are_named(flat, message):
@@ -152,7 +152,7 @@ def test_a_preset_by_name_for_every_environment():
 def test_blocks_on_the_way_are_not_quiet():
     assert read_experiment("ppo", ["--log-every", "2"])[0].run.log_every == 2
     assert read_experiment("ppo", [])[0].run.log_every == 0
-    with pytest.raises(BadInput, match="--log-every prints blocks on the way and --quiet one line at the end"):
+    with pytest.raises(BadInput, match="--log-every prints during training and --quiet prints one line"):
         read_experiment("ppo", ["--log-every", "2", "--quiet"])
     assert read_experiment("ppo", ["--log-every", "0", "--quiet"])[0].run.quiet
     with pytest.raises(BadInput, match="log_every prints blocks on the way and quiet one line at the end"):

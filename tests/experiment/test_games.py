@@ -102,7 +102,7 @@ def test_the_commands(tmp_path, capsys):
     assert main(["evaluate", str(run), "--episodes", "2"]) == 2
     assert "importing the module 'tests.envs.roster_game' runs its code" in capsys.readouterr().err
     assert main(["replay", str(run), "--episode", "best", "--trust"]) == 2
-    assert "games of several agents" in capsys.readouterr().err
+    assert "multi-agent games" in capsys.readouterr().err
 
 
 def test_frames_of_agents_who_come_and_go():

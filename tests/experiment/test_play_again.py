@@ -59,7 +59,7 @@ def test_a_film_of_an_episode(tmp_path, capsys):
 def test_what_cannot_be_played_again_says_so(tmp_path):
     folder = trained(tmp_path, env="CartPole-v1", vectorization="native", total_timesteps=200)
     assert not (folder / "episodes.jsonl").exists()
-    with pytest.raises(BadInput, match="recorded no episodes"):
+    with pytest.raises(BadInput, match="has no recorded episodes"):
         read_episode(folder, "best")
     folder = trained(tmp_path, env="CartPole-v1", total_timesteps=200)
     for which, said in (("999", "not 999"), ("middle", "expected best"), ("crash", "no environment failed")):

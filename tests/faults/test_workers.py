@@ -148,9 +148,8 @@ def test_one_that_cannot_play_its_actions_again_says_why(tally):
         state = envs.state_dict()
     for how, said in (("step:raise", "ValueError: the wheel came off"), ("step:exit", "SystemExit: 3")):
         with _async("never", how) as envs:
-            assert envs.load_state_dict(state) == (
-                f"environment 1 of 'Broken-v0', played again with 4 actions, fails: {said}"
-            )
+            reason = envs.load_state_dict(state)
+            assert reason.startswith(f"environment 1 of 'Broken-v0', played again with 4 actions, fails: {said}")
             assert envs.reset().shape == (2, 2), "the run can go on"
     tally(KIND, 2)
 

@@ -12,12 +12,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Loss
+from drl.core.configs import Config
+from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import Constant, ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, AnyArray, Array, Distribution, Specs
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, StateValue
 from drl.core.variants import require_variant
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Params, Tree, has_dropout
@@ -37,7 +38,7 @@ class Learner(ScaledRate):
     """
 
     record: ClassVar[AlgorithmRecord]
-    config: Any
+    config: Config
     model: Any
     PURE: ClassVar["type[Pure]"]  # its pure functions; `Pure` if `learn` calls programs of its own
     RATES: ClassVar[tuple[str, ...]] = ()  # settings with a schedule that the losses get as `rates`
@@ -48,7 +49,7 @@ class Learner(ScaledRate):
         self,
         model_state: ModelState,
         specs: Specs,
-        config: Any = None,
+        config: Config = None,
         rng: np.random.Generator | None = None,
     ):
         self.config = config or self.record.config()
@@ -123,14 +124,14 @@ class Learner(ScaledRate):
         )
 
 
-def _has_state(part: Any) -> bool:
+def _has_state(part: StateValue) -> bool:
     if isinstance(part, np.random.Generator) or hasattr(part, "load_state_dict"):
         return True
     leaves = jax.tree.leaves(part)
     return bool(leaves) and all(isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves)
 
 
-def _state_of(part: Any) -> Any:
+def _state_of(part: StateValue) -> StateValue:
     if isinstance(part, np.random.Generator):
         return generator_state(part)
     return part.state_dict() if hasattr(part, "state_dict") else state_arrays(part)
@@ -143,7 +144,7 @@ class Pure:
     algorithm: type[Learner]  # whose losses it calls
     model: Any
     action_spec: ActionSpec
-    config: Any
+    config: Config
     freeze: tuple[str, ...] = ()  # patterns of names of parameters that stay as they are
 
     @property
@@ -189,7 +190,7 @@ class Pure:
         changing = {name: each for name, each in rates.items() if not isinstance(each, Constant)}
         return {"learning_rate": schedule_of(self.config, "learning_rate")} | changing
 
-    def rates(self, changing: tuple[ArrayLike, ...], **more: ArrayLike) -> Any:
+    def rates(self, changing: tuple[ArrayLike, ...], **more: ArrayLike) -> Rates:
         """All of the algorithm's `RATES` from those that change, and `more`, by name."""
         names = [name for name in self.schedules if name != "learning_rate"]
         values = {name: getattr(self.config, name) for name in self.algorithm.RATES}
@@ -224,7 +225,7 @@ class Pure:
 Learner.PURE = Pure
 
 
-def scalars(metrics: dict[str, Any], weight: AnyArray | None = None) -> dict[str, jax.Array]:
+def scalars(metrics: dict[str, AnyArray], weight: AnyArray | None = None) -> dict[str, jax.Array]:
     """Metrics as one number each: means over rows where there is one per row. Rows of weight 0 do not count."""
     return {name: ops.mean(value, weight) if jnp.ndim(value) else value for name, value in metrics.items()}
 
@@ -238,7 +239,8 @@ class Metrics:
     values: jax.Array  # […, names]
 
     @classmethod
-    def of(cls, numbers: dict[str, Any]) -> Self:
+    def of(cls, numbers: dict[str, AnyArray]) -> Self:
+        """Stack numbers of the same shape."""
         return cls(tuple(numbers), jnp.stack(list(numbers.values())))
 
     def named(self) -> dict[str, jax.Array]:

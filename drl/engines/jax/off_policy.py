@@ -5,7 +5,7 @@ or have a distribution over returns: c51 (logits of a fixed support) or qr (quan
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
-from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Specs
 from drl.core.transition import ReplayBatch
@@ -150,13 +150,13 @@ class PureOffPolicy(Pure):
 
     def step(
         self, state: OffPolicyState, rows: ReplayRows, key: jax.Array, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One update with random numbers from `key`: the new state, numbers to log, and the error of each row."""
         return self.update(state, rows, self.draw(key, len(rows.reward)), rate, *rates)
 
     def update(
         self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, *rates: ArrayLike
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """The same with given random numbers."""
         config, rows = self.config, split_rows(rows)
         if config.reward_scale != 1.0:
@@ -178,13 +178,13 @@ class PureOffPolicy(Pure):
             logs |= {name: Sometimes(value, due) for name, value in values.items()}
         return self._moved(state), logs, priority
 
-    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Any:
+    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
         """What the losses get as `rates`."""
         return self.rates(rates)
 
     def update_critics(
         self, state: OffPolicyState, rows: ReplayRows, draws: Draws, rate: ArrayLike, rates: tuple[ArrayLike, ...]
-    ) -> tuple[OffPolicyState, dict[str, Any], jax.Array]:
+    ) -> tuple[OffPolicyState, dict[str, jax.Array], jax.Array]:
         """One step of the critics."""
         hooks, named_rates = self.hooks, self.rates_now(state, rates)
 
@@ -277,7 +277,7 @@ class OffPolicyLearner(Learner):
 
     config: OffPolicyConfig
     model: ActorCritic
-    PURE = PureOffPolicy
+    PURE: ClassVar[type[Pure]] = PureOffPolicy
     TARGET_ACTOR: ClassVar[bool] = False  # whether the target's actions are those of a target policy
 
     def __init__(
@@ -305,11 +305,11 @@ class OffPolicyLearner(Learner):
         """The same for the next state, in the target of the critics."""
         return self.action(dist_params, noise, mask)
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
         """What the critics should answer; see `critic_target`."""
         raise NotImplementedError
 
-    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """The error of all critics, importance-weighted. A row's priority is its mean error over the critics."""
         head = self.model.critic.head
         losses, errors = critic_errors(head, outputs.q, outputs.target, self.config.loss)
@@ -319,7 +319,7 @@ class OffPolicyLearner(Learner):
         q = head.q_values(outputs.q).mean()
         return Loss(loss, {"critic_loss": loss, "mean_q": q, "mean_error": priority.mean()}, priority)
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """What the actor minimizes."""
         raise NotImplementedError
 

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.configs import plain_pairs
+from drl.core.configs import Config, plain_pairs
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.network_parts import OPTIMIZERS
 from drl.core.specs import AnyArray, PlainDict
 from drl.engines.jax.layers import Tree
 
 # Arguments of our optimizers, with the names of `torch.optim`.
-KWARGS = {
+KWARGS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", "nesterov", "weight_decay"),
     "adam": ("betas", "eps", "amsgrad", "weight_decay"),
     "adamw": ("betas", "eps", "amsgrad", "weight_decay"),
@@ -165,7 +165,7 @@ class OptaxOptimizer:
         return jax.tree_util.tree_map_with_path(moved, params, updates), state, norm
 
 
-def optimizer_of(config: Any, factors: tuple[tuple[str, float], ...] = ()) -> AnyOptimizer:
+def optimizer_of(config: Config, factors: tuple[tuple[str, float], ...] = ()) -> AnyOptimizer:
     """The optimizer of a config's settings. `factors` are as in `Optimizer`."""
     name, kwargs = config.optimizer, plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
     limits = (getattr(config, "max_grad_norm", None), getattr(config, "max_grad_value", None))

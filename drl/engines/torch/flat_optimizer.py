@@ -2,7 +2,7 @@
 
 All parameters lie in one block of memory, all gradients in another; the model's own parameters are views of the first.
 Zeroing, clipping and Adam are then one kernel each, whatever the number of layers. And because the whole step is a
-function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program. Any other
+function of a few tensors, `compiled=True` can fuse loss, gradient, clipping and Adam into one program. Every other
 optimizer of PyTorch steps on the same parameters, after the same gradient and clipping.
 """
 
@@ -25,6 +25,7 @@ from drl.core.cache_folder import cache_folder
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput
 from drl.core.specs import Array
+from drl.core.state_files import StateDict
 from drl.engines.torch.other_optimizers import MakeOptimizers, OtherOptimizer
 from drl.engines.torch.recurrent import recurrent_parts
 
@@ -148,14 +149,14 @@ class FlatOptimizer:
         if self.compiled:
             self._program = _compile(self._fused_gradient, self.values.device.type)
 
-    def descend(self, rate: float, *inputs: Any) -> Tensor:
+    def descend(self, rate: float, *inputs: object) -> Tensor:
         """One gradient step. Returns what the loss logs, as `layout` says, followed by the gradient norm before
         clipping; `read` gives these names."""
         if self.dropout:
             return self._with_dropout(rate, inputs)
         return self._descend(rate, inputs)
 
-    def _descend(self, rate: float, inputs: tuple[Any, ...]) -> Tensor:
+    def _descend(self, rate: float, inputs: tuple[object, ...]) -> Tensor:
         self.count += 1
         numbers = self._corrections(rate)
         first = self.parameters[0]
@@ -182,7 +183,7 @@ class FlatOptimizer:
             self._adam(rate)
         return torch.cat([logged, norm[None]])
 
-    def gradient(self, inputs: Sequence[Any]) -> Tensor:
+    def gradient(self, inputs: Sequence[object]) -> Tensor:
         """Into `gradients`, for an update that is shared; returns what the loss logs."""
         if self._program is not None and (both := self._compiled((self.values,), (), inputs)) is not None:
             self.gradients.copy_(both[: len(self.gradients)])
@@ -193,7 +194,7 @@ class FlatOptimizer:
         loss.value.backward()
         return self._packed(loss)
 
-    def find_layout(self, inputs: Sequence[Any]) -> Layout:
+    def find_layout(self, inputs: Sequence[object]) -> Layout:
         """What the loss logs, without a step."""
         if self.layout is None:
             with torch.no_grad():
@@ -238,7 +239,7 @@ class FlatOptimizer:
             before, now = (", ".join((*each.scalars, *each.columns)) for each in (self.layout, layout))
             raise BadInput(f"the loss returned the metrics {before} and now {now}; return the same ones every time")
 
-    def _with_dropout(self, rate: float, inputs: tuple[Any, ...]) -> Tensor:
+    def _with_dropout(self, rate: float, inputs: tuple[object, ...]) -> Tensor:
         """A step in training mode. Its random numbers depend on the seed and the step only, so that a resumed run draws
         the same, and the global stream stays as it was."""
         device = self.values.device
@@ -252,7 +253,7 @@ class FlatOptimizer:
                 for part in self.dropout:
                     part.training = False
 
-    def _compiled(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[Any]) -> Tensor | None:
+    def _compiled(self, state: tuple[Tensor, ...], numbers: Sequence[float], inputs: Sequence[object]) -> Tensor | None:
         """One call of the compiled program; None where it cannot be built on this machine: from then on steps are
         eager. The compiler fails before anything was changed."""
         assert self._program is not None
@@ -270,18 +271,18 @@ class FlatOptimizer:
         self.compile_seconds = self.compile_seconds or time.perf_counter() - started
         return logged
 
-    def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
+    def _fused(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: object) -> Tensor:
         """`descend` as one function of tensors, for the compiler."""
         gradient, logged = self._gradient_and_logged(state[0], inputs)
         norm = self._clip(gradient)
         self._step(state, gradient, numbers)
         return torch.cat([logged, norm[None]])
 
-    def _fused_gradient(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: Any) -> Tensor:
+    def _fused_gradient(self, state: tuple[Tensor, ...], numbers: Tensor, *inputs: object) -> Tensor:
         """The part of `_fused` before the learners' gradients meet."""
         return torch.cat(self._gradient_and_logged(state[0], inputs))
 
-    def _gradient_and_logged(self, values: Tensor, inputs: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    def _gradient_and_logged(self, values: Tensor, inputs: Sequence[object]) -> tuple[Tensor, Tensor]:
         def loss_of(flat: Tensor) -> tuple[Tensor, Tensor]:
             views = self.views(flat)
             parameters = {name: views[position] for name, position in self.places.items()}
@@ -373,13 +374,13 @@ class FlatOptimizer:
             for piece, shape in zip(flat.split(sizes), self.shapes, strict=True)
         ]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Plain NumPy."""
         tensors = {name: getattr(self, name) for name in STATE}
         state = {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()} | {"count": self.count}
         return state if self.other is None else state | {"other": self.other.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for name in STATE:
             getattr(self, name).copy_(torch.from_numpy(np.array(state[name])))
         self.count = int(state["count"])

@@ -2,19 +2,20 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Loss
+from drl.core.configs import Config
+from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.schedules import ScaledRate, Schedule, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, Array, Specs
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, StateValue
 from drl.core.variants import require_variant
 from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
 from drl.engines.torch.models import known_variant
@@ -43,16 +44,17 @@ class Learner(ScaledRate):
         self,
         model: nn.Module,
         specs: Specs,
-        config: Any = None,
+        config: Config = None,
         rng: np.random.Generator | None = None,
         compile_update: bool = False,
     ):
-        self.config: Any = config or self.record.config()
+        self.config: Config = config or self.record.config()
         self.needs: str = self.record.variant(self.config)
         require_variant(type(self).__name__, self.needs, known_variant(model))
         self.model: nn.Module = model
         self.compile_update: bool = compile_update
-        self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("Any", specs))  # of environments, or alone
+        # Of environments, or alone.
+        self.action_spec: ActionSpec = getattr(specs, "action_spec", cast("ActionSpec", specs))
         self.device: torch.device = next(model.parameters()).device
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
@@ -84,7 +86,7 @@ class Learner(ScaledRate):
             dropout_seed=_seed_of(self.rng),
         )
 
-    def rates_at(self, progress: float, **more: Tensor) -> Any:
+    def rates_at(self, progress: float, **more: Tensor) -> Rates:
         """The current value of each of `RATES`, as scalars on the device, and `more`."""
         values = {name: torch.tensor(each(progress), device=self.device) for name, each in self.schedules.items()}
         return rates_type((*values, *more))(*values.values(), *more.values())
@@ -131,7 +133,7 @@ class Learner(ScaledRate):
         for name in self.STATE:
             setattr(self, name, state[name])
 
-    def _stateful(self) -> Iterator[tuple[str, Any]]:
+    def _stateful(self) -> Iterator[tuple[str, object]]:
         """Attributes with a state of their own, by their key. A network is one if its parameters are neither the
         model's nor an optimizer's."""
         parts = vars(self)
@@ -156,15 +158,14 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 def _seed_of(rng: np.random.Generator) -> int:
     """The same number for the same stream, without a draw from it."""
-    sequence: Any = rng.bit_generator.seed_seq
-    return int(sequence.generate_state(1)[0])
+    return int(cast("np.random.SeedSequence", rng.bit_generator.seed_seq).generate_state(1)[0])
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _has_state(part: Any, known: set[int]) -> bool:
+def _has_state(part: object, known: set[int]) -> bool:
     if isinstance(part, nn.Module):
         return any(_storage(tensor) not in known for tensor in part.state_dict().values())
     if isinstance(part, list):
@@ -173,7 +174,7 @@ def _has_state(part: Any, known: set[int]) -> bool:
     return isinstance(part, kinds) or hasattr(part, "load_state_dict")
 
 
-def _state_of(part: Any) -> Any:
+def _state_of(part: StateValue) -> StateValue:
     if isinstance(part, list):
         return [_state_of(each) for each in part]
     if isinstance(part, np.random.Generator):
@@ -187,7 +188,7 @@ def _state_of(part: Any) -> Any:
     return part.state_dict()
 
 
-def _restore(part: Any, state: Any) -> None:
+def _restore(part: StateValue, state: StateValue) -> None:
     if isinstance(part, list):
         for each, stored in zip(part, state, strict=True):
             _restore(each, stored)

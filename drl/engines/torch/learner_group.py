@@ -75,13 +75,13 @@ class LearnerGroup:
 class Part(NamedTuple):
     """What one learner computes of the inputs of a loss."""
 
-    inputs: tuple[Any, ...]
+    inputs: tuple[object, ...]
     first: int  # which row of all is its first one, if rows stay in their order
     rows: int
     total: int  # rows of all learners
 
 
-PartOf = Callable[[tuple[Any, ...], int, int], Part]  # (inputs, rank, size): parts are nearly equal, and may be empty
+PartOf = Callable[[tuple[object, ...], int, int], Part]  # (inputs, rank, size): parts are nearly equal, or empty
 
 
 class SharedGradient:
@@ -92,7 +92,7 @@ class SharedGradient:
         self.group: LearnerGroup = group
         self.part_of: PartOf = part_of
 
-    def __call__(self, optimizer: FlatOptimizer, inputs: tuple[Any, ...]) -> Tensor:
+    def __call__(self, optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Tensor:
         """Into the optimizer's `gradients`; returns what the loss logs of all rows."""
         group, size = self.group, len(optimizer.gradients)
         if group.broken is None:
@@ -107,7 +107,7 @@ class SharedGradient:
                 return message[size:]
         return optimizer.gradient(self.part_of(inputs, 0, 1).inputs)
 
-    def _message(self, optimizer: FlatOptimizer, part: Part, whole: tuple[Any, ...]) -> Tensor:
+    def _message(self, optimizer: FlatOptimizer, part: Part, whole: tuple[object, ...]) -> Tensor:
         """The gradient and what is logged, weighted so that the sum over the learners is the mean over all rows."""
         size, share = len(optimizer.gradients), part.rows / part.total
         logged = optimizer.gradient(part.inputs) if part.rows else None
@@ -122,7 +122,7 @@ class SharedGradient:
         return message
 
 
-def part_of_rollout(inputs: tuple[Any, ...], rank: int, size: int, normalize: bool) -> Part:
+def part_of_rollout(inputs: tuple[object, ...], rank: int, size: int, normalize: bool) -> Part:
     """Of `Rows` and numbers; whole environments of a recurrent rollout. Advantages are normalized over all rows."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, Rows)
@@ -138,7 +138,7 @@ def part_of_rollout(inputs: tuple[Any, ...], rank: int, size: int, normalize: bo
     return Part((mine, *others), 0, len(mine.advantage), total)
 
 
-def part_of_replay(inputs: tuple[Any, ...], rank: int, size: int) -> Part:
+def part_of_replay(inputs: tuple[object, ...], rank: int, size: int) -> Part:
     """Of `ReplayRows`, the random numbers of their actions if there are any, and rates."""
     rows, others = inputs[0], inputs[1:]
     assert isinstance(rows, ReplayRows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
-from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
 from drl.core.errors import BadInput
 from drl.core.specs import Distribution, Specs
 from drl.core.transition import ReplayBatch
@@ -123,11 +123,11 @@ class OffPolicyLearner(Learner):
         buffers = [] if self.target_critics is None else list(self.target_critics.module.buffers())
         self.target_statistics: list[Tensor] = buffers
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Tensor:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         """What the critics should answer: `[B]` values; c51: `[B, atoms]` probabilities; qr: `[B, m]` samples."""
         raise NotImplementedError
 
-    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """The critics' loss. A row's priority is its mean error over the critics."""
         losses, errors = critic_errors(self.critics.head, outputs.q, outputs.target, self.config.loss)
         loss = (rows.weight * losses.sum(dim=0)).mean()
@@ -135,7 +135,7 @@ class OffPolicyLearner(Learner):
             q = self.critics.head.q_values(outputs.q).mean(dim=0)
             return Loss(loss, {"critic_loss": loss, "mean_q": q}, priority=errors.mean(dim=0))
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """The actor's loss."""
         raise NotImplementedError
 
@@ -149,14 +149,14 @@ class OffPolicyLearner(Learner):
         """What the networks give for `actor_loss`."""
         raise NotImplementedError
 
-    def _critic_batch_loss(self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> Loss:
+    def _critic_batch_loss(self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
         statistics: list[Tensor] = []
         outputs = self.critic_outputs(critics, rows, draws, statistics)
         with torch.no_grad():
             target = self.target(outputs, rows, rates)
         return self.critic_loss(outputs._replace(target=target), rows, rates)._replace(statistics=statistics)
 
-    def _actor_batch_loss(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> Loss:
+    def _actor_batch_loss(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
         return self.actor_loss(self.actor_outputs(actor, rows, draws), rows, rates)
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
@@ -177,7 +177,7 @@ class OffPolicyLearner(Learner):
             self._move_targets(config.tau)
         return Learned(log | {"learning_rate": rate}, step.priority)
 
-    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> dict[str, float]:
+    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> dict[str, float]:
         """One step of the actor."""
         logged = self.actor_optimizer.descend(rate * self.actor_factor, rows, draws, rates)
         return self.actor_optimizer.read(logged).log("actor_")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from drl.core.configs import Config, plain_pairs
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import OPTIMIZERS
 from drl.core.specs import PlainDict
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, StateValue
 
 MakeOptimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer | list[torch.optim.Optimizer]]
 FLAT = ("adam", "adamw", "rmsprop")  # with a kernel of our own
@@ -94,7 +93,7 @@ class OtherOptimizer:
             raise BadInput("optimizer is LBFGS, which computes the loss several times for one step; use another one")
         factor_of = {id(p): factor for members, factor in reversed(groups) for p in members}
         for optimizer in self.made:
-            split: list[dict[str, Any]] = []
+            split: list[StateDict] = []
             for group in optimizer.param_groups:
                 for factor in sorted({factor_of.get(id(p), 1.0) for p in group["params"]}):
                     members = [p for p in group["params"] if factor_of.get(id(p), 1.0) == factor]
@@ -118,7 +117,7 @@ class OtherOptimizer:
             optimizer.load_state_dict(optimizer.state_dict() | {"state": parts})
 
 
-def _as_numpy(state: Any) -> Any:
+def _as_numpy(state: StateValue) -> StateValue:
     if isinstance(state, dict):
         return {str(name): _as_numpy(part) for name, part in state.items()}
     if isinstance(state, list | tuple):
@@ -126,7 +125,7 @@ def _as_numpy(state: Any) -> Any:
     return state.detach().cpu().numpy().copy() if isinstance(state, Tensor) else state
 
 
-def _as_tensors(state: Any) -> Any:
+def _as_tensors(state: StateValue) -> StateValue:
     if isinstance(state, dict):
         return {name: _as_tensors(part) for name, part in state.items()}
     if isinstance(state, list):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.specs import Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -65,8 +65,8 @@ class A2C(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: A2CConfig
-    PURE = PureA2C
-    RATES = ("entropy_coef",)
+    PURE: ClassVar[type[Pure]] = PureA2C
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(
@@ -79,7 +79,7 @@ class A2C(Learner):
         super().__init__(model_state, specs, config, rng)
         self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`; `rows.weight` is 0 for rows
         that do not count."""
         config, weight = self.config, rows.weight

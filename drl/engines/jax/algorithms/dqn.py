@@ -7,7 +7,7 @@ to the buffer and enter the loss as `continues` and `weight`. Double belongs to 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
-from drl.core.contracts import Learned, Loss, QOutputs
+from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
@@ -107,7 +107,7 @@ class DQN(Learner):
     count: AnyArray
     record: ClassVar[AlgorithmRecord] = RECORD
     config: DQNConfig
-    PURE = PureDQN
+    PURE: ClassVar[type[Pure]] = PureDQN
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "target_params": "target"}
 
     def __init__(
@@ -120,7 +120,7 @@ class DQN(Learner):
         super().__init__(model_state, specs, config, rng)
         _, self.target_params, self.opt_state, self.count = self.pure.begin(model_state.params)
 
-    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
         """The value that the chosen actions should have: `[B]`, or a distribution or quantiles of it `[B, atoms]`."""
         head = q_head(self.model)
         next_q = q_values_of(head, outputs.selector)
@@ -134,7 +134,7 @@ class DQN(Learner):
             return ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
         return ops.q_target(rows.reward, rows.continues, next_chosen)
 
-    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
         head, chosen = q_head(self.model), ops.of_action(outputs.q, rows.action)  # [B] or [B, atoms]
         penalty = ops.huber if self.config.loss == "huber" else ops.half_square

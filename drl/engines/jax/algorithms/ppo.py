@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, schedule_of
 from drl.core.specs import Array, Specs
@@ -140,8 +140,8 @@ class PPO(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: PPOConfig
-    PURE = PurePPO
-    RATES = ("clip_range", "entropy_coef")
+    PURE: ClassVar[type[Pure]] = PurePPO
+    RATES: ClassVar[tuple[str, ...]] = ("clip_range", "entropy_coef")
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer"}
 
     def __init__(
@@ -156,7 +156,7 @@ class PPO(Learner):
             raise BadInput("critic_learning_rate needs a critic of its own: a PolicyValueModel with shared off")
         self.opt_state: OptState = self.pure.optimizer.init(model_state.params)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """The loss of one minibatch. `rates` has `clip_range` and `entropy_coef`; `rows.weight` is 0 for rows that do
         not count."""
         config, weight = self.config, rows.weight

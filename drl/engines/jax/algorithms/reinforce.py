@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
@@ -109,8 +109,8 @@ class Reinforce(Learner):
 
     record: ClassVar[AlgorithmRecord] = RECORD
     config: ReinforceConfig
-    PURE = PureReinforce
-    RATES = ("entropy_coef",)
+    PURE: ClassVar[type[Pure]] = PureReinforce
+    RATES: ClassVar[tuple[str, ...]] = ("entropy_coef",)
     KEYS: ClassVar[Mapping[str, str | None]] = {"opt_state": "optimizer", "rng": None}  # only dropout draws from it
 
     def __init__(
@@ -123,7 +123,7 @@ class Reinforce(Learner):
         super().__init__(model_state, specs, config, rng)
         _, self.opt_state, self.running_mean = self.pure.begin(model_state.params)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rows.target` is the return; `rows.weight`
         is 0 for rows that do not count."""
         weight = rows.weight

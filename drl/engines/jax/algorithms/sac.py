@@ -9,7 +9,7 @@ target network. Normalized SAC is CrossQ with C51 critics whose hidden weights a
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,11 @@ from jax.typing import ArrayLike
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax import ops
 from drl.engines.jax.layers import Tree
+from drl.engines.jax.learner import Pure
 from drl.engines.jax.off_policy import (
     Actions,
     Draws,
@@ -53,7 +54,7 @@ class PureSAC(PureOffPolicy):
             temperature=temperature, temperature_optimizer=self.temperature_optimizer.init(temperature)
         )
 
-    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Any:
+    def rates_now(self, state: OffPolicyState, rates: tuple[ArrayLike, ...]) -> Rates:
         return self.rates(rates, temperature=jnp.exp(state.temperature["log_alpha"]))
 
     def update_actor(
@@ -81,7 +82,7 @@ class SAC(OffPolicyLearner):
 
     record: ClassVar[AlgorithmRecord] = SAC_RECORD
     config: SACConfig
-    PURE = PureSAC
+    PURE: ClassVar[type[Pure]] = PureSAC
 
     @property
     def discrete(self) -> bool:
@@ -94,7 +95,7 @@ class SAC(OffPolicyLearner):
             return None, jax.nn.log_softmax(ops.masked(self.dist, dist_params, mask), axis=-1)
         return ops.sample_with_log_prob(self.dist, dist_params, noise)
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
         """The next values and −α · log π; with Discrete actions their expectation under the policy."""
         config, log_prob = self.config, outputs.next_log_prob
         if self.discrete:
@@ -104,7 +105,7 @@ class SAC(OffPolicyLearner):
         bonus, drop = -rates.temperature * log_prob, config.quantiles_to_drop
         return critic_target(self.model.critic.head, outputs.next_q, bonus, rows, config, drop)
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """α · log π − Q; with Discrete actions the expectation of it."""
         log_prob, q = outputs.log_prob, reduced(outputs.q, self.config.actor_q)
         if self.discrete:

@@ -4,14 +4,14 @@ TD3 adds twin critics, whose smaller value makes the target, noise on the target
 is a setting, so DDPG is TD3 with one critic, no noise and no delay.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, critic_target, reduced
 from drl.engines.jax.replay_rows import ReplayRows
@@ -22,7 +22,7 @@ class TD3(OffPolicyLearner):
 
     record: ClassVar[AlgorithmRecord] = TD3_RECORD
     config: DDPGConfig
-    TARGET_ACTOR = True
+    TARGET_ACTOR: ClassVar[bool] = True
 
     def action(self, dist_params: jax.Array, noise: jax.Array, mask: AnyArray | None) -> Actions:
         """The action of the policy."""
@@ -36,12 +36,12 @@ class TD3(OffPolicyLearner):
             action = jnp.clip(action + jnp.clip(config.target_noise * noise, -limit, limit), -1.0, 1.0)
         return action, None
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> jax.Array:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> jax.Array:
         """The smaller of the next values."""
         no_bonus = jnp.zeros_like(rows.reward)
         return critic_target(self.model.critic.head, outputs.next_q, no_bonus, rows, self.config)
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """−Q of the policy's action."""
         loss = -reduced(outputs.q, self.config.actor_q).mean()
         return Loss(loss, {"actor_loss": loss})

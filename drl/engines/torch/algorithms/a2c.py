@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import nn
 
 from drl.core.algorithms.a2c_record import RECORD, A2CConfig
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs
 from drl.core.transition import RolloutBatch
@@ -43,14 +43,14 @@ class A2C(Learner):
         self.normalize: bool = self.config.normalize_advantage
         self.optimizer: FlatOptimizer = self.make_optimizer(model, self._rollout_loss)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """Policy gradient with a critic, on the whole rollout. `rates` has `entropy_coef`."""
         policy_loss, entropy = -(rows.advantage * outputs.log_prob).mean(), outputs.entropy.mean()
         value_loss = (outputs.value - rows.target).square().mean()
         loss = policy_loss + self.config.value_coef * value_loss - rates.entropy_coef * entropy
         return Loss(loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
 
-    def _rollout_loss(self, model: nn.Module, rows: Rows, rates: Any) -> Loss:
+    def _rollout_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
         rows = normalized(rows) if self.normalize else rows
         return self.loss(policy_outputs(model, self.dist, rows), rows, rates)
 

@@ -5,7 +5,7 @@ buffer's and reach the loss as `discount` and `weight`; double is here.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.dqn_record import RECORD, DQNConfig
-from drl.core.contracts import Learned, Loss, QOutputs
+from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
@@ -60,7 +60,7 @@ class DQN(Learner):
         self.noisy: list[NoisyLinear] = noisy_layers(model) + noisy_layers(self.target_network.module)
         self._resample()
 
-    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Tensor:
+    def target(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         """What the network should answer for the actions taken: `[B]` values; c51: `[B, atoms]` probabilities; qr:
         `[B, atoms]` samples of the return."""
         next_values = _q_values(self.head, outputs.selector)
@@ -74,7 +74,7 @@ class DQN(Learner):
             return ops.q_target(rows.reward.unsqueeze(-1), rows.continues.unsqueeze(-1), next_chosen)
         return ops.q_target(rows.reward, rows.continues, next_chosen)
 
-    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
         chosen = _of_action(outputs.q, rows.action)
         penalty = ops.huber if self.config.loss == "huber" else ops.half_square
@@ -89,7 +89,7 @@ class DQN(Learner):
         with torch.no_grad():
             return Loss(loss, {"loss": loss, "mean_q": _q_values(self.head, chosen)}, priority=error.abs())
 
-    def _batch_loss(self, model: nn.Module, rows: ReplayRows, rates: Any) -> Loss:
+    def _batch_loss(self, model: nn.Module, rows: ReplayRows, rates: Rates) -> Loss:
         with torch.no_grad():
             next_q = self.target_network(rows.next_obs)
             outputs = QOutputs(None, next_q, model(rows.next_obs) if self.config.double else next_q)

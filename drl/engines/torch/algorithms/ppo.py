@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.ppo_record import RECORD, PPOConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs
@@ -51,7 +51,7 @@ class PPO(Learner):
             groups = [(model.critic.parameters(), factor)]
         self.optimizer: FlatOptimizer = self.make_optimizer(model, self._minibatch_loss, groups)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """The loss of one minibatch and what to log of it. `rates` has `clip_range` and `entropy_coef`."""
         log_ratio = outputs.log_prob - rows.log_prob  # [B]
         ratio = log_ratio.exp()
@@ -76,7 +76,7 @@ class PPO(Learner):
             }
         return Loss(loss, metrics)
 
-    def _minibatch_loss(self, model: nn.Module, rows: Rows, rates: Any) -> Loss:
+    def _minibatch_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
         rows = normalized(rows) if self.normalize else rows
         return self.loss(policy_outputs(model, self.dist, rows), rows, rates)
 

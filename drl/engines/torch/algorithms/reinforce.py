@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
-from drl.core.contracts import Learned, Loss, PolicyOutputs
+from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Array, Distribution, Specs
@@ -60,7 +60,7 @@ class Reinforce(Learner):
         self.running_mean: float | None = None  # of the returns, for baseline `mean`
         self.optimizer: FlatOptimizer = self.make_optimizer(model, self._episodes_loss)
 
-    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Any) -> Loss:
+    def loss(self, outputs: PolicyOutputs, rows: Rows, rates: Rates) -> Loss:
         """−A · log π(a|s), an entropy bonus and, with a critic, its error. `rates` has `entropy_coef`."""
         policy_loss, entropy = -(rows.advantage * outputs.log_prob).mean(), outputs.entropy.mean()
         loss = policy_loss - rates.entropy_coef * entropy
@@ -70,7 +70,7 @@ class Reinforce(Learner):
         value_loss = (outputs.value - rows.target).square().mean()
         return Loss(loss, metrics).plus(self.config.value_coef * value_loss, value_loss=value_loss)
 
-    def _episodes_loss(self, model: nn.Module, rows: Rows, rates: Any) -> Loss:
+    def _episodes_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
         outputs = policy_outputs(model, self.dist, rows, with_value=self.config.baseline == "value")
         return self.loss(outputs, rows, rates)
 

@@ -9,7 +9,7 @@ target network. Normalized SAC is CrossQ with C51 critics whose hidden weights a
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import Specs
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch import ops
@@ -68,7 +68,7 @@ class SAC(OffPolicyLearner):
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)
         self.temperature_factor: float = (rates[0] or rates[1]) / rates[1]
 
-    def rates_at(self, progress: float, **more: Tensor) -> Any:
+    def rates_at(self, progress: float, **more: Tensor) -> Rates:
         return super().rates_at(progress, temperature=self.temperature.log_alpha.detach().exp(), **more)
 
     def critic_outputs(
@@ -86,7 +86,7 @@ class SAC(OffPolicyLearner):
         q, next_q = self._q(critics, rows, rows.action, next_action, statistics)
         return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset], log_prob)  # one action: [N, B, …]
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Tensor:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         config, log_prob = self.config, outputs.next_log_prob
         if self.discrete:
             next_q = reduced(outputs.next_q, config.target_q)
@@ -103,7 +103,7 @@ class SAC(OffPolicyLearner):
         q = self.critics.head.q_values(self.still(rows.obs, action).squeeze(2))
         return ActorOutputs(dist_params, action, log_prob, q)
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Climb the critics' value and the entropy."""
         q, log_prob = reduced(outputs.q, self.config.actor_q), outputs.log_prob
         if self.discrete:  # exact expectations over all actions
@@ -117,7 +117,7 @@ class SAC(OffPolicyLearner):
             logits = ops.masked(self.distribution, logits, action_mask)
         return logits.log_softmax(dim=-1)
 
-    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Any) -> dict[str, float]:
+    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> dict[str, float]:
         log = super()._improve(rate, rows, draws, rates)
         if self.config.learn_temperature:
             excess = torch.tensor([np.float32(log["entropy"]) - self._entropy_goal(rows)], device=self.device)

@@ -4,14 +4,14 @@ TD3 adds twin critics, whose smaller value makes the target, noise on the target
 is a setting, so that DDPG is TD3 with one critic, no noise and no delay.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from drl.core.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Loss
+from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch.actor_critics import Critics
 from drl.engines.torch.off_policy import OffPolicyLearner, critic_target, reduced
@@ -23,7 +23,7 @@ class TD3(OffPolicyLearner):
 
     config: DDPGConfig
     record: ClassVar[AlgorithmRecord] = TD3_RECORD
-    TARGET_ACTOR = True
+    TARGET_ACTOR: ClassVar[bool] = True
 
     def critic_outputs(
         self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
@@ -37,7 +37,7 @@ class TD3(OffPolicyLearner):
         q, next_q = self._q(critics, rows, rows.action, next_action, statistics)
         return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset])  # one action: [N, B] or [N, B, atoms]
 
-    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Any) -> Tensor:
+    def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
         return critic_target(self.critics.head, outputs.next_q, torch.zeros_like(rows.reward), rows, self.config)
 
     def actor_outputs(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws) -> ActorOutputs:
@@ -47,7 +47,7 @@ class TD3(OffPolicyLearner):
             dist_params, action, None, self.critics.head.q_values(self.still(rows.obs, action).squeeze(2))
         )
 
-    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Any) -> Loss:
+    def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Climb the critics' value of the policy's action."""
         loss = -reduced(outputs.q, self.config.actor_q).mean()
         return Loss(loss, {"actor_loss": loss})
