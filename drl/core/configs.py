@@ -97,7 +97,8 @@ def settle_optimizer(config: Config) -> None:
     pairs = config.optimizer_kwargs
     object.__setattr__(config, "optimizer", given)
     object.__setattr__(config, "optimizer_kwargs", as_pairs("optimizer_kwargs", pairs))
-    plain_pairs("optimizer_kwargs", config.optimizer_kwargs)
+    if "lr" in dict(plain_pairs("optimizer_kwargs", config.optimizer_kwargs)):
+        raise BadInput("optimizer_kwargs has lr, which learning_rate sets before every step; use learning_rate")
 
 
 def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any]) -> ConfigT:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -310,6 +310,18 @@ class Loss(NamedTuple):
         """Return this loss with an additional term and additional metrics."""
         return self._replace(value=self.value + value, metrics=self.metrics | metrics)
 
+    def __add__(self, other: object) -> NoReturn:
+        raise BadInput("a loss is not a number: write loss.plus(term, name=metric) to add a term")
+
+    @staticmethod
+    def checked(loss: object, who: str) -> "Loss":
+        """Raise unless `loss` is a Loss whose value is a scalar."""
+        if not isinstance(loss, Loss):
+            raise BadInput(f"a loss of {who} returned {loss!r:.80}; expected drl.Loss(value, metrics)")
+        if shape := tuple(getattr(loss.value, "shape", ())):
+            raise BadInput(f"the value of a loss of {who} has the shape {shape}; expected a scalar, such as its mean()")
+        return loss
+
 
 class Rates(Protocol):
     """Current values of the rates that a loss depends on, by name: `rates.clip_range`."""
@@ -341,9 +353,7 @@ class CriticOutputs(NamedTuple):
 
     q: AnyArray  # of the critics for the actions taken
     next_q: AnyArray  # [M, B, …] of the target critics (M of them) for the next actions
-    next_log_prob: AnyArray = (
-        None  # [B] of the next actions; [B, A] with Discrete actions; None: a deterministic policy
-    )
+    next_log_prob: AnyArray = None  # [B] of the next actions; [B, A] with Discrete actions; None: deterministic policy
     target: AnyArray = None  # [B] or [B, atoms]: result of `target`; None before it is called
 
 

@@ -118,6 +118,11 @@ def _in_engine(variant: ModelVariant, table: Mapping[str, Maker], engine: str) -
     return resolve(table[engine])
 
 
+BUILT_BY = {"policy_value": "PolicyValueModel", "policy_only": "PolicyModel", "q_value": "QModel"} | dict.fromkeys(
+    ("actor_critic", "deterministic_actor_critic"), "ActorCritic"
+)
+
+
 def require_variant(who: str, needed: str, found: str | None) -> None:
     """Raise unless a model has the variant that `who` needs. None passes: a custom model's variant is inferred from its
     first output."""
@@ -130,11 +135,10 @@ def require_variant(who: str, needed: str, found: str | None) -> None:
     ]
     *others, last = (each.title for each in taken or [wanted])
     takes = f"{', '.join(others)} or {last}" if others else last
-    maker = next(iter(wanted.makers.values()), "")
-    name = maker.partition(":")[2] if isinstance(maker, str) else maker.__name__
+    build = f"{BUILT_BY[needed]}.build(envs)" if needed in BUILT_BY else "its own function"
     raise BadInput(
-        f"{who} needs a {takes} model; this is a {is_one} model; build it with "
-        f"{name}(obs_spec, action_spec, config), or use a custom module with the same outputs"
+        f"{who} needs a {takes} model; this is a {is_one} model; build it with {build}, or use a custom module with "
+        "the same outputs"
     )
 
 

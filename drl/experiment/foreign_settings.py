@@ -107,7 +107,7 @@ FOREIGN: dict[str, tuple[Ours, ...]] = {
     "monitor_dir": (Ours("results_dir"),),
     "exp_name": (Ours("name"),),
     "run_name": (Ours("name"),),
-    "callback": (Ours("", note="pass stages or trackers, docs/own_tracker.md"),),
+    "callback": (Ours("", note="pass a function on_log=f, docs/inside_a_run.md"),),
     "reset_num_timesteps": (Ours("", note="drl.resume continues a run, drl.fork begins a new one in its middle"),),
     "log_interval": (Ours("", note="every learning step is in metrics.jsonl"),),
     "save_model": (Ours("", note=f"{_RUN_FOLDER}, the agent too"),),

@@ -154,6 +154,8 @@ def make_experiment(
     one_budget(shipped, from_file, settings)
     one_schedule(shipped, from_file, settings)
     flat = shipped | from_file | described | settings | {"algorithm": algorithm}
+    if modules := record.plugins:  # so that another process can resume the run
+        flat["plugins"] = tuple(dict.fromkeys([*from_file.get("plugins", ()), *settings.get("plugins", ()), *modules]))
     experiment = Experiment.from_flat(flat, source)
     if model is None:
         return experiment

@@ -214,7 +214,7 @@ def tracked(*trackers: Tracker) -> Callable[[Callable[P, Iterable[Log]]], Callab
     >>> for log in training():
     ...     print(log)
     step 8 · 1 episode
-    8 steps · 1 episodes · 0.50 s
+    8 steps · 1 episode · 0.50 s
     """
 
     def decorate(make_logs: Callable[P, Iterable[Log]]) -> Callable[P, Iterator[Log]]:

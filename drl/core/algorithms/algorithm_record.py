@@ -1,5 +1,6 @@
 """The record of an algorithm. The rest of the package reads it and never compares algorithm names."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -49,6 +50,15 @@ class AlgorithmRecord:
     search_all: Space = field(default_factory=dict)  # what it varies in addition in mode `all`
     # What `drl ablate` turns on and off: name → (settings with it, settings without).
     switches: Mapping[str, tuple[PlainDict, PlainDict]] = field(default_factory=dict)
+
+    @property
+    def plugins(self) -> list[str]:
+        """Modules other than ours that define its classes and can be imported by name."""
+        makers = [each for each in (*self.engines.values(), self.config) if not isinstance(each, str)]
+        names = dict.fromkeys(each.__module__ for each in makers)
+        ours = ("drl", "__main__")
+        found = [name for name in names if name.partition(".")[0] not in ours]
+        return [name for name in found if getattr(sys.modules.get(name), "__spec__", None) is not None]
 
     @property
     def parts(self) -> dict[str, ConfigClass]:

@@ -210,10 +210,7 @@ class Pure:
 
         def value(params: Tree) -> tuple[jax.Array, Loss]:
             trained = jax.tree.map(lambda leaf, still: jax.lax.stop_gradient(leaf) if still else leaf, params, frozen)
-            loss = loss_of(trained)
-            if not isinstance(loss, Loss):
-                name = self.algorithm.__name__
-                raise BadInput(f"a loss of {name} returned {loss!r:.80}; expected Loss(value, metrics)")
+            loss = Loss.checked(loss_of(trained), self.algorithm.__name__)
             return loss.value, jax.lax.stop_gradient(loss)
 
         gradient, loss = jax.grad(value, has_aux=True)(params)

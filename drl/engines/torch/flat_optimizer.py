@@ -171,7 +171,7 @@ class FlatOptimizer:
             return fused
         else:
             self.gradients.zero_()
-            loss = self.loss(self.model, *inputs)
+            loss = self._checked(self.loss(self.model, *inputs))
             loss.value.backward()
             logged = self._packed(loss)
         norm = self._clip(self.gradients)
@@ -190,7 +190,7 @@ class FlatOptimizer:
             return both[len(self.gradients) :]
         # As in `descend`, where one call less is on the way to the loss.
         self.gradients.zero_()
-        loss = self.loss(self.model, *inputs)
+        loss = self._checked(self.loss(self.model, *inputs))
         loss.value.backward()
         return self._packed(loss)
 
@@ -212,6 +212,10 @@ class FlatOptimizer:
         metrics |= {name: float(column.mean()) for name, column in zip(self.layout.columns, columns, strict=False)}
         priority = columns[-1] if self.layout.priority else None
         return Step(metrics, float(numbers[-1]), priority, numbers[first + count * rows : -1])
+
+    def _checked(self, loss: Loss) -> Loss:
+        method = getattr(self.loss, "func", self.loss)
+        return Loss.checked(loss, type(getattr(method, "__self__", method)).__name__)
 
     def _packed(self, loss: Loss) -> Tensor:
         """What a loss logs as one vector."""
@@ -290,7 +294,7 @@ class FlatOptimizer:
                 lambda *args, **options: functional_call(self.model, parameters, args, options, tie_weights=False),
                 *inputs,
             )
-            return loss.value, self._packed(loss)
+            return self._checked(loss).value, self._packed(loss)
 
         gradient, (_, logged) = grad_and_value(loss_of, has_aux=True)(values)
         return gradient, logged

@@ -1,5 +1,7 @@
 """Variations of the algorithms: losses with new metrics, further state, any optimizer, dropout, frozen parameters."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -361,3 +363,42 @@ def test_a_run_with_dropout_and_frozen_layers_repeats(tmp_path):
             results.append([log["policy_loss"] for log in trainer()])
     assert results[0] == results[1]
     assert ModelConfig(dropout=0.0).dropout == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda loss, outputs: loss + 1, r"write loss\.plus\(term, name=metric\)"),
+        (lambda loss, outputs: loss.plus(outputs.q.mean(dim=1)), r"has the shape \(8,\); expected a scalar"),
+        (lambda loss, outputs: loss.value, r"a loss of Wrong returned tensor.*expected drl\.Loss\(value, metrics\)"),
+    ],
+)
+def test_a_wrong_loss_is_explained(wrong, said):
+    class Wrong(DQN):
+        def loss(self, outputs, rows, rates):
+            return wrong(super().loss(outputs, rows, rates), outputs)
+
+    learner = Wrong(learner_of("dqn").model, EnvSpecs(OBS, CHOICE))
+    with pytest.raises(BadInput, match=said):
+        learner.learn(replay_batch())
+
+
+def test_the_learning_rate_is_not_an_argument_of_an_optimizer():
+    with pytest.raises(BadInput, match=r"optimizer_kwargs has lr.*use learning_rate"):
+        PPOConfig(optimizer_kwargs={"lr": 0.1})
+
+
+def test_a_run_names_the_module_of_its_algorithm(tmp_path, monkeypatch):
+    """So that another process can resume it; and `drl list` can show it."""
+    code = "import drl\nfrom drl.torch import A2C\nclass Mine(A2C): pass\n"
+    (tmp_path / "mine_of_a_user.py").write_text(code + 'drl.register_algorithm("mine", like="a2c", torch=Mine)\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine_of_a_user  # noqa: F401
+
+    settings = {"num_envs": 2, "hidden_sizes": (8,), "total_timesteps": 64, "quiet": True, "console": False}
+    run = drl.train("mine", "CartPole-v1", **settings, plots=False, video=False, evaluation_episodes=1)
+    del ALGORITHMS["mine"]
+    assert "plugins:\n- mine_of_a_user\n" in (run.folder / "config.yaml").read_text()
+    listed = [sys.executable, "-m", "drl.cli.entry", "list", "algorithms", "--plugins", "mine_of_a_user"]
+    assert "mine" in subprocess.run(listed, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
