@@ -101,6 +101,7 @@ class FlatOptimizer:
         self.loss: LossOf = loss
         self.rows: bool = rows
         self.layout: Layout | None = None  # known after the first step
+        self._found: tuple[tuple[str, ...], list[str], bool] | None = None  # metrics, those by row, no priority
         self.dropout: list[nn.Module] = dropout_parts(model)
         self.dropout_seed: int = dropout_seed
         self.kind: str | MakeOptimizers = kind
@@ -205,12 +206,15 @@ class FlatOptimizer:
     def read(self, logged: Tensor | Array, rows: int = 0) -> Step:
         """What `descend` has returned for a batch of so many rows, or a mean of such vectors."""
         assert self.layout is not None
+        scalars, by_row, has_priority, _ = self.layout
         numbers = logged.cpu().numpy() if isinstance(logged, Tensor) else logged
-        first, count = len(self.layout.scalars), self.layout.row_columns
+        first, count = len(scalars), len(by_row) + has_priority
+        metrics = dict(zip(scalars, numbers[:first].tolist(), strict=True))
+        if not count:
+            return Step(metrics, float(numbers[-1]), None, numbers[first:-1])
         columns = numbers[first : first + count * rows].reshape(count, rows)
-        metrics = dict(zip(self.layout.scalars, numbers[:first].tolist(), strict=True))
-        metrics |= {name: float(column.mean()) for name, column in zip(self.layout.columns, columns, strict=False)}
-        priority = columns[-1] if self.layout.priority else None
+        metrics |= {name: float(column.mean()) for name, column in zip(by_row, columns, strict=False)}
+        priority = columns[-1] if has_priority else None
         return Step(metrics, float(numbers[-1]), priority, numbers[first + count * rows : -1])
 
     def _checked(self, loss: Loss) -> Loss:
@@ -219,29 +223,36 @@ class FlatOptimizer:
 
     def _packed(self, loss: Loss) -> Tensor:
         """What a loss logs as one vector."""
-        with torch.no_grad():
-            metrics = {
-                name: number if isinstance(number, Tensor) else self.values.new_tensor(number)
-                for name, number in loss.metrics.items()
-            }
-            if not self.rows:
-                self._note(Layout(tuple(metrics), (), False, 0))
-                means = [number if number.dim() == 0 else number.mean() for number in metrics.values()]
-                return torch.stack(means) if means else self.values.new_zeros(0)
-            scalars = {name: number for name, number in metrics.items() if number.dim() == 0}
-            columns = {name: number for name, number in metrics.items() if number.dim()}
-            priority = [] if loss.priority is None else [loss.priority]
-            sizes = sum(each.numel() for each in loss.statistics)
-            self._note(Layout(tuple(scalars), tuple(columns), bool(priority), sizes))
-            numbers = [number[None] for number in scalars.values()]
-            return torch.cat([*numbers, *columns.values(), *priority, *loss.statistics])
+        scalars: list[Tensor] = []
+        columns: list[Tensor] = []
+        by_row: list[str] = []  # names of the columns
+        for name, given in loss.metrics.items():
+            number = given if isinstance(given, Tensor) else self.values.new_tensor(given)
+            if number.dim() == 0:
+                scalars.append(number)
+            elif self.rows:
+                columns.append(number)
+                by_row.append(name)
+            else:
+                scalars.append(number.mean())
+        found = (tuple(loss.metrics), by_row, loss.priority is None)
+        if found != self._found:
+            self._note(found, sum(each.numel() for each in loss.statistics) if self.rows else 0)
+        if not self.rows:
+            return torch.stack(scalars).detach() if scalars else self.values.new_zeros(0)
+        if loss.priority is not None:
+            columns.append(loss.priority)
+        return torch.cat([*(number.unsqueeze(0) for number in scalars), *columns, *loss.statistics]).detach()
 
-    def _note(self, layout: Layout) -> None:
-        if self.layout is None:
-            self.layout = layout
-        elif self.layout != layout:
-            before, now = (", ".join((*each.scalars, *each.columns)) for each in (self.layout, layout))
+    def _note(self, found: tuple[tuple[str, ...], list[str], bool], statistics: int) -> None:
+        """Keep what the first loss logs; that of another one is an error."""
+        names, by_row, plain = found
+        if self._found is not None:
+            before, now = ", ".join(self._found[0]), ", ".join(names)
             raise BadInput(f"the loss returned the metrics {before} and now {now}; return the same ones every time")
+        scalars = tuple(name for name in names if name not in by_row)
+        self._found = found
+        self.layout = Layout(scalars, tuple(by_row), self.rows and not plain, statistics)
 
     def _with_dropout(self, rate: float, inputs: tuple[object, ...]) -> Tensor:
         """A step in training mode. Its random numbers depend on the seed and the step only, so that a resumed run draws

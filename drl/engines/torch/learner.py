@@ -59,6 +59,8 @@ class Learner(ScaledRate):
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
+        self._values: list[float] = []  # of `schedules`, and these as tensors
+        self._rates: tuple[Tensor, ...] = ()
         freeze(model, getattr(getattr(model, "config", None), "freeze", ()))
 
     def make_optimizer(
@@ -88,8 +90,11 @@ class Learner(ScaledRate):
 
     def rates_at(self, progress: float, **more: Tensor) -> Rates:
         """The current value of each of `RATES`, as scalars on the device, and `more`."""
-        values = {name: torch.tensor(each(progress), device=self.device) for name, each in self.schedules.items()}
-        return rates_type((*values, *more))(*values.values(), *more.values())
+        values = [each(progress) for each in self.schedules.values()]
+        if values != self._values:  # constant rates are made once
+            self._values, self._rates = values, tuple(torch.tensor(value, device=self.device) for value in values)
+        made: Rates = rates_type((*self.schedules, *more))(*self._rates, *more.values())
+        return made
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution
