@@ -1,12 +1,12 @@
 """From names and configs to a learner: the model, the agent that acts with it and the algorithm that improves it."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from drl.core.algorithms import class_in, find_algorithm
+from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
@@ -48,7 +48,7 @@ def build_model(model: object, specs: Specs, seed: int | None = None) -> nn.Modu
 def build_learner(
     algorithm: str,
     specs: Specs,
-    configs: tuple[Any, Any],  # of the model, of the algorithm
+    configs: tuple[Config, Config],  # of the model, of the algorithm
     seeds: Seeds,
     normalize_obs: bool = False,
     device: str = "cpu",
