@@ -218,6 +218,8 @@ class FlatOptimizer:
         return Step(metrics, float(numbers[-1]), priority, numbers[first + count * rows : -1])
 
     def _checked(self, loss: Loss) -> Loss:
+        if type(loss) is Loss and loss.value.dim() == 0:
+            return loss
         method = getattr(self.loss, "func", self.loss)
         return Loss.checked(loss, type(getattr(method, "__self__", method)).__name__)
 
