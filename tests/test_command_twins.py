@@ -230,7 +230,7 @@ def shown(result) -> str:
     page = result._repr_html_()
     assert "<script" not in page
     assert not re.search(r"src=\"(?!data:)", page)
-    assert len(re.sub(r"base64,[^\"]+", "", page)) < 20_000
+    assert len(re.sub(r"base64,[^\"]+", "", page)) < 40_000
     assert repr(result).startswith(f"{type(result).__name__}(")
     assert len(repr(result)) < 800
     assert "\n" not in repr(result)

@@ -221,7 +221,7 @@ class Stateful(PPO):
 
 
 def test_a_loss_of_another_type_and_one_that_reads_state_are_refused_by_name():
-    with pytest.raises(BadInput, match=r"a loss of Wrong returned .*; expected Loss\(value, metrics\)"):
+    with pytest.raises(BadInput, match=r"a loss of Wrong returned .*; expected drl\.Loss\(value, metrics\)"):
         Wrong(policy_state(), CHOICES).learn(ROLLOUT)
     with pytest.raises(AttributeError, match="Stateful has no attribute 'coef'; a compiled loss sees only"):
         Stateful(policy_state(), CHOICES).learn(ROLLOUT)
