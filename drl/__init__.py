@@ -223,7 +223,7 @@ def __dir__() -> Sequence[str]:
 def engine(name: str) -> ModuleType:
     """`drl.torch` or `drl.jax`, for a script that runs in both.
 
-    >>> drl.engine("torch").PPO.__name__
+    >>> engine("torch").PPO.__name__
     'PPO'
     """
     if name not in ("torch", "jax"):
