@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from drl.analysis.reference_scores import read_references
-from drl.experiment.preset_records import Record, reproductions, shown_score, train_command
+from drl.settings.preset_records import Record, reproductions, shown_score, train_command
 from drl.tracking.figures import look, make_panels, panel_title, save_figure
 from drl.tracking.forest_plots import Score, draw_forest, interval_of, text_width
 

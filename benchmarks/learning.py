@@ -24,7 +24,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from drl.envs.env_config import EnvConfig
-    from drl.experiment.finished import Finished
+    from drl.runs.finished import Finished
 
 QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-every", "0"]
 # What may differ from a preset in a record: where it is computed, and the budget, which the table shows.
@@ -54,7 +54,7 @@ def train_and_evaluate(
 
 def scores(finished: "Finished", env: "EnvConfig", seed: int, episodes: int) -> dict[str, float]:
     """What a run reached, and on environments it never saw."""
-    from drl.experiment.evaluation import evaluate
+    from drl.agents.evaluation import evaluate
     from drl.tracking.files import read_metrics
 
     summary = evaluate(finished.agent, env, episodes, seed=10_000 + seed).summary()
@@ -77,7 +77,7 @@ def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]
     """A run for each seed on the nodes of a cluster."""
     from drl.cli.train import read_experiment
     from drl.experiment.cluster_runs import RunJob, train_on_cluster
-    from drl.experiment.scaling_config import ScalingConfig
+    from drl.settings.scaling import ScalingConfig
     from drl.tracking.job_table import JobTable
 
     given = (arguments.cluster, arguments.cpus_per_run, arguments.gpus_per_run)
@@ -101,7 +101,7 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
     """Keep the result in the file of `--record`."""
     import drl
     from drl.cli.train import read_experiment
-    from drl.experiment.preset_records import Record, keep_record, score_summary, settings_digest
+    from drl.settings.preset_records import Record, keep_record, score_summary, settings_digest
 
     experiment, _ = read_experiment(arguments.algorithm, ["--env", arguments.env, *flags])
     scores = {arguments.first_seed + number: result["evaluation"] for number, result in enumerate(results)}
@@ -131,8 +131,8 @@ def record(arguments: argparse.Namespace, flags: list[str], results: list[dict[s
 
 
 def main() -> None:
-    from drl.experiment.preset_records import RECORDS, decimals
-    from drl.experiment.presets import preset_path
+    from drl.settings.preset_records import RECORDS, decimals
+    from drl.settings.presets import preset_path
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm")

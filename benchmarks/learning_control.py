@@ -26,7 +26,7 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
     """(return, length) of every training episode."""
     import torch
 
-    from drl.core.algorithms.ppo_record import PPOConfig
+    from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner

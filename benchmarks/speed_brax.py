@@ -17,7 +17,7 @@ PPO = {"rollout_length": 64, "epochs": 4, "minibatches": 8}
 
 
 def measure(env_id: str, backend: str, num_envs: int, rounds: int) -> str:
-    from drl.core.algorithms.ppo_record import PPOConfig
+    from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.engines.jax.envs.env_table import make_jax_env
     from drl.engines.jax.fused.build_fused import build_fused

@@ -45,8 +45,8 @@ PRESETS = (("ppo", "CartPole-v1"), ("ppo", "Pendulum-v1"), ("dqn", "CartPole-v1"
 
 
 def experiment_of(settings: Settings) -> Any:
-    from drl.experiment.config import Experiment
-    from drl.experiment.presets import load_preset
+    from drl.settings.experiment import Experiment
+    from drl.settings.presets import load_preset
 
     preset = load_preset(settings["algorithm"], settings["env"]) or {}
     return Experiment.from_flat(preset | settings, "benchmark")
@@ -75,7 +75,7 @@ def first_batch(settings: Settings) -> Iterator[tuple[Any, Any]]:
 
 
 def replays(settings: Settings) -> bool:
-    from drl.core.algorithms import find_algorithm
+    from drl.algorithms import find_algorithm
 
     return hasattr(find_algorithm(settings["algorithm"]).buffer.config, "warmup")
 
@@ -190,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     import torch
 
-    from drl.core.algorithms import ALGORITHMS
+    from drl.algorithms import ALGORITHMS
 
     torch.set_num_threads(1)
     if arguments.first_update:

@@ -63,8 +63,8 @@ def stable_baselines(env_id: str) -> Callable[[], None]:
 
 
 def ours(env_id: str, compiled: bool) -> Callable[[], None]:
+    from drl.algorithms.dqn import DQNConfig
     from drl.buffers.replay_buffer import ReplayBuffer
-    from drl.core.algorithms.dqn_record import DQNConfig
     from drl.core.configs import EpsilonGreedyConfig, QModelConfig, ReplayConfig
     from drl.core.seeding import Seeds
     from drl.engines.numpy.exploration import EpsilonGreedy

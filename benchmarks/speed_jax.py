@@ -69,13 +69,13 @@ def ours(name: str) -> tuple[dict[str, Callable[[], None]], int]:
     """Our three contestants and the environment steps of one round."""
     import jax
 
-    from drl.core.algorithms.ppo_record import PPOConfig
+    from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.engines.jax.envs.env_table import make_jax_env
     from drl.engines.jax.fused.build_fused import build_fused
     from drl.engines.jax.fused.counters import Budget
     from drl.engines.jax.fused.fused_trainer import SeedBatch
-    from drl.experiment.config import Experiment
+    from drl.settings.experiment import Experiment
     from drl.trainer.trainer import TrainerConfig
 
     algorithm, num_envs, rounds, settings = WORK[name]

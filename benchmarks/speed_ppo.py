@@ -38,7 +38,7 @@ def stable_baselines() -> Callable[[], None]:
 
 
 def ours(vectorization: str, compiled: bool, engine: str = "torch") -> Callable[[], None]:
-    from drl.core.algorithms.ppo_record import PPOConfig
+    from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.core.seeding import Seeds
     from drl.envs.make_vec_env import make_vec_env

@@ -43,8 +43,8 @@ def peer(library: str, algorithm: str) -> Callable[[], None]:
 
 
 def ours(algorithm: str, engine: str, compiled: bool = False) -> Callable[[], None]:
+    from drl.algorithms import find_algorithm
     from drl.buffers.replay_buffer import ReplayBuffer
-    from drl.core.algorithms import find_algorithm
     from drl.core.network_parts import resolve
     from drl.core.seeding import Seeds
     from drl.engines.numpy.exploration import make_exploration
@@ -69,7 +69,7 @@ def ours(algorithm: str, engine: str, compiled: bool = False) -> Callable[[], No
 def fused(algorithm: str) -> Callable[[], None]:
     import jax
 
-    from drl.core.algorithms import find_algorithm
+    from drl.algorithms import find_algorithm
     from drl.core.configs import ReplayConfig
     from drl.engines.jax.envs import make_jax_env
     from drl.engines.jax.fused.build_fused import build_fused

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import (
+from drl.settings.experiment import read_yaml
+from drl.settings.preset_records import (
     COLUMNS,
     PUBLISHED,
     Record,
@@ -18,7 +18,7 @@ TEXT = """# The zoo: tuned settings and what they reach
 
 {presets} presets, {reproduced} of them trained again with fresh seeds by [`drl reproduce`](comparing.md). The table is
 made from its records only. `drl train ALGORITHM --env ENVIRONMENT` takes the preset of a pair; `drl list presets`
-prints the table. The settings are in [drl/experiment/presets](../drl/experiment/presets).
+prints the table. The settings are in [drl/settings/presets](../drl/settings/presets).
 
 - **score** is the mean return of 100 evaluation episodes per seed (or as many as the stored result has) without
   exploration; ± is the standard deviation over seeds. No choice was based on these seeds.
@@ -37,7 +37,7 @@ prints the table. The settings are in [drl/experiment/presets](../drl/experiment
 ## Commands
 Each repeats a measurement. `drl reproduce` compares with the stored result, the measurement of a preset with the most
 seeds. Add `--record` to that or to one of `learning.py` to keep the result, then type `make zoo`. Versions, dates,
-scores by seed and evaluation episodes are in [measured.yaml](../drl/experiment/records/measured.yaml).
+scores by seed and evaluation episodes are in [measured.yaml](../drl/settings/records/measured.yaml).
 
 ```text
 {commands}

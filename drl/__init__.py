@@ -18,6 +18,29 @@ from drl.games.registry import register_envs
 if TYPE_CHECKING:  # what a type checker and an editor read; the table below is what runs, and a test compares them
     from drl import jax as jax
     from drl import torch as torch
+    from drl.agents.evaluation import Evaluation as Evaluation
+    from drl.agents.evaluation import evaluate as evaluate
+    from drl.agents.hub import Pulled as Pulled
+    from drl.agents.hub import Pushed as Pushed
+    from drl.agents.hub import pull as pull
+    from drl.agents.hub import push as push
+    from drl.agents.load_agent import load_agent as load_agent
+    from drl.agents.watch import film as film
+    from drl.algorithms import register_algorithm as register_algorithm
+    from drl.algorithms.a2c import A2CConfig as A2CConfig
+    from drl.algorithms.algorithm_record import AlgorithmRecord as AlgorithmRecord
+    from drl.algorithms.algorithm_record import BufferRecord as BufferRecord
+    from drl.algorithms.dqn import DQNConfig as DQNConfig
+    from drl.algorithms.ppo import PPOConfig as PPOConfig
+    from drl.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+    from drl.algorithms.sac import CrossQConfig as CrossQConfig
+    from drl.algorithms.sac import NormalizedSACConfig as NormalizedSACConfig
+    from drl.algorithms.sac import SACConfig as SACConfig
+    from drl.algorithms.sac import TQCConfig as TQCConfig
+    from drl.algorithms.search_dimensions import Choice as Choice
+    from drl.algorithms.search_dimensions import Real as Real
+    from drl.algorithms.td3 import DDPGConfig as DDPGConfig
+    from drl.algorithms.td3 import TD3Config as TD3Config
     from drl.analysis.comparison import Comparison as Comparison
     from drl.analysis.comparison import compare as compare
     from drl.analysis.reproduction_queue import Reproduction as Reproduction
@@ -29,19 +52,6 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.cli.completion import CompletionScript as CompletionScript
     from drl.cli.completion import completion as completion
     from drl.cli.entry import run_script as run_script
-    from drl.core.algorithms import register_algorithm as register_algorithm
-    from drl.core.algorithms.a2c_record import A2CConfig as A2CConfig
-    from drl.core.algorithms.algorithm_record import AlgorithmRecord as AlgorithmRecord
-    from drl.core.algorithms.algorithm_record import BufferRecord as BufferRecord
-    from drl.core.algorithms.dqn_record import DQNConfig as DQNConfig
-    from drl.core.algorithms.ppo_record import PPOConfig as PPOConfig
-    from drl.core.algorithms.reinforce_record import ReinforceConfig as ReinforceConfig
-    from drl.core.algorithms.sac_record import CrossQConfig as CrossQConfig
-    from drl.core.algorithms.sac_record import NormalizedSACConfig as NormalizedSACConfig
-    from drl.core.algorithms.sac_record import SACConfig as SACConfig
-    from drl.core.algorithms.sac_record import TQCConfig as TQCConfig
-    from drl.core.algorithms.td3_record import DDPGConfig as DDPGConfig
-    from drl.core.algorithms.td3_record import TD3Config as TD3Config
     from drl.core.configs import ActionNoiseConfig as ActionNoiseConfig
     from drl.core.configs import ActorCriticConfig as ActorCriticConfig
     from drl.core.configs import EpsilonGreedyConfig as EpsilonGreedyConfig
@@ -70,8 +80,6 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.normalize import RewardScaler as RewardScaler
     from drl.core.normalize import obs_normalizer as obs_normalizer
     from drl.core.schedules import register_schedule as register_schedule
-    from drl.core.search_dimensions import Choice as Choice
-    from drl.core.search_dimensions import Real as Real
     from drl.core.settings import Settings as Settings
     from drl.core.specs import ActionSpec as ActionSpec
     from drl.core.specs import Distribution as Distribution
@@ -94,38 +102,30 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
     from drl.experiment.ablation import Ablation as Ablation
     from drl.experiment.ablation import ablate as ablate
-    from drl.experiment.evaluation import Evaluation as Evaluation
-    from drl.experiment.evaluation import evaluate as evaluate
     from drl.experiment.extras import Context as Context
-    from drl.experiment.finished import Finished as Finished
-    from drl.experiment.finished import finish_run as finish_run
-    from drl.experiment.hub import Pulled as Pulled
-    from drl.experiment.hub import Pushed as Pushed
-    from drl.experiment.hub import pull as pull
-    from drl.experiment.hub import push as push
     from drl.experiment.launch import fork as fork
     from drl.experiment.launch import resume as resume
-    from drl.experiment.load_agent import load_agent as load_agent
     from drl.experiment.offers import Offers as Offers
     from drl.experiment.offers import list as list
+    from drl.experiment.one_call import finish_run as finish_run
     from drl.experiment.one_call import make_trainer as make_trainer
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
     from drl.experiment.play_again import Replay as Replay
     from drl.experiment.play_again import replay as replay
-    from drl.experiment.run_folder import Run as Run
     from drl.experiment.stages import checkpoint_every as checkpoint_every
     from drl.experiment.stages import evaluate_every as evaluate_every
     from drl.experiment.stages import progress as progress
     from drl.experiment.stages import stop_at as stop_at
     from drl.experiment.stages import track as track
-    from drl.experiment.watch import film as film
     from drl.games import ipd as ipd
     from drl.report.board_server import board as board
     from drl.report.one_file import ReportPage as ReportPage
     from drl.report.one_file import report as report
     from drl.report.plot_call import Plots as Plots
     from drl.report.plot_call import plot as plot
+    from drl.runs.finished import Finished as Finished
+    from drl.runs.run_folder import Run as Run
     from drl.search.run_search import SearchResult as SearchResult
     from drl.search.search_call import search as search
     from drl.testing.environment_check import check_environment as check_environment
@@ -147,14 +147,14 @@ _PUBLIC = {
     "drl.buffers.rollout_buffer": "RolloutBuffer",
     "drl.cli.completion": "CompletionScript completion",
     "drl.cli.entry": "run_script",
-    "drl.core.algorithms": "register_algorithm",
-    "drl.core.algorithms.a2c_record": "A2CConfig",
-    "drl.core.algorithms.algorithm_record": "AlgorithmRecord BufferRecord",
-    "drl.core.algorithms.dqn_record": "DQNConfig",
-    "drl.core.algorithms.ppo_record": "PPOConfig",
-    "drl.core.algorithms.reinforce_record": "ReinforceConfig",
-    "drl.core.algorithms.sac_record": "CrossQConfig NormalizedSACConfig SACConfig TQCConfig",
-    "drl.core.algorithms.td3_record": "DDPGConfig TD3Config",
+    "drl.algorithms": "register_algorithm",
+    "drl.algorithms.a2c": "A2CConfig",
+    "drl.algorithms.algorithm_record": "AlgorithmRecord BufferRecord",
+    "drl.algorithms.dqn": "DQNConfig",
+    "drl.algorithms.ppo": "PPOConfig",
+    "drl.algorithms.reinforce": "ReinforceConfig",
+    "drl.algorithms.sac": "CrossQConfig NormalizedSACConfig SACConfig TQCConfig",
+    "drl.algorithms.td3": "DDPGConfig TD3Config",
     "drl.core.configs": "ActionNoiseConfig ActorCriticConfig EpsilonGreedyConfig ModelConfig QModelConfig "
     "RandomStartConfig ReplayConfig",
     "drl.core.contracts": "Agent Algorithm Buffer Learned Loss Tracker VecEnv VecStep",
@@ -164,7 +164,7 @@ _PUBLIC = {
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
     "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",
     "drl.core.schedules": "register_schedule",
-    "drl.core.search_dimensions": "Choice Real",
+    "drl.algorithms.search_dimensions": "Choice Real",
     "drl.core.settings": "Settings",
     "drl.core.specs": "ActionSpec Distribution EnvSpecs ObsSpec",
     "drl.core.transition": "ReplayBatch RolloutBatch",
@@ -177,18 +177,18 @@ _PUBLIC = {
     "drl.envs.goals": "goal_functions",
     "drl.envs.make_vec_env": "make_vec_env",
     "drl.experiment.ablation": "Ablation ablate",
-    "drl.experiment.evaluation": "Evaluation evaluate",
+    "drl.agents.evaluation": "Evaluation evaluate",
     "drl.experiment.extras": "Context",
-    "drl.experiment.finished": "Finished finish_run",
-    "drl.experiment.hub": "Pulled Pushed pull push",
+    "drl.runs.finished": "Finished",
+    "drl.agents.hub": "Pulled Pushed pull push",
     "drl.experiment.launch": "fork resume",
-    "drl.experiment.load_agent": "load_agent",
+    "drl.agents.load_agent": "load_agent",
     "drl.experiment.offers": "Offers list",
-    "drl.experiment.one_call": "make_trainer train train_seeds",
+    "drl.experiment.one_call": "finish_run make_trainer train train_seeds",
     "drl.experiment.play_again": "Replay replay",
-    "drl.experiment.run_folder": "Run",
+    "drl.runs.run_folder": "Run",
     "drl.experiment.stages": "checkpoint_every evaluate_every progress stop_at track",
-    "drl.experiment.watch": "film",
+    "drl.agents.watch": "film",
     "drl.report.board_server": "board",
     "drl.report.one_file": "ReportPage report",
     "drl.report.plot_call": "Plots plot",

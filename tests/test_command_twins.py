@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 
 import drl
+from drl.algorithms import ALGORITHMS
 from drl.cli.entry import COMMANDS, main
-from drl.core.algorithms import ALGORITHMS
 from drl.doctor.findings import PROBLEM
-from drl.experiment import preset_records, presets
+from drl.settings import preset_records, presets
 
 TINY = {"num_envs": 2, "rollout_length": 32, "minibatches": 2, "epochs": 1, "hidden_sizes": (8,), "video": False}
 TINY |= {"total_timesteps": 256, "plots": False, "tensorboard": False, "evaluation_episodes": 2, "compile": "off"}

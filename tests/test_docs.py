@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from drl.algorithms import ALGORITHMS
 from drl.cli.entry import main
 from drl.cli.train import read_experiment
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
-from drl.experiment.config import RunConfig
-from drl.experiment.scaling_config import ScalingConfig
+from drl.settings.experiment import RunConfig
+from drl.settings.scaling import ScalingConfig
 
 ROOT = Path(__file__).parents[1]
 ALGORITHM_PAGES = sorted((ROOT / "docs" / "algorithms").glob("*.md"))

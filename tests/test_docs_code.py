@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from drl.core.algorithms import ALGORITHMS
+from drl.algorithms import ALGORITHMS
 from drl.core.configs import ReplayConfig
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ OFF_POLICY = [name for name, record in ALGORITHMS.items() if issubclass(record.p
 FOUND = {"doctor": (0, 1)}  # exit codes that are answers; a run of 600 steps is none to be proud of
 BEGINNING = f"""
 import sys
-from drl.experiment.config import RunConfig
+from drl.settings.experiment import RunConfig
 
 RunConfig.__init__.__kwdefaults__.update(plots=False, video=False, tensorboard=False, evaluation_episodes=1)
 

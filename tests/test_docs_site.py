@@ -22,7 +22,7 @@ spec.loader.exec_module(hooks)
         ("runs.md", "[a](../benchmarks/RESULTS.md#b)", "[a](source/benchmarks/RESULTS.md#b)"),
         ("algorithms/ppo.md", "[a](../../drl/core/specs.py)", "[a](../source/drl/core/specs.py.md)"),
         ("runs.md", "[a](../drl/envs)", "[a](source/drl/envs/README.md)"),  # a folder is its README
-        ("runs.md", "[a](../drl/experiment/presets)", "[a](source/drl/experiment/presets/index.md)"),  # or a list
+        ("runs.md", "[a](../drl/settings/presets)", "[a](source/drl/settings/presets/index.md)"),  # or a list
         ("../drl/envs/README.md", "[a](../../docs/runs.md)", "[a](../../../runs.md)"),
         ("../drl/envs/README.md", "[a](atari.py)", "[a](atari.py.md)"),
         ("runs.md", "[a](https://example.org/x)", "[a](https://example.org/x)"),

@@ -8,29 +8,37 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "drl"
-SIBLINGS = {
+BASE = {
     "core": set(),
+    "algorithms": {"core"},
     "envs": {"core"},
     "tracking": {"core"},
     "games": {"core", "tracking"},  # its pictures have the style of all plots
     "buffers": {"core"},
     "engines.numpy": {"core"},
 }
-ALLOWED = SIBLINGS | {
-    "engines.torch": {"core", "engines.numpy"},
-    "trainer": set(SIBLINGS),
-    "engines.jax": {*SIBLINGS, "trainer"},  # the trainer of fused programs lives with them
-    "cluster": {*SIBLINGS, "trainer"},
-    "experiment": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "cluster"},
-    "deploy": {*SIBLINGS, "trainer", "engines.torch", "engines.jax", "experiment"},
-    "search": {*SIBLINGS, "trainer", "experiment", "cluster"},
-    "report": {"core", "tracking", "experiment"},
-    "analysis": {*SIBLINGS, "trainer", "experiment"},
-    "doctor": {*SIBLINGS, "trainer", "experiment"},
+ENGINES = {"engines.torch", "engines.jax"}
+RUNS = {*BASE, "settings", "trainer", "runs"}
+AGENTS = {*RUNS, *ENGINES, "agents"}
+EXPERIMENT = {*AGENTS, "cluster", "experiment"}
+ALLOWED = BASE | {
+    "engines.torch": {"core", "algorithms", "engines.numpy"},
+    "trainer": set(BASE),
+    "engines.jax": {*BASE, "trainer"},  # the trainer of fused programs lives with them
+    "settings": {"core", "algorithms", "envs"},
+    "cluster": {*BASE, "trainer"},
+    "runs": {*BASE, "settings", "trainer"},
+    "agents": {*RUNS, *ENGINES},
+    "experiment": {*AGENTS, "cluster"},
+    "deploy": EXPERIMENT,
+    "search": {*EXPERIMENT} - ENGINES,
+    "report": {"core", "algorithms", "settings", "tracking", "runs"},
+    "analysis": {*EXPERIMENT} - ENGINES,
+    "doctor": {*EXPERIMENT} - ENGINES,
     "testing": {"core", "envs", "games", "buffers", "trainer"},
     "torch": {"core", "engines.torch"},
     "jax": {"core", "engines.jax"},
-    "cli": {*SIBLINGS, "trainer", "experiment", "search", "cluster", "analysis", "deploy", "doctor", "report"},
+    "cli": {*EXPERIMENT, "search", "analysis", "deploy", "doctor", "report"} - ENGINES,
 }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from drl.agents.evaluation import evaluate
 from drl.cli.train import read_experiment
-from drl.experiment.evaluation import evaluate
 from drl.experiment.launch import train
 
 QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-every", "0", "--keep-checkpoints", "0"]

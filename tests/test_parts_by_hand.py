@@ -3,7 +3,7 @@
 import pytest
 
 import drl
-from drl.experiment.evaluation import evaluate
+from drl.agents.evaluation import evaluate
 
 ENGINES = pytest.mark.parametrize("engine", ["torch", "jax"])
 # As a user writes them; the tests set engine and budget, and read the logs.

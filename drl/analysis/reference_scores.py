@@ -8,7 +8,7 @@ from pathlib import Path
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.specs import Array
 from drl.core.state_files import PlainDict
-from drl.experiment.config import read_yaml
+from drl.settings.experiment import read_yaml
 
 REFERENCE = Path(__file__).with_name("reference_scores.yaml")
 CHOICES = ("auto", "none", "reference", "minmax")

@@ -16,10 +16,11 @@ from drl.analysis.reproduction_test import Judgement, judge
 from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 from drl.core.log import Log
 from drl.core.state_files import PlainDict
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras, Stage
 from drl.experiment.one_call import make_experiment
-from drl.experiment.preset_records import (
+from drl.runs.run_folder import is_in_use, read_record, read_settings, runs_in
+from drl.settings.experiment import Experiment
+from drl.settings.preset_records import (
     FAIL,
     REPRODUCE,
     UNDECIDED,
@@ -30,8 +31,7 @@ from drl.experiment.preset_records import (
     score_summary,
     settings_digest,
 )
-from drl.experiment.presets import list_presets
-from drl.experiment.run_folder import is_in_use, read_record, read_settings, runs_in
+from drl.settings.presets import list_presets
 from drl.tracking.files import read_metrics
 from drl.tracking.run_groups import OF_ONE_RUN
 

@@ -10,8 +10,8 @@ from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_pr
 from drl.core.errors import BadInput, DrlError
 from drl.core.notebook import html_table
 from drl.core.size_limits import check_size, check_whole
-from drl.experiment.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
-from drl.experiment.presets import list_presets, load_preset
+from drl.settings.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
+from drl.settings.presets import list_presets, load_preset
 
 STEPS_PER_MINUTE = 30_000  # if nothing was timed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drl.core.specs import Array
-from drl.experiment.preset_records import FAIL, PASS, UNDECIDED, Record
+from drl.settings.preset_records import FAIL, PASS, UNDECIDED, Record
 from drl.tracking.curves import t_975
 
 MARGIN = 0.1  # share of the stored result

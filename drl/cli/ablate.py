@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from drl.algorithms import ALGORITHMS
 from drl.cli.train import read_experiment, take_flag
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 
 USAGE = "usage: drl ablate ALGORITHM --env ID [--seeds 5] [--workers 2] [--episodes 50] [any flag of drl train]"

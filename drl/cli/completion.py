@@ -9,14 +9,14 @@ import importlib
 import io
 import re
 
+from drl.algorithms import ALGORITHMS
 from drl.cli.entry import COMMANDS
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.notebook import html_text
-from drl.experiment.config import RunConfig
-from drl.experiment.presets import list_presets
-from drl.experiment.scaling_config import ScalingConfig
+from drl.settings.experiment import RunConfig
+from drl.settings.presets import list_presets
+from drl.settings.scaling import ScalingConfig
 
 USAGE = """usage: drl completion bash|zsh|fish
 

@@ -13,11 +13,11 @@ from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
-from drl.experiment.run_folder import find_agent_folder
+from drl.runs.run_folder import find_agent_folder
 
 if TYPE_CHECKING:
+    from drl.agents.evaluation import Evaluation
     from drl.envs.env_config import EnvConfig
-    from drl.experiment.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def main(arguments: list[str]) -> int:
     import_plugins(flags.plugins)
     folder = find_agent_folder(flags.agent, flags.which)
 
-    from drl.experiment.agent_env import env_for, is_env_of, own_run
-    from drl.experiment.load_agent import load_agent, sample_actions
+    from drl.agents.agent_env import env_for, is_env_of, own_run
+    from drl.agents.load_agent import load_agent, sample_actions
 
     own = own_run(folder)
     agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
-    from drl.experiment.watch import film
+    from drl.agents.watch import film
 
     home = next((parent for parent in folder.parents if (parent / "run.json").is_file()), folder.parent)
     path = stay_inside(home, _free_name(home / "videos", "evaluation", ".mp4"))
@@ -93,8 +93,8 @@ def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
 
 
 def _play(agent: Agent, env: "EnvConfig", flags: Flags) -> "Evaluation":
-    from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
-    from drl.experiment.watch import watch
+    from drl.agents.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
+    from drl.agents.watch import watch
 
     if flags.render or flags.step_by_step:
         if flags.json:

@@ -14,8 +14,8 @@ from drl.cli.flags import Parser
 from drl.core.errors import BadInput
 from drl.core.size_limits import check_size
 from drl.core.state_files import PlainDict
-from drl.experiment.config import Experiment
-from drl.experiment.run_folder import Run
+from drl.runs.run_folder import Run
+from drl.settings.experiment import Experiment
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 SETTINGS = {  # flag → setting with the same value
@@ -197,10 +197,10 @@ def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
 
 def _train(flags: argparse.Namespace) -> int:
     from drl.experiment.extras import Extras
-    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train
-    from drl.experiment.run_writer import BestModelCopy
     from drl.experiment.session import say
+    from drl.runs.finished import resume_line
+    from drl.runs.run_writer import BestModelCopy
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True
@@ -224,9 +224,9 @@ def _train(flags: argparse.Namespace) -> int:
 def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     if not flags.load_model_path:
         raise BadInput("--evaluate needs --load_model_path results/models/best_model_….pth")
-    from drl.experiment.evaluation import Evaluation
-    from drl.experiment.q_model_files import load_q_agent
-    from drl.experiment.watch import watch
+    from drl.agents.evaluation import Evaluation
+    from drl.agents.q_model_files import load_q_agent
+    from drl.agents.watch import watch
 
     experiment = experiment_of(flags)
     agent = load_q_agent(Path(flags.load_model_path), experiment, typed)

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, arguments, prog="drl pull", description="Download an agent from the Hugging Face Hub; no code is run."
     )
-    from drl.experiment.hub import pull
+    from drl.agents.hub import pull
 
     print(pull(flags.repository, out=flags.out, revision=flags.revision))
     return 0

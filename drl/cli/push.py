@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     flags = parse_flags(
         Flags, arguments, prog="drl push", description="Upload an agent to the Hugging Face Hub, with HF_TOKEN."
     )
-    from drl.experiment.hub import push
+    from drl.agents.hub import push
 
     print(push(flags.agent, flags.repository, which=flags.which, private=flags.private))
     return 0

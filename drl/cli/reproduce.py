@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from drl.cli.flags import parse_flags
-from drl.experiment.preset_records import FAIL, PASS, UNDECIDED
+from drl.settings.preset_records import FAIL, PASS, UNDECIDED
 
 EXIT_CODES = {PASS: 0, FAIL: 1, UNDECIDED: 7}
 

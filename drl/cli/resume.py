@@ -7,7 +7,7 @@ from pathlib import Path
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser
 from drl.core.errors import UnusableFile
-from drl.experiment.run_folder import find_run, runs_in
+from drl.runs.run_folder import find_run, runs_in
 
 USAGE = """Continue runs exactly from their newest checkpoint: metrics and weights equal those of an uninterrupted run.
 For an experiment folder, all unfinished runs in it are continued."""

@@ -3,16 +3,16 @@
 import shlex
 from dataclasses import dataclass, field, fields, replace
 
+from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.cli.train import check_names, import_named_plugins, peek
-from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.config import RunConfig, read_yaml
-from drl.experiment.foreign_settings import settings_of
-from drl.experiment.run_folder import is_own_config
+from drl.runs.run_folder import is_own_config
+from drl.settings.experiment import RunConfig, read_yaml
+from drl.settings.foreign_settings import settings_of
 
 USAGE = f"""usage: drl search ALGORITHM --env ID --n-trials N [--storage URL|FILE] [--n-jobs N] [--mode base|all] …
 

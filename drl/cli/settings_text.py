@@ -13,9 +13,9 @@ import textwrap
 import typing
 from pathlib import Path
 
+from drl.algorithms import ALGORITHMS
 from drl.cli.completion import SETTINGS, Words
 from drl.core import settings
-from drl.core.algorithms import ALGORITHMS
 from drl.core.configs import (
     OPTIMIZER_NAMES,
     ActorCriticConfig,
@@ -27,10 +27,10 @@ from drl.core.configs import (
 )
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS
 from drl.core.schedules import EPSILON_SHAPES, RATE_SHAPES
-from drl.experiment.config import OF_A_RUN, RunConfig
-from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_plan import PRUNERS, SearchConfig
 from drl.search.search_space import MODES
+from drl.settings.experiment import OF_A_RUN, RunConfig
+from drl.settings.scaling import ScalingConfig
 
 NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
 OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs

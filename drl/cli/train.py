@@ -4,18 +4,18 @@ import dataclasses
 import itertools
 from collections.abc import Collection
 
+from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import list_wrappers, parse_flags
-from drl.core.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, shown
 from drl.core.state_files import PlainDict
 from drl.envs.trust import check_trusted
-from drl.experiment.config import AUTO, PARTS, Experiment, RunConfig, read_yaml
-from drl.experiment.foreign_settings import explain_unknown
-from drl.experiment.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
-from drl.experiment.run_folder import is_own_config
+from drl.runs.run_folder import is_own_config
+from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml
+from drl.settings.foreign_settings import explain_unknown
+from drl.settings.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
 
 USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
@@ -43,9 +43,9 @@ def main(arguments: list[str]) -> int:
     experiment, source = read_experiment(algorithm, flags)
 
     # Check the input before loading an engine, which is slow.
-    from drl.experiment.finished import resume_line
     from drl.experiment.launch import train, train_seeds
     from drl.experiment.session import say
+    from drl.runs.finished import resume_line
 
     if source and not experiment.run.quiet:
         say(f"settings: {source}")

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl import __version__
+from drl.agents.agent_env import env_for
+from drl.agents.load_agent import load_agent
+from drl.agents.open_envs import open_vec_env
 from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent
@@ -26,10 +29,7 @@ from drl.deploy.parity import Parity, Run, check_parity
 from drl.deploy.policy_graph import PolicyGraph, Port
 from drl.deploy.sampled_inputs import golden_inputs
 from drl.engines.numpy.networks import CARRIED
-from drl.experiment.agent_env import env_for
-from drl.experiment.finished import AgentLike, Finished, agent_folder
-from drl.experiment.load_agent import load_agent
-from drl.experiment.open_envs import open_vec_env
+from drl.runs.finished import AgentLike, Finished, agent_folder
 
 MASKS: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 ENGINES = ("torch", "jax")

@@ -14,7 +14,7 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.core.hosts import RunningServer, is_loopback, url_of
 from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, check_whole, is_score, shown
-from drl.experiment.finished import AgentLike, Finished, agent_folder, folder_of
+from drl.runs.finished import AgentLike, Finished, agent_folder, folder_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -63,8 +63,8 @@ def serve(
             raise MissingExtra("drl serve", "serve", module)
     import_plugins(plugins)
     with agent_folder(agent) as folder:  # before an engine is loaded
+        from drl.agents.load_agent import load_agent, sample_actions
         from drl.deploy.http_app import ServeLimits, make_app
-        from drl.experiment.load_agent import load_agent, sample_actions
 
         player: Any = load_agent(folder, engine=engine)
         if sampled:

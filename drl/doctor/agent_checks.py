@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drl.agents.evaluation import check_fit, own_stream
+from drl.agents.open_envs import EnvOptions, open_vec_env
 from drl.core.contracts import Agent
 from drl.core.errors import plural
 from drl.core.specs import Array
@@ -11,8 +13,6 @@ from drl.doctor.findings import PROBLEM, Finding, Series
 from drl.doctor.run_records import RunRecords, last_fifth
 from drl.doctor.update_checks import has_vanished
 from drl.envs.env_config import EnvConfig
-from drl.experiment.evaluation import check_fit, own_stream
-from drl.experiment.open_envs import EnvOptions, open_vec_env
 
 ONE_ACTION = 0.99  # share of steps
 SATURATED = 0.9  # share of all action entries at a bound

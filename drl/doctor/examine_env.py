@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from drl.agents.open_envs import JAX_ONLY
 from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite
 from drl.doctor.action_effects import action_findings
 from drl.doctor.complaints import Complaints
@@ -18,8 +19,7 @@ from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.open_envs import JAX_ONLY
+from drl.settings.experiment import Experiment
 
 TIMED_STEPS = 128  # environment steps in the timed learning step
 PATIENCE = 10.0  # seconds to wait for the end of an episode

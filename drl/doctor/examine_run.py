@@ -20,8 +20,8 @@ from drl.envs.env_config import EnvLike
 from drl.envs.faults import reason
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment.finished import Finished
-from drl.experiment.run_folder import find_run
+from drl.runs.finished import Finished
+from drl.runs.run_folder import find_run
 
 
 def doctor(
@@ -66,8 +66,8 @@ def _examine_env(
     env: EnvLike, env_kwargs: EnvKwargs | None, wrappers: Iterable[WrapperLike] | None, steps: int, seed: int
 ) -> Diagnosis:
     from drl.doctor.examine_env import examine_env
-    from drl.experiment.config import AUTO, RunConfig
     from drl.experiment.one_call import as_settings
+    from drl.settings.experiment import AUTO, RunConfig
 
     settings = as_settings(env, env_kwargs, wrappers)
     named = tuple(settings.get("wrappers", AUTO))
@@ -124,8 +124,8 @@ def _found(run: RunRecords, checks: Iterable[Callable[[RunRecords], Finding | No
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
     """Let the agent play in its environment; None and a note if that is not possible."""
-    from drl.experiment.agent_env import env_for, is_env_of, own_run
-    from drl.experiment.load_agent import load_agent
+    from drl.agents.agent_env import env_for, is_env_of, own_run
+    from drl.agents.load_agent import load_agent
 
     try:
         if trust and isinstance(plugins := run.settings.get("plugins"), list):

@@ -10,19 +10,19 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from drl.core.algorithms import ALGORITHMS, find_algorithm
+from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted
 from drl.core.notebook import html_picture, html_table
 from drl.core.size_limits import check_size, check_whole
 from drl.core.state_files import PlainDict, read_json, write_json
 from drl.envs.env_config import AnyEnv
 from drl.experiment.ablation_picture import draw_ablation
-from drl.experiment.config import Experiment, changed_settings
 from drl.experiment.many_runs import RunFailed, progress_of, train_many
 from drl.experiment.one_call import make_experiment
 from drl.experiment.packed_run import Answer
-from drl.experiment.scaling_config import ScalingConfig
-from drl.experiment.stop_signals import STATUS
+from drl.runs.stop_signals import STATUS
+from drl.settings.experiment import Experiment, changed_settings
+from drl.settings.scaling import ScalingConfig
 from drl.tracking.forest_plots import interval_of
 from drl.tracking.run_groups import OF_ONE_RUN
 

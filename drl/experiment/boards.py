@@ -6,8 +6,8 @@ import secrets
 from pathlib import Path
 
 from drl.core.errors import BadInput, MissingExtra
-from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.run_folder import Run
+from drl.runs.run_folder import Run
+from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.board import Board
 from drl.tracking.files import read_metrics
 from drl.tracking.mlflow_runs import MlflowTracker

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from drl.core.algorithms import find_algorithm
+from drl.agents.open_envs import EnvOptions, open_vec_env
+from drl.algorithms import find_algorithm
 from drl.core.configs import Config, ReplayConfig
 from drl.core.contracts import AnyCollector, VecEnv
 from drl.core.errors import BadInput, MissingExtra, plural
@@ -20,11 +21,10 @@ from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
-from drl.experiment.config import AS_SET, Experiment
 from drl.experiment.many_learners import check_learners, learner_recipe, share_updates
 from drl.experiment.memory_needs import check_run_fits
-from drl.experiment.open_envs import EnvOptions, open_vec_env
-from drl.experiment.run_folder import find_agent_folder
+from drl.runs.run_folder import find_agent_folder
+from drl.settings.experiment import AS_SET, Experiment
 from drl.trainer.trainer import Trainer, TrainerConfig
 
 if TYPE_CHECKING:

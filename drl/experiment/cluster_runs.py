@@ -21,14 +21,14 @@ from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.cluster.url_copy import UrlCopy, check_url
 from drl.core.errors import BadInput, DrlError, Interrupted, plural
 from drl.experiment.boards import check_server
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.node_run import After, Order, Progress
 from drl.experiment.packed_run import Answer, pack
-from drl.experiment.run_folder import adopt_run, lock_run, new_folder, unlock_run
-from drl.experiment.scaling_config import ScalingConfig
-from drl.experiment.stop_signals import StopSignals
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.run_folder import adopt_run, lock_run, new_folder, unlock_run
+from drl.runs.stop_signals import StopSignals
+from drl.settings.experiment import Experiment
+from drl.settings.scaling import ScalingConfig
 from drl.tracking.job_table import JobTable
 
 if TYPE_CHECKING:

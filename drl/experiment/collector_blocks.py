@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from drl.agents.open_envs import JAX_ONLY
+from drl.algorithms import find_algorithm
 from drl.cluster.env_blocks import Weights, agent_state
 from drl.cluster.ray_cluster import open_cluster
 from drl.cluster.ray_collectors import RayCollectors
-from drl.core.algorithms import find_algorithm
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, plural
 from drl.core.seeding import Seeds
 from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
 from drl.experiment.building import learner_maker, set_exploration, start_engine
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
-from drl.experiment.open_envs import JAX_ONLY
 from drl.experiment.packed_run import PackedRun, pack
+from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Collector
 
 DEFAULT_BLOCKS = 8

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar, final, runtime_checkable
 
-from drl.core.algorithms import find_algorithm
+from drl.agents.evaluation import Evaluation
+from drl.algorithms import find_algorithm
 from drl.core.contracts import Agent, Algorithm, Buffer, ReachableEnvs, Tracker
 from drl.core.errors import BadInput
 from drl.core.log import Log
@@ -15,9 +16,8 @@ from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 from drl.envs.env_attributes import restored, stored
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import Evaluation
-from drl.experiment.run_folder import Run
+from drl.runs.run_folder import Run
+from drl.settings.experiment import Experiment
 
 if TYPE_CHECKING:
     from drl.experiment.building import AnyTrainer

@@ -20,15 +20,15 @@ from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
 from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.finished import Finished, RunLike, folder_of, resume_line
-from drl.experiment.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
-from drl.experiment.run_writer import BestModelCopy
 from drl.experiment.seed_processes import train_in_processes
 from drl.experiment.session import Session, drive, say, sync_points
-from drl.experiment.stop_signals import StopSignals
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.finished import Finished, RunLike, folder_of, resume_line
+from drl.runs.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
+from drl.runs.run_writer import BestModelCopy
+from drl.runs.stop_signals import StopSignals
+from drl.settings.experiment import Experiment
 from drl.tracking.console import ConsoleTracker, QuietConsole
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare

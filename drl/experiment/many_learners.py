@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from drl.core.algorithms import find_algorithm
+from drl.algorithms import find_algorithm
 from drl.core.errors import BadInput
 from drl.core.transition import Batch
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from multiprocessing.process import BaseProcess
 
 from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
-from drl.experiment.config import Experiment
 from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.packed_run import Answer, PackedRun, pack
-from drl.experiment.scaling_config import ScalingConfig
+from drl.settings.experiment import Experiment
+from drl.settings.scaling import ScalingConfig
 from drl.tracking.job_bar import JobBar
 from drl.tracking.job_table import JobTable
 

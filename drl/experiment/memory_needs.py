@@ -6,7 +6,7 @@ import math
 from drl.core.errors import plural
 from drl.core.size_limits import check_memory
 from drl.core.specs import ActionSpec, ObsSpec, Specs
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 COPIES = 4  # of every weight: itself, its gradient, two moments of the optimizer
 

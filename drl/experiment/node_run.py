@@ -14,11 +14,11 @@ from drl.cluster.node_host import FolderSaved
 from drl.core.errors import DrlError, Interrupted
 from drl.core.log import Log
 from drl.core.specs import PlainDict
-from drl.experiment.config import RunConfig
 from drl.experiment.extras import Stage
-from drl.experiment.finished import Finished
 from drl.experiment.packed_run import Answer, PackedRun
-from drl.experiment.run_folder import is_in_use
+from drl.runs.finished import Finished
+from drl.runs.run_folder import is_in_use
+from drl.settings.experiment import RunConfig
 
 PROGRESS_SECONDS = 1.0  # between two messages
 LOCK_SECONDS = 60.0  # how long the end of a process on a lost node is waited for

@@ -4,12 +4,12 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from drl.core.algorithms import ALGORITHMS
+from drl.agents.open_envs import JAX_ONLY
+from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.notebook import html_table
-from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.preset_records import COLUMNS, zoo_rows
-from drl.experiment.presets import list_named
+from drl.settings.preset_records import COLUMNS, zoo_rows
+from drl.settings.presets import list_named
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

@@ -6,24 +6,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Unpack
 
-from drl.core.algorithms import find_algorithm
+from drl.agents.evaluation import evaluate
+from drl.agents.watch import film
+from drl.algorithms import find_algorithm
 from drl.core.configs import AnyPath, as_pairs
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput
+from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
 from drl.core.specs import PlainDict
-from drl.envs.env_config import AnyEnv, as_config, given_vector
+from drl.envs.env_config import AnyEnv, EnvConfig, as_config, given_vector
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
 from drl.experiment import launch
 from drl.experiment.building import AnyTrainer, open_trainer
-from drl.experiment.config import OF_A_RUN, Experiment, RunConfig, read_yaml
 from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.finished import Finished
-from drl.experiment.presets import load_preset, one_budget, one_schedule, sources
-from drl.experiment.run_folder import is_own_config
 from drl.experiment.session import say
+from drl.runs.finished import Finished
+from drl.runs.run_folder import Run, is_own_config
+from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig, read_yaml
+from drl.settings.presets import load_preset, one_budget, one_schedule, sources
+from drl.tracking.plots import plot_run
 
 
 def train(
@@ -204,3 +209,23 @@ def _pairs(env_kwargs: EnvKwargs) -> list[str]:
         return list(as_pairs("env_kwargs", env_kwargs))
     except BadInput as error:
         raise BadInput(f"{error}; for other objects pass a function: env=lambda: MyEnv(…)") from None
+
+
+def finish_run(
+    run: Run,
+    agent: Agent,
+    env: str,
+    env_kwargs: EnvKwargs | None = None,
+    *,
+    episodes: int = 20,
+    log: Log | None = None,  # the last one
+) -> Finished:
+    """Finish a run of your own script: save the agent, draw plots, film one episode and evaluate the agent."""
+    config = EnvConfig(env=env, env_kwargs=env_kwargs or {})
+    agent.save(run.folder / "agent", env=env, env_kwargs=config.env_kwargs)
+    plot_run(run.folder)
+    seed = 10_000 + int(run.record["seed"])  # other episodes than those of training
+    film(agent, config, run.folder / "videos" / "final_agent.mp4", seed)
+    summary = evaluate(agent, config, episodes, seed).summary()
+    run.note(status="finished", final_evaluation=summary)
+    return Finished(run.folder, agent, log, "finished", summary)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from drl.core.algorithms import ALGORITHMS, find_algorithm
+from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import DrlError, Interrupted, advice_of
 from drl.core.named_objects import give_objects, given_objects
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, import_plugins
@@ -13,8 +13,8 @@ from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict
 from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import split_wrapper
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
+from drl.settings.experiment import Experiment
 
 TABLES: list[dict[str, Any]] = [
     ACTIVATIONS,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from drl.agents.watch import short, write_film
 from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.notebook import html_table
 from drl.core.safe_files import stay_inside
@@ -19,10 +20,9 @@ from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
 from drl.envs.faults import reason
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
-from drl.experiment.config import RunConfig
-from drl.experiment.finished import RunLike, folder_of
-from drl.experiment.run_folder import find_run
-from drl.experiment.watch import short, write_film
+from drl.runs.finished import RunLike, folder_of
+from drl.runs.run_folder import find_run
+from drl.settings.experiment import RunConfig
 from drl.tracking.recorded_episodes import RecordedEpisode, read_episode
 
 Env = gym.Env[object, object]

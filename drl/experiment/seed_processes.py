@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from drl.agents.load_agent import load_agent
 from drl.core.agent_files import open_agent
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
-from drl.experiment.finished import Finished
-from drl.experiment.load_agent import load_agent
 from drl.experiment.many_runs import RunFailed, progress_of, train_many
 from drl.experiment.packed_run import Answer
+from drl.runs.finished import Finished
+from drl.settings.experiment import Experiment
 
 
 def train_in_processes(experiment: Experiment, extras: Extras, console: bool) -> list[Finished]:

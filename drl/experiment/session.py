@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from drl.agents.agent_env import env_notes
+from drl.agents.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
+from drl.agents.watch import film
 from drl.core.contracts import EnvChange, Tracker, repeat_changes
 from drl.core.errors import BadInput, EnvFailed, Interrupted, NonFinite, advise
 from drl.core.golden_pairs import GoldenInputs
@@ -19,17 +22,14 @@ from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
 from drl.envs.faults import reason
 from drl.experiment import stages
-from drl.experiment.agent_env import env_notes
 from drl.experiment.building import AnyTrainer
-from drl.experiment.config import Experiment, RunConfig
-from drl.experiment.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
 from drl.experiment.extras import NOTHING, Context, Extras, with_context
-from drl.experiment.finished import Finished
-from drl.experiment.run_folder import Run
-from drl.experiment.run_writer import KeptTracker, RunWriter
 from drl.experiment.stages import BestModel, EvaluationSteps
-from drl.experiment.stop_signals import StopSignals
-from drl.experiment.watch import film
+from drl.runs.finished import Finished
+from drl.runs.run_folder import Run
+from drl.runs.run_writer import KeptTracker, RunWriter
+from drl.runs.stop_signals import StopSignals
+from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.board import Board, Ending
 from drl.tracking.console import Waiting
 from drl.tracking.files import FileTracker

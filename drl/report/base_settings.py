@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from drl.core.algorithms import find_algorithm
+from drl.algorithms import find_algorithm
 from drl.core.errors import BadInput
 from drl.core.specs import PlainDict, PlainValue
-from drl.experiment.config import AS_SET, Experiment
-from drl.experiment.presets import load_preset
+from drl.settings.experiment import AS_SET, Experiment
+from drl.settings.presets import load_preset
 
 
 class Base(NamedTuple):

@@ -12,10 +12,10 @@ from drl.core.errors import DrlError
 from drl.core.safe_files import is_inside, read_inside
 from drl.core.specs import PlainDict
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
-from drl.experiment.run_folder import read_record
 from drl.report.found_runs import found_runs
 from drl.report.one_file import points_for
 from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
+from drl.runs.run_folder import read_record
 
 FRESH_SECONDS = 1.0  # for which a list of the folders is reused
 TAIL = 1 << 18  # bytes at the end of metrics.jsonl that are searched first for its last row

@@ -11,10 +11,10 @@ from drl.core.errors import BadInput, DrlError, plural
 from drl.core.notebook import html_table
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
-from drl.experiment.finished import RunLike, folders_of
 from drl.report.found_runs import found_runs
 from drl.report.page_html import is_our_page, render_page
 from drl.report.run_content import find_video, read_run, read_video, unreadable
+from drl.runs.finished import RunLike, folders_of
 from drl.tracking.run_groups import distinct_names
 
 MOST_SHOWN = 20  # runs listed in a notebook

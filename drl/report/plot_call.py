@@ -10,9 +10,9 @@ from typing import Any
 from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
 from drl.core.notebook import html_picture
 from drl.core.safe_files import check_out
-from drl.experiment.finished import RunLike, folders_of
-from drl.experiment.run_folder import find_run, runs_in
 from drl.report.one_file import write_report
+from drl.runs.finished import RunLike, folders_of
+from drl.runs.run_folder import find_run, runs_in
 from drl.tracking.figures import picture_format
 
 

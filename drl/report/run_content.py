@@ -8,9 +8,9 @@ from pathlib import Path
 from drl.core.errors import DrlError, UnusableFile
 from drl.core.safe_files import read_inside
 from drl.core.specs import PlainDict, PlainValue
-from drl.experiment.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
+from drl.runs.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
 from drl.tracking.files import Row, evaluation_in, read_metrics
 from drl.tracking.log_blocks import clock
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drl.algorithms.search_dimensions import Space
 from drl.core.errors import EnvFailed
 from drl.core.notebook import html_table
-from drl.core.search_dimensions import Space
 from drl.core.state_files import PlainDict
-from drl.experiment.presets import load_preset
-from drl.experiment.stop_signals import StopSignals
+from drl.runs.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
 from drl.search.search_report import SHOWN, Commands, Display, write_report
 from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
+from drl.settings.presets import load_preset
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

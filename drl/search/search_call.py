@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Unpack
 
+from drl.algorithms.search_dimensions import Choice, Dimension, Real, Space
 from drl.core.configs import plain_setting
 from drl.core.errors import BadInput
-from drl.core.search_dimensions import Choice, Dimension, Real, Space
 from drl.core.settings import AlgorithmName, SearchSettings
 from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drl.agents.open_envs import open_vec_env
+from drl.algorithms.search_dimensions import Choice, Space
 from drl.core.configs import require
 from drl.core.errors import BadInput, did_you_mean, shown
-from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer, start_engine
-from drl.experiment.config import Experiment, RunConfig, is_folder_name
-from drl.experiment.foreign_settings import explain_unknown
-from drl.experiment.open_envs import open_vec_env
-from drl.experiment.presets import BUDGETS, load_preset, one_budget
-from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_space import MODES, as_settings, space_for
 from drl.search.search_worker import Job
+from drl.settings.experiment import Experiment, RunConfig, is_folder_name
+from drl.settings.foreign_settings import explain_unknown
+from drl.settings.presets import BUDGETS, load_preset, one_budget
+from drl.settings.scaling import ScalingConfig
 
 if TYPE_CHECKING:
     from optuna import Trial

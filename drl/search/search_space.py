@@ -5,9 +5,9 @@ A dimension has the flat name of its setting; `width` is the width of all hidden
 
 import math
 
-from drl.core.algorithms import find_algorithm
+from drl.algorithms import find_algorithm
+from drl.algorithms.search_dimensions import Choice, Space
 from drl.core.errors import BadInput
-from drl.core.search_dimensions import Choice, Space
 from drl.core.state_files import PlainDict
 
 MODES = ("base", "all")
@@ -37,7 +37,7 @@ def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None =
 def starting_point(space: Space, flat: PlainDict) -> PlainDict:
     """The point of the space nearest to these settings: the first trial of a search.
 
-    >>> from drl.core.search_dimensions import GAMMA, WIDTH, Real
+    >>> from drl.algorithms.search_dimensions import GAMMA, WIDTH, Real
     >>> space: Space = {"gamma": GAMMA, "tau": Real(0.01, 0.1), "width": WIDTH}
     >>> starting_point(space, {"gamma": 0.97, "tau": 1, "hidden_sizes": [99]})
     {'gamma': 0.98, 'tau': 0.1, 'width': 128}

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from drl.agents.evaluation import evaluate
+from drl.agents.open_envs import JAX_ONLY, open_vec_env
 from drl.core.child_processes import start_child
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
@@ -31,9 +33,7 @@ from drl.envs.wrapper_names import find_wrapper
 from drl.experiment import stages
 from drl.experiment.boards import remote_boards
 from drl.experiment.building import build_trainer, start_engine
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
-from drl.experiment.open_envs import JAX_ONLY, open_vec_env
+from drl.settings.experiment import Experiment
 from drl.tracking.board import Ending
 from drl.tracking.guarded import Guarded, guard
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
 from drl.core.state_files import PlainDict
-from drl.experiment.config import changed_settings
+from drl.settings.experiment import changed_settings
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -1,7 +1,7 @@
 """Folders of finished runs, without training."""
 
-from drl.experiment.config import Experiment
-from drl.experiment.run_folder import Run
+from drl.runs.run_folder import Run
+from drl.settings.experiment import Experiment
 
 
 def make_run(results, name, seed, score, *, status="finished", steps=None, episodes=10, settings=None, **notes):

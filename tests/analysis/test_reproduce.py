@@ -10,8 +10,9 @@ from drl.analysis import reproduction, reproduction_queue
 from drl.analysis.reproduction import find_preset, reproduce_preset
 from drl.cli.entry import main
 from drl.core.errors import NonFinite
-from drl.experiment import preset_records, presets
-from drl.experiment.preset_records import (
+from drl.runs.run_folder import read_record, read_settings, runs_in
+from drl.settings import preset_records, presets
+from drl.settings.preset_records import (
     FAIL,
     PASS,
     REPRODUCE,
@@ -22,7 +23,6 @@ from drl.experiment.preset_records import (
     read_records,
     settings_digest,
 )
-from drl.experiment.run_folder import read_record, read_settings, runs_in
 from tests.run_files import rows
 
 NAME, KEY = "ppo/CartPole-v1", ("ppo", "CartPole-v1")

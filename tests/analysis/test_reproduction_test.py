@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from drl.analysis.reproduction_test import judge, margin_of, stored_variance
-from drl.experiment.preset_records import FAIL, PASS, REPRODUCE, UNDECIDED, Record
+from drl.settings.preset_records import FAIL, PASS, REPRODUCE, UNDECIDED, Record
 
 
 def stored(reached=None, **changes):

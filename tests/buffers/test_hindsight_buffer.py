@@ -9,10 +9,11 @@ import pytest
 from gymnasium import spaces
 
 import drl
+from drl.agents.evaluation import evaluate
+from drl.algorithms.dqn import DQNConfig
 from drl.buffers.hindsight_buffer import HindsightBuffer
 from drl.buffers.replay_buffer import ReplayBuffer, make_replay_buffer
 from drl.cli.entry import main
-from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
@@ -23,8 +24,7 @@ from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.envs.goals import GoalFunctions, goal_functions
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
+from drl.settings.experiment import Experiment
 
 GAMMA, LIMIT = 0.9, 8
 KEYS = ("achieved_goal", "desired_goal", "observation")

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from drl.algorithms import ALGORITHMS
 from drl.cli import completion
 from drl.cli.entry import COMMANDS, main
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 
 @pytest.fixture(scope="module")

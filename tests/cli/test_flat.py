@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import yaml
 
+from drl.agents.q_model_files import read_pth
 from drl.cli.flat import experiment_of, main, make_parser, train_command
 from drl.core.log import Log
 from drl.core.pth_files import write_pth
 from drl.envs.atari import AtariOptions
 from drl.experiment.launch import resume
-from drl.experiment.q_model_files import read_pth
-from drl.experiment.run_folder import Run
-from drl.experiment.run_writer import BestModelCopy
+from drl.runs.run_folder import Run
+from drl.runs.run_writer import BestModelCopy
 from tests.commands import run_here, run_process
 
 ROOT = Path(__file__).parents[2]

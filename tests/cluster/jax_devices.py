@@ -8,7 +8,7 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 LEAN = {"engine": "jax", "num_envs": 4, "device": "cpu", "vectorization": "sync", "hidden_sizes": [16]}
 REPLAY = {"warmup": 60, "batch_size": 16, "capacity": 150, "updates_per_log": 5}

@@ -13,8 +13,8 @@ from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import read_state, write_state
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train
+from drl.settings.experiment import Experiment
 
 PPO = {"algorithm": "ppo", "rollout_length": 32, "minibatches": 2, "epochs": 1, "total_timesteps": 600}
 DQN = {"algorithm": "dqn", "warmup": 60, "batch_size": 16, "train_every": 4, "total_timesteps": 240, "n_step": 3}

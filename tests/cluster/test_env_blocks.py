@@ -6,7 +6,7 @@ import pytest
 from drl.cluster.env_blocks import BlockState, Order, collect, go_to, joined
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.collector_blocks import RunBlocks
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 SETTINGS = {"env": "CartPole-v1", "num_envs": 5, "hidden_sizes": [8], "cluster": "local", "num_collectors": 2}
 SETTINGS |= {"env_blocks": 2, "seed": 4}

@@ -14,12 +14,12 @@ from three_nodes import LONG, ROOT, SLOW_FLAGS, records, training, until
 import drl
 from drl.cli.entry import main
 from drl.experiment import ablation
-from drl.experiment.config import Experiment
 from drl.experiment.many_runs import RunFailed
-from drl.experiment.run_folder import is_in_use
+from drl.runs.run_folder import is_in_use
 from drl.search.run_search import search
 from drl.search.search_plan import SearchConfig
 from drl.search.search_worker import Job, run_job
+from drl.settings.experiment import Experiment
 from tests.cluster.waiting_env import ExitingCartPole
 from tests.run_files import rows, weights
 

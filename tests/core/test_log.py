@@ -4,10 +4,10 @@ import pickle
 
 import numpy as np
 
+from drl.agents.evaluation import Evaluation, run_episodes
 from drl.core.log import Change, Episode, Log, Played
 from drl.envs.episode_stats import judge_success
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.evaluation import Evaluation, run_episodes
 from drl.trainer.trainer import rates
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from drl.core.algorithms import ALGORITHMS
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms import ALGORITHMS
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, PolicyNoiseConfig
 from drl.core.errors import BadInput
 from drl.core.network_parts import function_modules, import_plugins

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from drl import __version__
+from drl.agents.load_agent import load_agent
 from drl.cli.entry import main
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput
@@ -21,7 +22,6 @@ from drl.deploy.parity import check_parity
 from drl.deploy.policy_graph import NUMPY, PolicyGraph, encode
 from drl.deploy.sampled_inputs import golden_inputs, raw_observations, sample_inputs
 from drl.deploy.torch_policy import TorchPolicy
-from drl.experiment.load_agent import load_agent
 from tests.deploy.tiny_agents import IMAGE, KINDS, PARTS, SEEING, make_agent, save_tiny
 
 QUICK = {("onnx", "ppo_lstm"), ("onnx", "ppo_parts"), ("torch-export", "ppo_seeing"), ("jax-export", "q_rainbow")}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig, ReplayConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds

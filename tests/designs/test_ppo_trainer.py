@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from drl.algorithms.ppo import PPOConfig
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
 from drl.experiment import launch
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 from drl.tracking.console import blocks, plain_text
 from drl.tracking.files import read_metrics
 

@@ -11,8 +11,8 @@ import gymnasium as gym
 import pytest
 import torch
 
+from drl.algorithms import ALGORITHMS
 from drl.cli.flat import experiment_of, main, make_parser
-from drl.core.algorithms import ALGORITHMS
 from drl.experiment import session
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import drl
-from drl.core.algorithms import ALGORITHMS, class_in
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.algorithms import ALGORITHMS, class_in
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
@@ -141,7 +141,7 @@ def test_the_roles_do_not_know_what_is_not_theirs():
 def test_ppo_learns_the_prisoners_dilemma(tmp_path):
     """`experiments/train_ppo_ipd.py` at a tiny size is run by tests/test_scripts.py; here through the front door."""
     from drl.experiment import launch
-    from drl.experiment.config import Experiment
+    from drl.settings.experiment import Experiment
 
     flat = {"env": "IteratedPrisonersDilemma-v0", "env_kwargs": ["opponents=tit_for_tat"], "total_timesteps": 1024}
     small = {"num_envs": 8, "rollout_length": 16, "hidden_sizes": [8], "results_dir": str(tmp_path), "quiet": True}

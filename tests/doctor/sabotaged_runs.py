@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train
+from drl.settings.experiment import Experiment
 from tests.doctor.broken_envs import Walk
 
 QUICK = {

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from drl.agents.load_agent import load_agent
 from drl.core.errors import DrlError, UnusableFile
 from drl.doctor.agent_checks import AgentPlay, saturated_actions
 from drl.doctor.examine_run import examine_run
 from drl.doctor.run_records import RunRecords
-from drl.experiment.load_agent import load_agent
-from drl.experiment.run_folder import Run, read_settings
+from drl.runs.run_folder import Run, read_settings
 from tests.doctor.sabotaged_runs import HEALTHY, HERE, PPO, SABOTAGED, train_tiny
 
 

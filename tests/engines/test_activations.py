@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms import ALGORITHMS
+from drl.agents.load_agent import load_agent
+from drl.algorithms import ALGORITHMS
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import ACTIVATIONS, register_activation
@@ -18,7 +19,6 @@ from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.numpy import activations as in_numpy
 from drl.engines.torch.activations import make_activation
 from drl.engines.torch.build import build_learner as build_torch
-from drl.experiment.load_agent import load_agent
 
 OBS, BOX = ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
 CHOICES = ActionSpec("discrete", sizes=(4,))

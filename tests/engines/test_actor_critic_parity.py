@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from drl.core.algorithms import ALGORITHMS
+from drl.algorithms import ALGORITHMS
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms import ALGORITHMS
+from drl.agents.evaluation import evaluate
+from drl.agents.load_agent import load_agent
+from drl.algorithms import ALGORITHMS
 from drl.core.configs import ActionNoiseConfig
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
@@ -20,10 +22,8 @@ from drl.engines.numpy.exploration import make_exploration
 from drl.engines.torch.build import build_learner as build_torch
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer, open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
-from drl.experiment.load_agent import load_agent
 from drl.games.probes.known_values import TwoStepEnv
+from drl.settings.experiment import Experiment
 
 
 class TwoStepBox(TwoStepEnv):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms import ALGORITHMS
+from drl.agents.load_agent import load_agent
+from drl.algorithms import ALGORITHMS
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.network_parts import INITIALIZATIONS, register_initialization
@@ -16,7 +17,6 @@ from drl.engines.jax.build import build_learner as build_jax
 from drl.engines.numpy.initializations import Init
 from drl.engines.torch.build import build_learner as build_torch
 from drl.engines.torch.models import parameters_by_name
-from drl.experiment.load_agent import load_agent
 
 OBS, BOX = ObsSpec("box", (40,)), ActionSpec("box", shape=(3,), low=(-1.0,) * 3, high=(1.0,) * 3)
 IMAGE, CHOICES = ObsSpec("box", (2, 36, 36), "uint8"), ActionSpec("discrete", sizes=(3,))

@@ -8,8 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from drl.agents.evaluation import evaluate
+from drl.algorithms.ppo import PPOConfig
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.specs import Distribution
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import agents as jax_agents
@@ -19,8 +20,7 @@ from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import FlaxModel
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
+from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Trainer
 
 ID, BEST = "drl/LegalMoves-v0", 4.116  # mean return of the highest legal action

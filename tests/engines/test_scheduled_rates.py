@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms import ALGORITHMS
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms import ALGORITHMS
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.schedules import register_schedule
@@ -19,7 +19,7 @@ from drl.engines.jax.fused import fused_learner
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.models import make_policy_value_model
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 TOTAL = 240
 ROLLOUTS, EPISODES = ("ppo", "a2c"), ("reinforce",)

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 
+from drl.agents.evaluation import evaluate
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
 from drl.experiment.launch import train
+from drl.settings.experiment import Experiment
 
 PONG = "ALE/Pong-v5"
 SHORT = {"max_num_frames_per_episode": 80}  # 20 steps

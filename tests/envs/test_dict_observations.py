@@ -6,6 +6,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from drl.agents.evaluation import evaluate
+from drl.agents.load_agent import load_agent
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.configs import ModelConfig, QModelConfig
@@ -20,9 +22,7 @@ from drl.engines.torch.ops import to_tensors
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.spaces import obs_spec
 from drl.experiment.building import build_trainer, open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
-from drl.experiment.load_agent import load_agent
+from drl.settings.experiment import Experiment
 
 PARTS = spaces.Dict(
     view=spaces.Box(0, 255, (7, 7, 3), np.uint8),

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import drl
+from drl.agents.evaluation import evaluate
+from drl.agents.load_agent import load_agent
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.specs import ObsSpec
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.experiment.evaluation import evaluate
-from drl.experiment.load_agent import load_agent
 
 pytestmark = pytest.mark.filterwarnings("ignore:the part 'mission'")
 EMPTY = "MiniGrid-Empty-5x5-v0"

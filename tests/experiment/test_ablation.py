@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drl.core.algorithms import ALGORITHMS
+from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
 from drl.experiment import ablation_picture
 from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
-from drl.experiment.config import Experiment
 from drl.experiment.many_runs import RunFailed
 from drl.experiment.packed_run import Answer
+from drl.settings.experiment import Experiment
 from drl.tracking.curves import bootstrap
 from drl.tracking.files import JsonlTracker
 

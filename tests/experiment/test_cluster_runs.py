@@ -11,11 +11,11 @@ from drl.cluster.node_process import Needs
 from drl.core.errors import BadInput
 from drl.experiment import cluster_runs
 from drl.experiment.cluster_runs import MOST_LOSSES, ClusterRuns, RunJob, train_on_cluster
-from drl.experiment.config import Experiment
 from drl.experiment.node_run import Progress
 from drl.experiment.packed_run import Answer
-from drl.experiment.scaling_config import ScalingConfig
-from drl.experiment.stop_signals import StopSignals
+from drl.runs.stop_signals import StopSignals
+from drl.settings.experiment import Experiment
+from drl.settings.scaling import ScalingConfig
 from drl.tracking.job_table import JobTable
 
 

@@ -3,9 +3,9 @@ import yaml
 
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
-from drl.experiment.config import Experiment, changed_settings, read_yaml
 from drl.experiment.one_call import make_experiment, make_trainer
-from drl.experiment.presets import list_presets, load_preset
+from drl.settings.experiment import Experiment, changed_settings, read_yaml
+from drl.settings.presets import list_presets, load_preset
 
 
 def test_flat_settings_survive_yaml():

@@ -2,12 +2,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from drl.agents.evaluation import Evaluation, own_stream, run_episodes
 from drl.core.configs import ActionNoiseConfig
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.sync_vec_env import SyncVecEnv
-from drl.experiment.evaluation import Evaluation, own_stream, run_episodes
 from drl.games.probes import CountingEnv
 
 BOX = ActionSpec("box", shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0), dtype="float32")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import drl
+from drl.algorithms import ALGORITHMS
 from drl.cli.entry import main
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
-from drl.experiment.config import RunConfig
-from drl.experiment.foreign_settings import FOREIGN, explain_unknown, settings_of
-from drl.experiment.scaling_config import ScalingConfig
 from drl.search.search_plan import SearchConfig
+from drl.settings.experiment import RunConfig
+from drl.settings.foreign_settings import FOREIGN, explain_unknown, settings_of
+from drl.settings.scaling import ScalingConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 OF_RUNS = {field.name for kind in (RunConfig, ScalingConfig) for field in fields(kind)}

@@ -9,7 +9,7 @@ import drl
 from drl.cli.entry import main
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 from tests.envs.roster_game import ACTS, Roster
 
 TINY = {"num_envs": 2, "hidden_sizes": [8], "compile": "off", "video": False, "plots": False, "tensorboard": False}

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from drl.agents.evaluation import evaluate
+from drl.agents.load_agent import load_agent
 from drl.cli.entry import main
 from drl.core.agent_files import read_agent, write_agent
 from drl.core.errors import UnusableFile
@@ -24,10 +26,8 @@ from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.experiment import session
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
 from drl.experiment.launch import resume, train
-from drl.experiment.load_agent import load_agent
+from drl.settings.experiment import Experiment
 
 VECTOR, IMAGE = ObsSpec("box", (3,)), ObsSpec("box", (1, 72, 72), "uint8")
 TREE = ObsSpec("dict", keys=("a", "b", "c"), parts=(ObsSpec("discrete", sizes=(3,), starts=(5,)), VECTOR, IMAGE))

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from drl.agents import hub as drl_hub
+from drl.agents.load_agent import load_agent
 from drl.cli.entry import main
 from drl.core.agent_files import read_agent, write_agent
 from drl.core.agent_readme import MARK, readme
@@ -17,8 +19,6 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
-from drl.experiment import hub as drl_hub
-from drl.experiment.load_agent import load_agent
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
 EVALUATION = {"mean_return": 475.5, "std_return": 12.25, "episodes": 10}

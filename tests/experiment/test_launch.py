@@ -8,17 +8,17 @@ import torch
 import yaml
 
 import drl
+from drl.agents.evaluation import evaluate
 from drl.cli.entry import main
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment import launch
 from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
 from drl.experiment.extras import Extras
 from drl.experiment.launch import train
-from drl.experiment.run_folder import Run, find_run
+from drl.runs.run_folder import Run, find_run
+from drl.settings.experiment import Experiment
 
 TINY = {
     "env": "CartPole-v1",

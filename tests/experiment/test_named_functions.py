@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from drl.core.errors import BadInput
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 MODULE = """
 def warm(progress):
@@ -23,9 +23,9 @@ def thirds(rng, shape, gain):
 """
 SCRIPT = """
 import rates_of_mine as mine
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
-from drl.experiment.config import Experiment, RunConfig
+from drl.settings.experiment import Experiment, RunConfig
 from drl.experiment.launch import train
 
 run = RunConfig(num_envs=2, total_timesteps=256, checkpoint_every=64, evaluate_every=0, plots=False, video=False,

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
+from drl.agents.evaluation import evaluate
+from drl.agents.load_agent import load_agent
 from drl.core.errors import BadInput
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import off_policy
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
-from drl.experiment.evaluation import evaluate
-from drl.experiment.load_agent import load_agent
+from drl.settings.experiment import Experiment
 
 COUNT, WITH_JAX, UPDATES = 64, 12, 200  # a JAX program takes longer to compile than to run
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time

@@ -13,7 +13,7 @@ import yaml
 
 import drl
 import drl.core.errors
-import drl.experiment.presets
+import drl.settings.presets
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.log import Log
@@ -94,7 +94,7 @@ def test_the_preset_then_the_config_then_the_call(tiny, tmp_path):
     file.write_text("gamma: 0.9\nlearning_rate: 0.5\nnum_episodes: 7\n")
     run = tiny(config=file, learning_rate=0.25, hidden_sizes=None, total_timesteps=None)
     settings = yaml.safe_load((run.folder / "config.yaml").read_text())
-    preset = yaml.safe_load((drl.experiment.presets.PRESETS / "ppo" / "CartPole-v1.yaml").read_text())
+    preset = yaml.safe_load((drl.settings.presets.PRESETS / "ppo" / "CartPole-v1.yaml").read_text())
     assert settings["gamma"] == 0.9
     assert settings["learning_rate"] == 0.25
     assert settings["num_episodes"] == 7

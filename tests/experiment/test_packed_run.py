@@ -4,9 +4,9 @@ import pickle
 import subprocess
 import sys
 
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.packed_run import pack
+from drl.settings.experiment import Experiment
 
 FILE = """
 import gymnasium as gym

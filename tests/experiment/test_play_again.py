@@ -12,8 +12,8 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode, Log, Played
 from drl.envs.user_objects import find_object
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train
+from drl.settings.experiment import Experiment
 from drl.tracking.recorded_episodes import EpisodeTracker, read_episode
 
 SMALL = {

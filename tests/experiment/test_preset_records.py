@@ -14,9 +14,9 @@ import yaml
 
 from drl.cli import list_offers
 from drl.core.errors import UnusableFile
-from drl.experiment import preset_records
-from drl.experiment.config import read_yaml
-from drl.experiment.preset_records import (
+from drl.settings import preset_records
+from drl.settings.experiment import read_yaml
+from drl.settings.preset_records import (
     COLUMNS,
     FAIL,
     PASS,
@@ -31,7 +31,7 @@ from drl.experiment.preset_records import (
     settings_digest,
     zoo_rows,
 )
-from drl.experiment.presets import list_presets, load_preset
+from drl.settings.presets import list_presets, load_preset
 
 ROOT = Path(__file__).parents[2]
 OPTIMA = {entry["env"]: entry["score"] for entry in read_yaml(PUBLISHED)["optima"]}

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 import drl
+from drl.agents.agent_env import is_env_of
 from drl.core.errors import BadInput
 from drl.core.state_files import SEAL, _checksum
-from drl.experiment.agent_env import is_env_of
 from drl.experiment.launch import experiment_of
-from drl.experiment.run_folder import adopt_run, own_settings, read_record
-from drl.experiment.run_signature import KEY_BYTES, SIGNATURE, NoKey, account_key, key_file
+from drl.runs.run_folder import adopt_run, own_settings, read_record
+from drl.runs.run_signature import KEY_BYTES, SIGNATURE, NoKey, account_key, key_file
 
 ENV = """
 import gymnasium as gym

@@ -5,10 +5,10 @@ import pytest
 
 import drl
 from drl.cli.entry import main
-from drl.experiment import stop_signals
-from drl.experiment.config import Experiment
-from drl.experiment.finished import resume_line
 from drl.experiment.launch import train
+from drl.runs import stop_signals
+from drl.runs.finished import resume_line
+from drl.settings.experiment import Experiment
 
 LEAN = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "compile": "off", "evaluate_every": 0}
 SMALL = {

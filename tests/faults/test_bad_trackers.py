@@ -8,9 +8,9 @@ import warnings
 import pytest
 from fault_cases import some
 
-from drl.experiment.config import Experiment
 from drl.experiment.extras import Extras
 from drl.experiment.launch import train
+from drl.settings.experiment import Experiment
 from drl.tracking import guarded
 from drl.tracking.guarded import InThread, TrackerFailed, guard
 

@@ -23,10 +23,10 @@ from drl.core.pth_files import check_pth, write_pth
 from drl.core.row_log import RowLog
 from drl.core.safe_files import DRAFT
 from drl.engines.torch.agents import write_state_dict
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.launch import resume, train
-from drl.experiment.run_folder import Run, read_record, read_settings, runs_in
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.run_folder import Run, read_record, read_settings, runs_in
+from drl.settings.experiment import Experiment
 from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
 
 KIND = "crash points"

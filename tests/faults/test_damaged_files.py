@@ -8,9 +8,9 @@ import torch
 from fault_cases import some
 from tiny_runs import call, copy_of, files_of, forget_older, newest, refused, train_tiny
 
+from drl.agents.q_model_files import load_q_agent
 from drl.core.pth_files import check_pth, write_pth
-from drl.experiment.config import Experiment
-from drl.experiment.q_model_files import load_q_agent
+from drl.settings.experiment import Experiment
 
 KIND = "damaged files"
 
@@ -149,7 +149,7 @@ def test_pth_files_of_others_are_checked_by_entry(tmp_path, capsys, tally, made)
     tally(KIND, len(forms))
 
 
-@pytest.mark.filterwarnings("ignore::drl.experiment.checkpoints.DamagedCheckpoint")
+@pytest.mark.filterwarnings("ignore::drl.runs.checkpoints.DamagedCheckpoint")
 @pytest.mark.parametrize("role", ["state", "arrays"])
 def test_an_older_checkpoint_is_used_if_there_is_one(role, made, tmp_path, tally):
     run, tried = copy_of(made[0], tmp_path / "copy"), 0

@@ -12,10 +12,10 @@ from fault_cases import some
 
 from drl.core.errors import SaveFailed
 from drl.experiment import launch, run_writer
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.launch import is_unfinished, resume, train
-from drl.experiment.run_writer import SavingFailed
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.run_writer import SavingFailed
+from drl.settings.experiment import Experiment
 from tests.run_files import rows, weights
 
 KIND = "run folders"

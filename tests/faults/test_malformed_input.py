@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fault_cases import LONG, some
 
+from drl.algorithms import ALGORITHMS
 from drl.cli import flat
 from drl.cli.entry import main
-from drl.core.algorithms import ALGORITHMS
 from drl.search import run_search
 
 KIND = "malformed input"

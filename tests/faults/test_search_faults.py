@@ -12,10 +12,10 @@ import pytest
 from fault_cases import LONG, some
 from faulty_trial_envs import FAULTS
 
+from drl.agents.evaluation import Evaluation
 from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode
-from drl.experiment.evaluation import Evaluation
 from drl.games.probes import MatchEnv
 from drl.search import search_worker, study
 from drl.search.run_search import search

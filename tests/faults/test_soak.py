@@ -24,7 +24,7 @@ WORK = {  # settings, updates per log, logs
 SCRIPT = """
 import sys
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 settings, per_log, logs = eval(sys.argv[1])
 whole = {"env": "CartPole-v1", "num_envs": 4, "hidden_sizes": [32, 32], "total_timesteps": 10**9, "compile": "off"}

@@ -9,9 +9,9 @@ from pathlib import Path
 from drl.cli import flat
 from drl.cli.entry import main
 from drl.core.state_files import SEAL, _checksum
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train
-from drl.experiment.run_folder import Run
+from drl.runs.run_folder import Run
+from drl.settings.experiment import Experiment
 
 SETTINGS = {
     "algorithm": "dqn", "env": "CartPole-v1", "num_envs": 2, "warmup": 30, "capacity": 100, "batch_size": 8,

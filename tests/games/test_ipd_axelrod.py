@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.seeding import Seeds

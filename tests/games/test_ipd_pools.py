@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput, UnusableFile
-from drl.experiment.config import RunConfig
 from drl.games.ipd import IteratedPrisonersDilemmaEnv, Rules, as_pool, load_pool
 from drl.games.ipd.exact_values import policy_values
 from drl.games.ipd.replicator import Breeding, breed_pool, payoff_matrix
+from drl.settings.experiment import RunConfig
 
 
 def test_the_same_pool_in_every_notation(tmp_path):

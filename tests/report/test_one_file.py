@@ -10,12 +10,12 @@ from written_runs import append_rows, metric_row, write_run
 
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
-from drl.experiment.presets import PRESETS
 from drl.report.base_settings import base_of
 from drl.report.board_content import BoardContent
 from drl.report.one_file import MOST_BYTES, write_report
 from drl.report.run_content import read_run
 from drl.report.thinned_curves import thinned_curve
+from drl.settings.presets import PRESETS
 
 EVIL = "</script><img src=x onerror=alert(1)><!-- {{data}} &amp;"
 

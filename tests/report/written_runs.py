@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from drl.core.state_files import write_sealed
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 
 def metric_row(step: int, total: int = 40) -> dict[str, object]:

@@ -11,20 +11,20 @@ import optuna
 import pytest
 
 import drl
+from drl.agents.evaluation import Evaluation
+from drl.algorithms import ALGORITHMS
 from drl.cli.entry import main
-from drl.core.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
 from drl.core.log import Episode
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment, read_yaml
-from drl.experiment.evaluation import Evaluation
 from drl.experiment.launch import train
 from drl.search import search_worker
 from drl.search.run_search import FRESH_SEEDS, search
 from drl.search.search_plan import SearchConfig, SearchPlan
 from drl.search.search_space import as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
+from drl.settings.experiment import Experiment, read_yaml
 
 SMALL = {"num_envs": 2, "rollout_length": 16, "hidden_sizes": [8], "epochs": 1, "minibatches": 1}
 

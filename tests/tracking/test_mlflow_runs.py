@@ -7,9 +7,9 @@ import pytest
 
 from drl.core.errors import MissingExtra
 from drl.core.log import Log
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.launch import resume, train
+from drl.runs.checkpoints import Checkpoints
+from drl.settings.experiment import Experiment
 from drl.tracking import mlflow_runs
 from drl.tracking.board import Ending
 from drl.tracking.guarded import TrackerFailed, guard

@@ -10,10 +10,10 @@ import pytest
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Log
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.config import Experiment
 from drl.experiment.launch import resume, train, train_seeds
+from drl.runs.checkpoints import Checkpoints
 from drl.search.search_worker import Job, run_job
+from drl.settings.experiment import Experiment
 from drl.tracking.board import Ending
 from drl.tracking.guarded import TrackerFailed, guard
 from drl.tracking.wandb_runs import WandbTracker

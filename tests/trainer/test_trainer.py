@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import drl
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
+from drl.algorithms.td3 import TD3Config
 from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.buffers.rollout_buffer import RolloutBuffer
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
-from drl.core.algorithms.td3_record import TD3Config
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig, ReplayConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput, NonFinite

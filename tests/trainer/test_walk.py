@@ -7,7 +7,7 @@ import pytest
 
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.building import build_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 ROOT = str(Path(__file__).parents[2] / "drl")
 SETTINGS = {

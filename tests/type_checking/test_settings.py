@@ -12,16 +12,16 @@ import torch
 import yaml
 
 import drl
+from drl.algorithms import ALGORITHMS
+from drl.algorithms.ppo import PPOConfig
 from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED, comment_of
 from drl.core import settings
-from drl.core.algorithms import ALGORITHMS
-from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
-from drl.experiment.config import OF_A_RUN, Experiment, RunConfig
 from drl.experiment.one_call import make_experiment, make_trainer, train, train_seeds
 from drl.search.search_call import search
 from drl.search.search_plan import SearchConfig
+from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig
 
 RUN = {"num_envs": 1, "total_timesteps": 32, "rollout_length": 16, "minibatches": 1, "epochs": 1}
 RUN |= {"video": False, "plots": False, "tensorboard": False, "evaluation_episodes": 1}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from drl.core.algorithms import class_in, find_algorithm
+from drl.algorithms import class_in, find_algorithm
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput

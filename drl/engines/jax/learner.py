@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import Config
 from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile

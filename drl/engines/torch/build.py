@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from drl.core.algorithms import class_in, find_algorithm
+from drl.algorithms import class_in, find_algorithm
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput

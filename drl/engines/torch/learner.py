@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import Config
 from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.off_policy_config import OffPolicyConfig, check_critics
+from drl.algorithms.off_policy import OffPolicyConfig, check_critics
 from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
 from drl.core.errors import BadInput
 from drl.core.specs import Distribution, Specs

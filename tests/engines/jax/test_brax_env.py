@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from drl.agents.watch import film, watch
 from drl.cli.entry import main
 from drl.core.errors import BadInput, MissingExtra
 from drl.engines.jax.envs import has_jax_env, make_jax_env, step_and_reset
-from drl.experiment.watch import film, watch
 
 PENDULUM, LIMIT = "brax:inverted_pendulum", 20
 STEPS, ENVS = 60, 8

@@ -9,7 +9,7 @@ import pytest
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.engines.jax.fused import fused_learner
 from drl.experiment.building import build_seed_batch, in_one_program
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 SMALL = {
     "engine": "jax", "num_seeds": 2, "num_envs": 2, "hidden_sizes": [8], "critic_hidden_sizes": [8], "batch_size": 16,

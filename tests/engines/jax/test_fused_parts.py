@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from engine_twins import QUICK
 
-from drl.core.algorithms.dqn_record import DQNConfig
+from drl.algorithms.dqn import DQNConfig
 from drl.core.configs import QModelConfig, ReplayConfig
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.core.schedules import Constant, Cosine, Exponential, Linear

@@ -7,8 +7,8 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.experiment.building import build_seed_batch, in_one_program
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train, train_seeds
+from drl.settings.experiment import Experiment
 
 SMALL = {
     "ppo": {"rollout_length": 16, "num_envs": 4, "minibatches": 2, "epochs": 2, "normalize_obs": True},

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from drl.agents.load_agent import load_agent
 from drl.cli.entry import main
 from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
@@ -29,7 +30,6 @@ from drl.engines.jax.models import (
 )
 from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import agents as torch_agents
-from drl.experiment.load_agent import load_agent
 
 TREE = ObsSpec("dict", keys=("a", "b"), parts=(ObsSpec("discrete", sizes=(3,)), twins.VECTOR))
 POLICIES = [

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from drl.agents.watch import film, watch
 from drl.core.errors import BadInput, MissingExtra
 from drl.engines.jax.envs import make_jax_env, step_and_reset
-from drl.experiment.presets import list_presets, load_preset
-from drl.experiment.watch import film, watch
+from drl.settings.presets import list_presets, load_preset
 
 ENVS, STEPS = 16, 120
 

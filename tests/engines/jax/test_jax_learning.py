@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from engine_twins import draw_replay, quick_compilation  # noqa: F401 (the second is a fixture)
 
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
 from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds

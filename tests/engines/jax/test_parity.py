@@ -13,10 +13,10 @@ import pytest
 import torch
 from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.specs import EnvSpecs
 from drl.engines.jax.algorithms import a2c as jax_a2c

@@ -13,9 +13,9 @@ import pytest
 import torch
 from engine_twins import quick_compilation  # noqa: F401 (a fixture)
 
-from drl.core.algorithms import ALGORITHMS, find_algorithm, register_algorithm
-from drl.core.algorithms.dqn_record import DQNConfig
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms import ALGORITHMS, find_algorithm, register_algorithm
+from drl.algorithms.dqn import DQNConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig
 from drl.core.contracts import Learned, Loss
 from drl.core.errors import BadInput, UnusableFile
@@ -37,7 +37,7 @@ from drl.engines.jax.models import make_policy_model, make_policy_value_model, m
 from drl.engines.jax.optimizer import optimizer_of
 from drl.engines.jax.replay_rows import replay_rows
 from drl.experiment.building import in_one_program, open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 CHOICES = EnvSpecs(ObsSpec("box", (3,)), twins.ACTIONS["categorical"], seed=1)
 BOX = EnvSpecs(

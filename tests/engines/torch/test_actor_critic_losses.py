@@ -11,7 +11,7 @@ from torch import distributions as td
 from torch import nn
 from torch.nn import functional as F
 
-from drl.core.algorithms import ALGORITHMS
+from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec

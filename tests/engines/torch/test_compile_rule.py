@@ -8,17 +8,17 @@ import torch
 import yaml
 from torch import nn
 
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import NoSettings, ReplayConfig
 from drl.engines.torch import flat_optimizer
 from drl.engines.torch.compile_rule import Work, choose, planned_work
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
 from drl.experiment.launch import train
-from drl.experiment.presets import load_preset
+from drl.settings.experiment import Experiment
+from drl.settings.presets import load_preset
 
 TINY = {"num_envs": 2, "total_timesteps": 128, "rollout_length": 32, "hidden_sizes": [8], "evaluation_episodes": 1}
 LEAN = {"video": False, "plots": False, "tensorboard": False, "threads": 1}

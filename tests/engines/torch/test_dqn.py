@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from drl.agents.load_agent import load_agent
+from drl.algorithms.dqn import DQNConfig
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.core.algorithms.dqn_record import DQNConfig
 from drl.core.configs import EpsilonGreedyConfig, NoSettings, QModelConfig, ReplayConfig
 from drl.core.contracts import Loss
 from drl.core.schedules import epsilon_schedule
@@ -23,7 +24,6 @@ from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.layers import NoisyLinear, noisy_layers
 from drl.engines.torch.models import architecture_of, make_q_value_model
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 from drl.trainer.trainer import Trainer, TrainerConfig
 

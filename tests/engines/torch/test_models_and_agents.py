@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from drl.agents.load_agent import load_agent
 from drl.core.configs import ModelConfig, QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
@@ -18,7 +19,6 @@ from drl.engines.torch.models import (
     make_policy_value_model,
     make_q_value_model,
 )
-from drl.experiment.load_agent import load_agent
 
 VECTOR = ObsSpec("box", (3,))
 IMAGE = ObsSpec("box", (2, 36, 40), "uint8")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Loss
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec

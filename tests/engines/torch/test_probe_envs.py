@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import ModelConfig
 from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.ppo_record import PPOConfig
-from drl.core.algorithms.reinforce_record import ReinforceConfig
+from drl.agents.load_agent import load_agent
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.ppo import PPOConfig
+from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
@@ -20,7 +21,6 @@ from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.numpy_views import recurrent_views
 from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_envs
 from drl.engines.torch.packing import pack, sequences
-from drl.experiment.load_agent import load_agent
 from drl.testing import oracles
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))

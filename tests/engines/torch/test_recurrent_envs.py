@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from drl.agents.evaluation import evaluate
+from drl.agents.watch import film, watch
+from drl.algorithms.a2c import A2CConfig
+from drl.algorithms.ppo import PPOConfig
 from drl.buffers.episode_buffer import EpisodeBuffer
-from drl.core.algorithms.a2c_record import A2CConfig
-from drl.core.algorithms.ppo_record import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
@@ -18,8 +20,6 @@ from drl.engines.torch.build import build_learner
 from drl.engines.torch.on_policy import evaluate_rollout
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.native_vec_env import wrap_vector_env
-from drl.experiment.evaluation import evaluate
-from drl.experiment.watch import film, watch
 from drl.games.probes import CountingVectorEnv
 from drl.trainer.trainer import Trainer, TrainerConfig
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import drl
-from drl.core.algorithms import ALGORITHMS, find_algorithm
-from drl.core.algorithms.ppo_record import PPOConfig
+from drl.algorithms import ALGORITHMS, find_algorithm
+from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
@@ -25,7 +25,7 @@ from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner_group import SharedGradient, part_of_replay
 from drl.experiment.building import open_trainer
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 OBS, CHOICE, BOX = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,)), ActionSpec("box", low=(-1,), high=(1,))
 # The keys of checkpoints that earlier versions have written.
@@ -94,7 +94,7 @@ def test_a_variation_trains_logs_its_metrics_and_goes_on(pulled, tmp_path):
 
 
 def test_it_has_the_presets_of_its_algorithm_and_stands_in_the_list(pulled):
-    from drl.experiment.presets import load_preset
+    from drl.settings.presets import load_preset
 
     assert load_preset(pulled, "CartPole-v1") == load_preset("ppo", "CartPole-v1") is not None
     assert pulled in drl.list("algorithms").algorithms

@@ -1,1 +1,1 @@
-"""One algorithm, one file: its pure loss, pure step and class. The configs are in `core/algorithms/*_record.py`."""
+"""One algorithm, one file: its pure loss, pure step and class. The configs are in `algorithms`."""

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.a2c_record import RECORD, A2CConfig
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.a2c import RECORD, A2CConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.specs import Specs
 from drl.core.transition import RolloutBatch

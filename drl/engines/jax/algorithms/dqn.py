@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.dqn_record import RECORD, DQNConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.dqn import RECORD, DQNConfig
 from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import ReplayBatch

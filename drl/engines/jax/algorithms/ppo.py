@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.ppo_record import RECORD, PPOConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.ppo import RECORD, PPOConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, schedule_of

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.reinforce import RECORD, ReinforceConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import RolloutBatch

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.sac import LIKELY, SAC_RECORD, SACConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax import ops

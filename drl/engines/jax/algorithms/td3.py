@@ -9,8 +9,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.td3 import TD3_RECORD, DDPGConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, critic_target, reduced

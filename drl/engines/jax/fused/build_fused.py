@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from drl.core.algorithms import find_algorithm
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms import find_algorithm
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput

@@ -1,1 +1,1 @@
-"""One algorithm, one file: its pure loss and its class. The configs are in `core/algorithms/*_record.py`."""
+"""One algorithm, one file: its pure loss and its class. The configs are in `algorithms`."""

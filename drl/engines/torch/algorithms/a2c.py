@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from drl.core.algorithms.a2c_record import RECORD, A2CConfig
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.a2c import RECORD, A2CConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.dqn_record import RECORD, DQNConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.dqn import RECORD, DQNConfig
 from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import Array, Specs
 from drl.core.transition import ReplayBatch

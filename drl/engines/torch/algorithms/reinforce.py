@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.reinforce_record import RECORD, ReinforceConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.reinforce import RECORD, ReinforceConfig
 from drl.core.contracts import Learned, Loss, PolicyOutputs, Rates
 from drl.core.errors import BadInput
 from drl.core.schedules import Schedule, changing_rates, values_at

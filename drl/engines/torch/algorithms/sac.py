@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.sac_record import LIKELY, SAC_RECORD, SACConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.sac import LIKELY, SAC_RECORD, SACConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import Specs
 from drl.engines.numpy.update_draws import UpdateDraws

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
-from drl.core.algorithms.td3_record import TD3_RECORD, DDPGConfig
+from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms.td3 import TD3_RECORD, DDPGConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.engines.numpy.update_draws import UpdateDraws
 from drl.engines.torch.actor_critics import Critics

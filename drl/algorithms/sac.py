@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass, replace
 
-from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
-from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
+from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.algorithms.off_policy import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
+from drl.algorithms.search_dimensions import Choice
 from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, ReplayConfig, not_negative, require
 from drl.core.errors import BadInput
-from drl.core.search_dimensions import Choice
 from drl.core.specs import ActionSpec
 
 LIKELY = 0.98  # target entropy of Discrete actions, as a share of the largest

@@ -12,36 +12,10 @@ from drl.core.contracts import Agent
 from drl.core.errors import BadInput, plural
 from drl.core.log import Log
 from drl.core.notebook import html_picture, html_table, html_text
-from drl.envs.env_config import EnvConfig
-from drl.envs.spaces import EnvKwargs
-from drl.experiment.run_folder import Run, find_agent_folder, own_settings, read_record
+from drl.runs.run_folder import find_agent_folder, own_settings, read_record
 from drl.tracking.files import read_metrics
-from drl.tracking.plots import plot_run
 
 LAST_ROWS = 5  # of the metrics that a notebook shows
-
-
-def finish_run(
-    run: Run,
-    agent: Agent,
-    env: str,
-    env_kwargs: EnvKwargs | None = None,
-    *,
-    episodes: int = 20,
-    log: Log | None = None,  # the last one
-) -> "Finished":
-    """Finish a run of your own script: save the agent, draw plots, film one episode and evaluate the agent."""
-    from drl.experiment.evaluation import evaluate  # these two import this module
-    from drl.experiment.watch import film
-
-    config = EnvConfig(env=env, env_kwargs=env_kwargs or {})
-    agent.save(run.folder / "agent", env=env, env_kwargs=config.env_kwargs)
-    plot_run(run.folder)
-    seed = 10_000 + int(run.record["seed"])  # other episodes than those of training
-    film(agent, config, run.folder / "videos" / "final_agent.mp4", seed)
-    summary = evaluate(agent, config, episodes, seed).summary()
-    run.note(status="finished", final_evaluation=summary)
-    return Finished(run.folder, agent, log, "finished", summary)
 
 
 class RunMetrics(dict[str, list[object]]):

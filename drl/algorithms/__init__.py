@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from drl.core.algorithms import a2c_record, dqn_record, ppo_record, reinforce_record, sac_record, td3_record
-from drl.core.algorithms.algorithm_record import AlgorithmRecord
+from drl.algorithms import a2c, dqn, ppo, reinforce, sac, td3
+from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import ConfigClass
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.network_parts import Factory, Maker, resolve
@@ -15,16 +15,16 @@ from drl.core.specs import ActionSpec
 ALGORITHMS: dict[str, AlgorithmRecord] = {
     record.name: record
     for record in (
-        ppo_record.RECORD,
-        a2c_record.RECORD,
-        reinforce_record.RECORD,
-        dqn_record.RECORD,
-        td3_record.DDPG_RECORD,
-        td3_record.TD3_RECORD,
-        sac_record.SAC_RECORD,
-        sac_record.TQC_RECORD,
-        sac_record.CROSSQ_RECORD,
-        sac_record.NORMALIZED_SAC_RECORD,
+        ppo.RECORD,
+        a2c.RECORD,
+        reinforce.RECORD,
+        dqn.RECORD,
+        td3.DDPG_RECORD,
+        td3.TD3_RECORD,
+        sac.SAC_RECORD,
+        sac.TQC_RECORD,
+        sac.CROSSQ_RECORD,
+        sac.NORMALIZED_SAC_RECORD,
     )
 }
 

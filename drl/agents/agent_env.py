@@ -13,8 +13,8 @@ from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment.config import RunConfig
-from drl.experiment.run_folder import own_settings
+from drl.runs.run_folder import own_settings
+from drl.settings.experiment import RunConfig
 
 MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
 

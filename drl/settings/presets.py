@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from drl.core.algorithms import ALGORITHMS
+from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.schedules import SHAPES
 from drl.core.state_files import PlainDict
-from drl.experiment.config import read_yaml
+from drl.settings.experiment import read_yaml
 
 PRESETS = Path(__file__).parent / "presets"
 ANY = "any"  # stem of a named preset for every environment

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from drl.algorithms.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
 from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.errors import BadInput
 from drl.core.schedules import settle_rates
-from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
 from drl.core.specs import ActionSpec, PlainDict
 
 

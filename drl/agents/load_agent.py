@@ -13,9 +13,9 @@ from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.core.versions import versions
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.finished import RunLike, folder_of
-from drl.experiment.run_folder import KEPT, find_agent_folder, find_run
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.finished import RunLike, folder_of
+from drl.runs.run_folder import KEPT, find_agent_folder, find_run
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +113,7 @@ def _then_and_now(card: PlainDict, engine: str) -> str:
 
 def _from_pth(path: Path, model: object, device: str, engine: str | None, strict: bool) -> Any:
     """Load the newest agent of a run with the policy of a `.pth` file."""
-    from drl.experiment.q_model_files import read_pth
+    from drl.agents.q_model_files import read_pth
 
     run = path.absolute().parent.parent
     if not (run / "run.json").exists():

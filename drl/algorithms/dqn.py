@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.algorithms.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
 from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
-from drl.core.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
 
 
 @dataclass(frozen=True, kw_only=True)

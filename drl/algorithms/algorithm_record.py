@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from drl.algorithms.search_dimensions import Space
 from drl.core.configs import Config, ConfigClass, ModelConfig, NoSettings, ReplayConfig
 from drl.core.network_parts import Maker
-from drl.core.search_dimensions import Space
 from drl.core.specs import PlainDict
 
 ALL_SPACES = ("discrete", "multi_discrete", "multi_binary", "box")

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from drl.core.algorithms.algorithm_record import REPLAY, AlgorithmRecord
-from drl.core.algorithms.off_policy_config import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
+from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
+from drl.algorithms.off_policy import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
+from drl.algorithms.search_dimensions import Real
 from drl.core.configs import ActionNoiseConfig, ActorCriticConfig, not_negative, require
-from drl.core.search_dimensions import Real
 
 
 @dataclass(frozen=True, kw_only=True)

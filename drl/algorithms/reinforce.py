@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from drl.core.algorithms.algorithm_record import EPISODES, AlgorithmRecord
+from drl.algorithms.algorithm_record import EPISODES, AlgorithmRecord
+from drl.algorithms.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
 from drl.core.configs import not_negative, require, settle_optimizer
 from drl.core.schedules import settle_rates
-from drl.core.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from drl.agents.evaluation import check_fit, own_stream
 from drl.core.contracts import Agent, EnvChange, VecEnv, VecStep, repeat_changes
 from drl.core.errors import BadInput
 from drl.core.log import Episode
@@ -18,7 +19,6 @@ from drl.envs.faults import blamed
 from drl.envs.frame_stack import StackedVecEnv
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.parallel_vec_env import ParallelVecEnv
-from drl.experiment.evaluation import check_fit, own_stream
 from drl.tracking.video import write_video
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from drl.core.algorithms import ALGORITHMS, find_algorithm
+from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import shown
 
 GIVEN = object()  # the value that was given, unchanged

@@ -20,8 +20,8 @@ from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
 from drl.core.size_limits import is_score
 from drl.core.state_files import PlainDict
-from drl.experiment.config import read_yaml
-from drl.experiment.presets import list_presets, load_preset
+from drl.settings.experiment import read_yaml
+from drl.settings.presets import list_presets, load_preset
 
 RECORDS = Path(__file__).parent / "records" / "measured.yaml"
 PUBLISHED = RECORDS.with_name("published.yaml")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl.core.algorithms import find_algorithm
+from drl.algorithms import find_algorithm
 from drl.core.configs import Config, as_pairs, plain_pairs, plain_setting, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
@@ -20,8 +20,8 @@ from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.wrapper_names import split_wrapper
-from drl.experiment.foreign_settings import explain_unknown
-from drl.experiment.scaling_config import ScalingConfig
+from drl.settings.foreign_settings import explain_unknown
+from drl.settings.scaling import ScalingConfig
 
 MOST_PROCESSES = 1024  # most environments with one process each
 AUTO = ("auto",)  # the default wrappers of an environment

@@ -19,8 +19,8 @@ from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, 
 from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
 from drl.core.versions import versions
 from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
-from drl.experiment.checkpoints import Checkpoints
-from drl.experiment.run_signature import SIGNATURE, sign, why_foreign
+from drl.runs.checkpoints import Checkpoints
+from drl.runs.run_signature import SIGNATURE, sign, why_foreign
 from drl.tracking.files import MOST_METRICS, CsvTracker, JsonlTracker, read_metrics
 from drl.trainer.trainer_loop import TrainerLoop
 

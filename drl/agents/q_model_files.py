@@ -14,7 +14,7 @@ from drl.core.safe_files import MOST_WEIGHTS, read_plain
 from drl.core.specs import Array, EnvSpecs
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
-from drl.experiment.config import Experiment
+from drl.settings.experiment import Experiment
 
 if TYPE_CHECKING:
     import torch

@@ -12,6 +12,10 @@ from typing import NamedTuple, TextIO
 import gymnasium as gym
 import numpy as np
 
+from drl.agents.agent_env import env_for
+from drl.agents.evaluation import check_fit, own_stream
+from drl.agents.open_envs import JAX_ONLY
+from drl.agents.watch_game import film_game, offered_mode, watch_game
 from drl.core.contracts import Agent, EnvChange, repeat_changes
 from drl.core.errors import BadInput, plural
 from drl.core.log import Episode
@@ -25,10 +29,6 @@ from drl.envs.faults import blamed, checked, close_anyway
 from drl.envs.make_vec_env import has_several_agents, make_env
 from drl.envs.rendered_env import RenderedEnv
 from drl.envs.spaces import action_spec, obs_spec
-from drl.experiment.agent_env import env_for
-from drl.experiment.evaluation import check_fit, own_stream
-from drl.experiment.open_envs import JAX_ONLY
-from drl.experiment.watch_game import film_game, offered_mode, watch_game
 from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from drl.agents.agent_env import env_for, is_env_of, own_run
+from drl.agents.load_agent import load_agent
+from drl.agents.open_envs import EnvOptions, open_vec_env
 from drl.core.contracts import Agent, VecEnv
 from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
@@ -21,11 +24,8 @@ from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment.agent_env import env_for, is_env_of, own_run
-from drl.experiment.finished import Finished
-from drl.experiment.load_agent import load_agent
-from drl.experiment.open_envs import EnvOptions, open_vec_env
-from drl.experiment.run_folder import find_agent_folder
+from drl.runs.finished import Finished
+from drl.runs.run_folder import find_agent_folder
 from drl.trainer.trainer import rates
 
 MOST_STEPS = 100_000  # default limit of environment steps, per episode of an evaluation

@@ -1,0 +1,1 @@
+"""A trained agent: load it, evaluate it, watch it, share it."""
