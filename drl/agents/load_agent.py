@@ -10,9 +10,9 @@ from drl.core.configs import plain_setting
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
+from drl.core.safe_files import versions
 from drl.core.specs import PlainDict
 from drl.core.variants import agent_in, find_variant
-from drl.core.versions import versions
 from drl.runs.checkpoints import Checkpoints
 from drl.runs.finished import RunLike, folder_of
 from drl.runs.run_folder import KEPT, find_agent_folder, find_run

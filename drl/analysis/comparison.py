@@ -16,8 +16,8 @@ from drl.analysis.versus import Contestant, Versus, all_against_all
 from drl.core.errors import BadInput, printable
 from drl.core.notebook import html_picture, html_table, html_text
 from drl.core.safe_files import check_out, unwritable
-from drl.core.specs import Array
-from drl.core.state_files import PlainDict, write_json
+from drl.core.specs import Array, PlainDict
+from drl.core.state_files import write_json
 from drl.runs.finished import Finished, RunLike, folders_of
 from drl.tracking.figures import picture_format
 

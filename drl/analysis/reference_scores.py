@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.errors import BadInput, did_you_mean
-from drl.core.specs import Array
-from drl.core.state_files import PlainDict
+from drl.core.specs import Array, PlainDict
 from drl.settings.experiment import read_yaml
 
 REFERENCE = Path(__file__).with_name("reference_scores.yaml")

@@ -15,7 +15,7 @@ import drl
 from drl.analysis.reproduction_test import Judgement, judge
 from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 from drl.core.log import Log
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.experiment.extras import Extras, Stage
 from drl.experiment.one_call import make_experiment
 from drl.runs.run_folder import is_in_use, read_record, read_settings, runs_in

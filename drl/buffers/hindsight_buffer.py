@@ -9,10 +9,9 @@ from drl.buffers.transition_store import NStep
 from drl.core.configs import ReplayConfig
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
-from drl.core.row_log import StoredRows
 from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, StoredRows
 from drl.core.transition import ReplayBatch
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"

@@ -9,11 +9,10 @@ from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRow
 from drl.core.configs import ReplayConfig, changed_config
 from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
-from drl.core.row_log import RowLog, StoredRows
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.settings import ReplaySettings
 from drl.core.specs import Array, ManySpecs
-from drl.core.state_files import StateDict
+from drl.core.state_files import RowLog, StateDict, StoredRows
 from drl.core.transition import ReplayBatch
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from drl.core.contracts import VecStep
-from drl.core.row_log import RowLog
 from drl.core.specs import ActionSpec, Array, DType, ObsSpec
-from drl.core.state_files import StateDict
+from drl.core.state_files import RowLog, StateDict
 
 Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far, legal actions in obs
 

@@ -13,7 +13,7 @@ from drl.cli.entry import EXIT_CODES, report_errors
 from drl.cli.flags import Parser
 from drl.core.errors import BadInput
 from drl.core.size_limits import check_size
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.runs.run_folder import Run
 from drl.settings.experiment import Experiment
 

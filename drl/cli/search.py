@@ -8,7 +8,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import parse_flags
 from drl.cli.train import check_names, import_named_plugins, peek
 from drl.core.errors import BadInput, shown
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.envs.trust import check_trusted
 from drl.runs.run_folder import is_own_config
 from drl.settings.experiment import RunConfig, read_yaml

@@ -10,7 +10,7 @@ from drl.cli.flags import list_wrappers, parse_flags
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, shown
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.envs.trust import check_trusted
 from drl.runs.run_folder import is_own_config
 from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml

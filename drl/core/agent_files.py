@@ -26,11 +26,10 @@ from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, sta
 from drl.core.errors import BadInput, UnusableFile, one_line
 from drl.core.golden_pairs import Acting, make_pairs, pairs_to_json
 from drl.core.normalize import ObsNormalizer
-from drl.core.safe_files import is_inside, remove_drafts, sync_folder, write_atomically
-from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec
-from drl.core.state_files import PlainDict, StateDict, arrays_as_bytes, read_arrays, read_sealed, write_sealed
+from drl.core.safe_files import is_inside, remove_drafts, sync_folder, versions, write_atomically
+from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec, PlainDict
+from drl.core.state_files import StateDict, arrays_as_bytes, read_arrays, read_sealed, write_sealed
 from drl.core.variants import ModelVariant, find_variant
-from drl.core.versions import versions
 
 AGENT_FORMAT = 3
 REQUIRED = (

@@ -28,10 +28,10 @@ from drl.core.network_parts import (
     NetworkPart,
     name_in,
 )
+from drl.core.safe_files import parse_yaml
 from drl.core.schedules import EPSILON_SHAPES, settle_rates
 from drl.core.size_limits import check_size
 from drl.core.specs import ObsSpec, PlainDict, PlainValue
-from drl.core.yaml_files import parse_yaml
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]

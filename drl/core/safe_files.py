@@ -2,19 +2,25 @@
 
 A run or an agent can come from anywhere. New content goes into an exclusively created draft with a random name, which
 then replaces the target atomically, or takes its name if the name is free. A file that is read must be a plain file
-inside its folder, with a size limit.
+inside its folder, with a size limit. YAML is read without aliases and Python objects.
 """
 
 import contextlib
+import functools
+import importlib.metadata
 import os
+import platform
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import yaml
+
 from drl.core.errors import BadInput, UnusableFile
+from drl.core.specs import PlainValue
 
 MOST_TEXT = 64 << 20  # bytes of a card, a state or a record
 MOST_WEIGHTS = 2 << 30  # bytes of a file of weights
@@ -177,3 +183,71 @@ def read_plain(path: Path, most: int = MOST_TEXT) -> bytes:
     if status.st_size > most:
         raise UnusableFile(f"{path} has {status.st_size:,} bytes, more than the {most:,} that are read")
     return path.read_bytes()
+
+
+MOST_SETTINGS = 1 << 20  # bytes of a file
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """A safe loader without aliases: a few hundred bytes of them can expand to billions of values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not taken")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, PlainValue]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(names)) < len(names):
+            raise yaml.YAMLError(f"{max(names, key=names.count)} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 reads 1e-3 as a text, because it has no dot.
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str | bytes) -> PlainValue:
+    """Parse a text; raise `ValueError` if it is not plain YAML.
+
+    >>> parse_yaml("{gravity: -5, rate: 1e-3}")
+    {'gravity': -5, 'rate': 0.001}
+    """
+    try:
+        return yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())[:300] or type(error).__name__) from None
+
+
+def read_yaml_file(path: str | Path) -> PlainValue:
+    """Parse a plain file."""
+    return parse_yaml(read_plain(Path(path), MOST_SETTINGS))
+
+
+CACHE = "DRL_CACHE_DIR"  # environment variable: another folder
+
+
+def cache_folder(name: str) -> Path:
+    """`~/.cache/drl/NAME`, or where `DRL_CACHE_DIR` or `XDG_CACHE_HOME` says."""
+    if given := os.environ.get(CACHE):
+        return Path(given) / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drl" / name
+
+
+RECORDED = ("torch", "numpy", "gymnasium", "jax", "envpool")  # packages whose versions affect results
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of this process, by name; not to be changed."""
+    from drl import __version__  # which imports this module
+
+    found = {"drl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for package in RECORDED:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

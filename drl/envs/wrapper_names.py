@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.named_objects import name_of
-from drl.core.yaml_files import parse_yaml
+from drl.core.safe_files import parse_yaml
 from drl.envs.faults import reason
 from drl.envs.known_packages import is_installed
 from drl.envs.spaces import GymEnv

@@ -14,7 +14,8 @@ from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted
 from drl.core.notebook import html_picture, html_table
 from drl.core.size_limits import check_size, check_whole
-from drl.core.state_files import PlainDict, read_json, write_json
+from drl.core.specs import PlainDict
+from drl.core.state_files import read_json, write_json
 from drl.envs.env_config import AnyEnv
 from drl.experiment.ablation_picture import draw_ablation
 from drl.experiment.many_runs import RunFailed, progress_of, train_many

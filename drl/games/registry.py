@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 
 IPD = "drl.games.ipd"
 MOVIE_REC = "drl.games.movie_rec"

@@ -9,9 +9,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from drl.core.errors import DrlError
-from drl.core.safe_files import is_inside, read_inside
+from drl.core.safe_files import MOST_SETTINGS, is_inside, parse_yaml, read_inside
 from drl.core.specs import PlainDict
-from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
 from drl.report.found_runs import found_runs
 from drl.report.one_file import points_for
 from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text

@@ -16,9 +16,8 @@ import warnings
 from pathlib import Path
 
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.row_log import RowFiles
 from drl.core.safe_files import is_inside, remove_drafts, stay_inside, sync_folder, write_atomically
-from drl.core.state_files import OtherFormat, StateDict, chunks_of, read_state, write_state
+from drl.core.state_files import OtherFormat, RowFiles, StateDict, chunks_of, read_state, write_state
 
 NAME, PATTERN = "step_{:012d}", re.compile(r"step_(\d{12,})")
 

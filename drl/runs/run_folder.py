@@ -15,10 +15,19 @@ import yaml
 from drl.core.agent_files import find_agent
 from drl.core.contracts import Tracker
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.safe_files import ARRIVING, check_folder, is_inside, read_inside, remove_drafts, write_atomically
-from drl.core.state_files import SEAL, PlainDict, read_sealed, write_sealed
-from drl.core.versions import versions
-from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
+from drl.core.safe_files import (
+    ARRIVING,
+    MOST_SETTINGS,
+    check_folder,
+    is_inside,
+    parse_yaml,
+    read_inside,
+    remove_drafts,
+    versions,
+    write_atomically,
+)
+from drl.core.specs import PlainDict
+from drl.core.state_files import SEAL, read_sealed, write_sealed
 from drl.runs.checkpoints import Checkpoints
 from drl.runs.run_signature import SIGNATURE, sign, why_foreign
 from drl.tracking.files import MOST_METRICS, CsvTracker, JsonlTracker, read_metrics

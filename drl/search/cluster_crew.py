@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from drl.cluster.node_process import Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, EnvFailed
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report, Worker
 from drl.tracking.job_bar import JobBar
 from drl.tracking.job_table import JobTable

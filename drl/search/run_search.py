@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from drl.algorithms.search_dimensions import Space
 from drl.core.errors import EnvFailed
 from drl.core.notebook import html_table
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.runs.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
 from drl.search.search_report import SHOWN, Commands, Display, write_report

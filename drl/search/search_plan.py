@@ -17,7 +17,7 @@ from drl.agents.open_envs import open_vec_env
 from drl.algorithms.search_dimensions import Choice, Space
 from drl.core.configs import require
 from drl.core.errors import BadInput, did_you_mean, shown
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.experiment.boards import check_boards, check_server
 from drl.experiment.building import build_trainer, start_engine
 from drl.search.search_space import MODES, as_settings, space_for

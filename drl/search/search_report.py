@@ -10,7 +10,8 @@ import yaml
 
 from drl.core.errors import plural
 from drl.core.safe_files import write_atomically
-from drl.core.state_files import PlainDict, write_json
+from drl.core.specs import PlainDict
+from drl.core.state_files import write_json
 from drl.search.search_pictures import draw_study
 from drl.search.search_worker import Job, Outcome
 from drl.tracking.job_bar import JobBar

@@ -8,7 +8,7 @@ import math
 from drl.algorithms import find_algorithm
 from drl.algorithms.search_dimensions import Choice, Space
 from drl.core.errors import BadInput
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 
 MODES = ("base", "all")
 

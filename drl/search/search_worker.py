@@ -27,7 +27,7 @@ from drl.core.child_processes import start_child
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
 from drl.core.network_parts import import_plugins
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.envs.env_specs import find_spec
 from drl.envs.wrapper_names import find_wrapper
 from drl.experiment import stages

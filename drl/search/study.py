@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.settings.experiment import changed_settings
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from drl.algorithms import find_algorithm
 from drl.core.configs import Config, as_pairs, plain_pairs, plain_setting, require, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
+from drl.core.safe_files import read_yaml_file
 from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict, PlainValue
-from drl.core.yaml_files import read_yaml_file
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
 from drl.envs.minigrid_cells import usual_wrappers

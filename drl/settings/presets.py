@@ -10,7 +10,7 @@ from pathlib import Path
 from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.schedules import SHAPES
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.settings.experiment import read_yaml
 
 PRESETS = Path(__file__).parent / "presets"

@@ -22,7 +22,7 @@ from typing import IO
 from drl.core.errors import UnusableFile
 from drl.core.log import Log
 from drl.core.safe_files import read_inside, write_atomically
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 
 Row = PlainDict  # one line of metrics.jsonl
 MOST_METRICS = 1 << 30  # bytes

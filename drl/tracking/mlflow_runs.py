@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.tracking.board import BoardInThread, Row
 
 if TYPE_CHECKING:

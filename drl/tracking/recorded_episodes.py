@@ -19,8 +19,7 @@ import numpy as np
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.log import Change, Episode, Log, Played
 from drl.core.safe_files import write_atomically
-from drl.core.specs import Array
-from drl.core.state_files import PlainDict
+from drl.core.specs import Array, PlainDict
 from drl.tracking.files import JsonLines, Row, read_metrics
 
 FILE = "episodes.jsonl"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drl.core.errors import DrlError
-from drl.core.safe_files import read_inside
-from drl.core.state_files import PlainDict
-from drl.core.yaml_files import MOST_SETTINGS, parse_yaml
+from drl.core.safe_files import MOST_SETTINGS, parse_yaml, read_inside
+from drl.core.specs import PlainDict
 
 # Settings that do not change what is learned. Runs that differ only in these count as repetitions.
 OF_ONE_RUN = {

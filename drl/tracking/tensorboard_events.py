@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.core.log import Log
-from drl.core.state_files import PlainDict
+from drl.core.specs import PlainDict
 from drl.tracking.board import Ending
 from drl.tracking.video import gif_of
 

@@ -14,8 +14,7 @@ import pytest
 
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.row_log import RowFiles
-from drl.core.state_files import read_state, write_state
+from drl.core.state_files import RowFiles, read_state, write_state
 from drl.experiment import launch
 from drl.experiment.building import open_trainer
 from drl.experiment.launch import fork, is_unfinished, resume, train, train_seeds
@@ -352,7 +351,7 @@ def test_a_checkpoint_of_another_format_is_refused_by_name(tmp_path):
 
 
 def test_rows_are_written_once_and_old_ones_are_deleted(tmp_path):
-    from drl.core.row_log import RowLog
+    from drl.core.state_files import RowLog
 
     ring = np.zeros((50, 3), np.float32)
     checkpoints, written = Checkpoints(tmp_path), 0
@@ -373,7 +372,7 @@ def test_rows_are_written_once_and_old_ones_are_deleted(tmp_path):
 
 
 def test_a_damaged_row_file_is_detected(tmp_path):
-    from drl.core.row_log import RowLog
+    from drl.core.state_files import RowLog
 
     files = RowFiles(tmp_path)
     chunks = files.write("ring", RowLog(np.arange(1000, dtype=np.int64), 1000))

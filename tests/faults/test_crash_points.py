@@ -20,8 +20,8 @@ from drl.core.agent_files import read_agent, write_agent
 from drl.core.errors import DrlError
 from drl.core.log import Log
 from drl.core.pth_files import check_pth, write_pth
-from drl.core.row_log import RowLog
 from drl.core.safe_files import DRAFT
+from drl.core.state_files import RowLog
 from drl.engines.torch.agents import write_state_dict
 from drl.experiment.launch import resume, train
 from drl.runs.checkpoints import Checkpoints

@@ -5,8 +5,8 @@ import warnings
 
 import jax
 
-from drl.core.cache_folder import cache_folder
 from drl.core.errors import BadInput
+from drl.core.safe_files import cache_folder
 
 
 def start_jax(device: str = "auto", threads: int | None = None) -> None:

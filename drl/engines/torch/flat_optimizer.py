@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.optim.adamw import adamw
 
-from drl.core.cache_folder import cache_folder
 from drl.core.contracts import Loss
 from drl.core.errors import BadInput
+from drl.core.safe_files import cache_folder
 from drl.core.specs import Array
 from drl.core.state_files import StateDict
 from drl.engines.torch.other_optimizers import MakeOptimizers, OtherOptimizer

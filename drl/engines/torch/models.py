@@ -16,8 +16,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import HEADS, part_maker
 from drl.core.seeding import seeds_of
 from drl.core.settings import ModelSettings, QModelSettings
-from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, Specs
-from drl.core.state_files import PlainDict
+from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
 from drl.engines.torch.backbones import make_backbone
