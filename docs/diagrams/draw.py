@@ -1,5 +1,11 @@
-"""Draws the diagrams of the documentation: `python docs/diagrams/draw.py` writes the SVG files beside it."""
+"""Draws the diagrams of the documentation: `python docs/diagrams/draw.py` writes the SVG files beside it.
 
+`python docs/diagrams/draw.py CLONE FILE.svg` draws the packages of another clone, such as one of an earlier commit.
+"""
+
+import ast
+import sys
+from collections import defaultdict
 from html import escape
 from pathlib import Path
 
@@ -238,7 +244,71 @@ def four_classes() -> Drawing:
     return d
 
 
-DIAGRAMS = (architecture, buffer_dimensions, rollout_structure, pipeline_with_buffer, four_classes)
+def package_of(module: str) -> str:
+    parts = module.split(".")[1:]
+    return "/".join(parts[:2]) if parts[:1] == ["engines"] and len(parts) > 1 else (parts or [""])[0]
+
+
+def package_imports(root: Path) -> tuple[dict[str, list[int]], dict[str, set[str]]]:
+    """Files and lines of each package, and the packages that it imports."""
+    sizes: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    imports: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((root / "drl").glob("*/**/*.py")):
+        package = package_of(".".join(path.relative_to(root).with_suffix("").parts))
+        if package == "engines/__init__":
+            continue
+        text = path.read_text()
+        sizes[package][0] += 1
+        sizes[package][1] += text.count("\n")
+        for node in ast.walk(ast.parse(text)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            imports[package] |= {package_of(name) for name in names if name.startswith("drl.")} - {package}
+    return dict(sizes), {package: imports[package] & sizes.keys() for package in sizes}
+
+
+def packages(root: Path = Path(__file__).parents[2]) -> Drawing:
+    """Which package imports which: arrows that follow from others are left out."""
+    sizes, imports = package_imports(root)
+    reached: dict[str, set[str]] = {}
+
+    def reach(package: str) -> set[str]:
+        if package not in reached:
+            reached[package] = set()  # a cycle ends here
+            reached[package] = imports[package].union(*map(reach, imports[package]))
+        return reached[package]
+
+    def height(package: str, above: tuple[str, ...] = ()) -> int:
+        return 1 + max((height(i, (*above, package)) for i in imports[package] if i not in above), default=-1)
+
+    layers: dict[int, list[str]] = defaultdict(list)
+    for package in sizes:
+        layers[height(package)].append(package)
+    wide, high, top = 132, 46, len(layers) - 1
+    files, lines = (sum(size[i] for size in sizes.values()) for i in (0, 1))
+    d = Drawing(
+        20 + max(map(len, layers.values())) * (wide + 24), 60 + (top + 1) * (high + 44), "Which package imports which"
+    )
+    d.words(d.width / 2, 26, f"{len(sizes)} packages, {files} files, {lines:,} lines")
+    place = {}
+    for layer, members in layers.items():
+        left = (d.width - len(members) * (wide + 24) + 24) / 2
+        for i, package in enumerate(sorted(members)):
+            place[package] = (int(left + i * (wide + 24)), 46 + (top - layer) * (high + 44))
+    for package in sizes:
+        for below in sorted(imports[package]):
+            if any(below in reach(other) for other in imports[package] - {below}):
+                continue
+            (x, y), (to_x, to_y) = place[package], place[below]
+            d.path((x + wide / 2, y + high), (to_x + wide / 2, to_y))
+    for package, (x, y) in place.items():
+        fill = BLUE if "engines" in package else GREY if package in ("core", "algorithms") else GREEN
+        d.box(x, y, wide, high, package, fill, "{} files, {:,} lines".format(*sizes[package]))
+    return d
+
+
+DIAGRAMS = (architecture, buffer_dimensions, rollout_structure, pipeline_with_buffer, four_classes, packages)
 
 
 def main(folder: Path) -> None:
@@ -247,4 +317,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(__file__).parent)
+    if len(sys.argv) > 1:
+        Path(sys.argv[2]).write_text(packages(Path(sys.argv[1])).svg(), encoding="utf-8")
+    else:
+        main(Path(__file__).parent)

@@ -77,9 +77,8 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_plain(cls, state: Sequence[PlainValue]) -> "Episode":
-        """Read from a state dict. Earlier versions stored neither changes nor an info."""
-        none: list[PlainValue] = [None, None, [], {}]
-        result, (seed, actions, changes, info) = state[:5], [*state[5:], *none[len(state) - 5 :]]
+        """Read from a state dict."""
+        result, (seed, actions, changes, info) = state[:5], state[5:]
         played = None if seed is None else Played(seed, actions, tuple(Change(*change) for change in changes))
         return cls(*result)._replace(played=played, info=info)
 

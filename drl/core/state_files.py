@@ -63,7 +63,7 @@ class StoredRows(NamedTuple):
         ring[np.arange(self.first, self.end) % len(ring)] = self.rows
 
 
-class Chunk(NamedTuple):
+class RowChunk(NamedTuple):
     """A file of consecutive rows."""
 
     file: str
@@ -75,11 +75,11 @@ class Chunk(NamedTuple):
 class RowFiles:
     """The chunks of one run. `known` are those of its last checkpoint, by the name of their ring."""
 
-    def __init__(self, folder: Path, known: dict[str, list[Chunk]] | None = None):
+    def __init__(self, folder: Path, known: dict[str, list[RowChunk]] | None = None):
         self.folder: Path = folder
-        self.known: dict[str, list[Chunk]] = dict(known or {})
+        self.known: dict[str, list[RowChunk]] = dict(known or {})
 
-    def write(self, name: str, log: RowLog) -> list[Chunk]:
+    def write(self, name: str, log: RowLog) -> list[RowChunk]:
         """Write the rows that no chunk has yet; returns all chunks of this ring."""
         chunks = [chunk for chunk in self.known.get(name, []) if log.first < chunk.end <= log.written]
         first = chunks[-1].end if chunks else log.first
@@ -90,11 +90,11 @@ class RowFiles:
             checksum = hashlib.sha256(content).hexdigest()
             file = f"{begin}-{end}-{checksum[:16]}.rows"
             write_atomically(self.folder / file, content)
-            chunks.append(Chunk(file, begin, end, checksum))
+            chunks.append(RowChunk(file, begin, end, checksum))
         self.known[name] = chunks
         return chunks
 
-    def read(self, chunks: list[Chunk], first: int) -> StoredRows:
+    def read(self, chunks: list[RowChunk], first: int) -> StoredRows:
         """The rows from number `first` on."""
         parts = []
         for chunk in chunks:
@@ -312,7 +312,7 @@ def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: Row
             if not value["chunks"]:
                 return StoredRows(_join(value["$rows"], name, arrays, None), value["first"])
             assert row_files is not None, "this state has rings in files of their own"
-            row_files.known[name] = chunks = [Chunk(*chunk) for chunk in value["chunks"]]
+            row_files.known[name] = chunks = [RowChunk(*chunk) for chunk in value["chunks"]]
             return row_files.read(chunks, value["first"])
         if "$fields" in value:
             parts = {field: _join(part, f"{name}/{field}", arrays, row_files) for field, part in value["$fields"]}
