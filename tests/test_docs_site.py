@@ -39,7 +39,7 @@ def test_code_and_folders_become_pages():
     code = hooks.page_of(hooks.ROOT / "drl" / "core" / "seeding.py")
     assert "# drl/core/seeding.py" in code
     assert "class Seeds" in code
-    assert "- `ppo/CartPole-v1.yaml`" in hooks.page_of(hooks.ROOT / "drl" / "experiment" / "presets")
+    assert "- `ppo/CartPole-v1.yaml`" in hooks.page_of(hooks.ROOT / "drl" / "settings" / "presets")
 
 
 @pytest.mark.parametrize(

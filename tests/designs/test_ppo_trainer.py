@@ -1,5 +1,6 @@
 """The fifth document: PPO-clip, its three-block log, its buffer, its files."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,10 +118,12 @@ def test_the_pictures_are_as_their_script_draws_them(tmp_path):
     draw.main(tmp_path)
     names = ("docs/algorithms/ppo.md", "docs/four_classes.md", "drl/README.md")
     pages = [(ROOT / name).read_text() for name in names]
+    sizes = re.compile(r"\d+ files, [\d,]+ lines")  # as of the last drawing; they change with every commit
     for path in tmp_path.iterdir():
-        assert path.read_text() == (ROOT / "docs" / "diagrams" / path.name).read_text()
+        stored = (ROOT / "docs" / "diagrams" / path.name).read_text()
+        assert sizes.sub("", path.read_text()) == sizes.sub("", stored)
         assert any(path.name in page for page in pages)
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_epochs_and_minibatches_are_as_documented(finished):

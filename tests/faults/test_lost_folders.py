@@ -11,8 +11,9 @@ from failing_disk import Disk, failing
 from fault_cases import some
 
 from drl.core.errors import SaveFailed
-from drl.experiment import launch, run_writer
+from drl.experiment import launch
 from drl.experiment.launch import is_unfinished, resume, train
+from drl.runs import run_writer
 from drl.runs.checkpoints import Checkpoints
 from drl.runs.run_writer import SavingFailed
 from drl.settings.experiment import Experiment
