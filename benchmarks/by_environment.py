@@ -6,8 +6,16 @@ import numpy as np
 
 from drl.analysis.reference_scores import read_references
 from drl.settings.preset_records import Record, reproductions, shown_score, train_command
-from drl.tracking.figures import look, make_panels, panel_title, save_figure
-from drl.tracking.forest_plots import Score, draw_forest, interval_of, text_width
+from drl.tracking.curves import interval_of
+from drl.tracking.figures import (
+    Score,
+    draw_forest,
+    look,
+    make_panels,
+    panel_title,
+    save_figure,
+    text_width,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "by_environment.md"
 PICTURE = PAGE.with_name("by_environment.png")

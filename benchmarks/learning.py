@@ -78,7 +78,7 @@ def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]
     from drl.cli.train import read_experiment
     from drl.experiment.cluster_runs import RunJob, train_on_cluster
     from drl.settings.scaling import ScalingConfig
-    from drl.tracking.job_table import JobTable
+    from drl.tracking.jobs import JobTable
 
     given = (arguments.cluster, arguments.cpus_per_run, arguments.gpus_per_run)
     scaling, jobs, results = ScalingConfig(cluster=given[0], cpus_per_run=given[1], gpus_per_run=given[2]), [], {}

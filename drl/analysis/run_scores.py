@@ -12,7 +12,7 @@ from drl.core.size_limits import is_score
 from drl.core.specs import PlainDict, PlainValue
 from drl.runs.run_folder import read_record, read_settings, runs_in
 from drl.tracking.files import read_metrics
-from drl.tracking.run_groups import distinct_names, learning_settings
+from drl.tracking.run_curves import distinct_names, learning_settings
 
 SCORES = ("auto", "evaluation", "training")
 BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")

@@ -24,8 +24,8 @@ from drl.experiment.packed_run import Answer
 from drl.runs.stop_signals import STATUS
 from drl.settings.experiment import Experiment, changed_settings
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.forest_plots import interval_of
-from drl.tracking.run_groups import OF_ONE_RUN
+from drl.tracking.curves import interval_of
+from drl.tracking.run_curves import OF_ONE_RUN
 
 SETTINGS = "settings.json"  # of an ablation's folder: what is measured
 NOT_MEASURED = OF_ONE_RUN | {"workers", *(field.name for field in dataclasses.fields(ScalingConfig))}

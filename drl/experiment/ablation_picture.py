@@ -6,10 +6,20 @@ from pathlib import Path
 import numpy as np
 
 from drl.tracking.curves import LEAST
-from drl.tracking.figures import INK, Look, finish, look, make_panels, panel_title, save_figure
-from drl.tracking.forest_plots import Score, draw_forest, text_width
-from drl.tracking.metric_curves import RETURN, axis_words, curves_of, history_of
+from drl.tracking.figures import (
+    INK,
+    Look,
+    Score,
+    draw_forest,
+    finish,
+    look,
+    make_panels,
+    panel_title,
+    save_figure,
+    text_width,
+)
 from drl.tracking.plots import draw_curves
+from drl.tracking.run_curves import RETURN, axis_words, curves_of, history_of
 
 FULL, PLAIN = Look(INK, "-", "*"), Look(INK, "-", "p")
 

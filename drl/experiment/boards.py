@@ -8,8 +8,8 @@ from pathlib import Path
 from drl.core.errors import BadInput, MissingExtra
 from drl.runs.run_folder import Run
 from drl.settings.experiment import Experiment, RunConfig
-from drl.tracking.board import Board
 from drl.tracking.files import read_metrics
+from drl.tracking.guarded import Board
 from drl.tracking.mlflow_runs import MlflowTracker
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.wandb_runs import WandbTracker

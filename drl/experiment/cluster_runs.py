@@ -29,7 +29,7 @@ from drl.runs.run_folder import adopt_run, lock_run, new_folder, unlock_run
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobTable
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -30,10 +30,9 @@ from drl.runs.run_writer import BestModelCopy
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.tracking.console import ConsoleTracker, QuietConsole
+from drl.tracking.files import EPISODES, EpisodeTracker
 from drl.tracking.guarded import InThread
 from drl.tracking.plots import plot_compare
-from drl.tracking.recorded_episodes import FILE as EPISODES
-from drl.tracking.recorded_episodes import EpisodeTracker
 
 DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.

@@ -15,8 +15,7 @@ from drl.experiment.extras import NOTHING, Extras
 from drl.experiment.packed_run import Answer, PackedRun, pack
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.job_bar import JobBar
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobBar, JobTable
 
 
 class RunFailed(DrlError):

@@ -23,7 +23,7 @@ from drl.envs.rendered_env import PICTURES, RenderedEnv
 from drl.runs.finished import RunLike, folder_of
 from drl.runs.run_folder import find_run
 from drl.settings.experiment import RunConfig
-from drl.tracking.recorded_episodes import RecordedEpisode, read_episode
+from drl.tracking.files import RecordedEpisode, read_episode
 
 Env = gym.Env[object, object]
 

@@ -30,13 +30,11 @@ from drl.runs.run_folder import Run
 from drl.runs.run_writer import KeptTracker, RunWriter
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig
-from drl.tracking.board import Board, Ending
-from drl.tracking.console import Waiting
-from drl.tracking.files import FileTracker
-from drl.tracking.guarded import Guarded, guard
-from drl.tracking.job_bar import JobBar
+from drl.tracking.console import StartupProgress
+from drl.tracking.files import FileTracker, write_crash
+from drl.tracking.guarded import Board, Ending, Guarded, guard
+from drl.tracking.jobs import JobBar
 from drl.tracking.plots import plot_run
-from drl.tracking.recorded_episodes import write_crash
 from drl.trainer.trainer import Trainer
 
 
@@ -79,7 +77,7 @@ class Session:
         about |= {"license": experiment.run.license} if experiment.run.license else {}
         trainer.agent.notes = env_notes(self.env or experiment.run.env_config) | about
         self.logs: Iterator[Log] | None = None
-        self.waiting: Waiting | None = None  # for the first log, if a console shows it
+        self.waiting: StartupProgress | None = None  # for the first log, if a console shows it
 
     def state_dict(self) -> StateDict:
         """Everything that the rest of the run depends on."""
@@ -288,7 +286,7 @@ class Session:
 
     def wait(self) -> None:
         """Show on the console what happens before the first log."""
-        self.waiting = Waiting(self._before_first_log)
+        self.waiting = StartupProgress(self._before_first_log)
 
     def end_waiting(self) -> None:
         """The first log is there, or there will be none."""

@@ -11,8 +11,8 @@ from drl.core.specs import PlainDict, PlainValue
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
 from drl.runs.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
+from drl.tracking.console import clock
 from drl.tracking.files import Row, evaluation_in, read_metrics
-from drl.tracking.log_blocks import clock
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # per text

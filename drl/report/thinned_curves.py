@@ -10,7 +10,7 @@ from drl.core.log import COUNTERS
 from drl.core.specs import Array, PlainDict
 from drl.tracking.curves import column, episodes_of, grouped
 from drl.tracking.files import Row
-from drl.tracking.metric_curves import RETURN
+from drl.tracking.run_curves import RETURN
 
 MOST_CURVES = 200  # per run
 DIGITS = 6  # significant digits of a value

@@ -14,8 +14,7 @@ from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.specs import PlainDict
 from drl.search.search_worker import POLL_SECONDS, START_SECONDS, Crew, Job, Outcome, Report, Worker
-from drl.tracking.job_bar import JobBar
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobBar, JobTable
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.trial import FrozenTrial
 
-    from drl.tracking.job_bar import JobBar
+    from drl.tracking.jobs import JobBar
 
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 

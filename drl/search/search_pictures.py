@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl.tracking import figures
-from drl.tracking.log_axes import make_log
+from drl.tracking.figures import make_log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,7 @@ from drl.core.specs import PlainDict
 from drl.core.state_files import write_json
 from drl.search.search_pictures import draw_study
 from drl.search.search_worker import Job, Outcome
-from drl.tracking.job_bar import JobBar
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobBar, JobTable
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -34,8 +34,7 @@ from drl.experiment import stages
 from drl.experiment.boards import remote_boards
 from drl.experiment.building import build_trainer, start_engine
 from drl.settings.experiment import Experiment
-from drl.tracking.board import Ending
-from drl.tracking.guarded import Guarded, guard
+from drl.tracking.guarded import Ending, Guarded, guard
 
 POLL_SECONDS = 0.5  # the parent checks for signals this often
 SIGN_SECONDS = 1.0  # between two signs of life of a worker, if its learning steps are not longer

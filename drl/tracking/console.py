@@ -1,30 +1,53 @@
 """Console output of training.
 
 A terminal shows a live panel with a progress bar, in compact form if the terminal is small. A file or pipe gets a
-throttled line per log with the share of the budget and the time left, and the blocks of the last log.
+throttled line per log with the share of the budget and the time left, and the blocks of the last log. The blocks are
+the same for every algorithm; fields that do not apply and blocks without fields are left out.
 """
 
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from drl.core.errors import BadInput, plural
 from drl.core.log import Log
-from drl.tracking.live_panel import draw
-from drl.tracking.log_blocks import Block, blocks, clock, number, plain_text
-from drl.tracking.pace import Pace
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
 
+
 REFRESH_SECONDS = 0.1  # shortest time between two updates of the live panel
+COLUMNS, ROWS = 100, 40  # smallest terminal for a box per block; a smaller one gets a paragraph per block
+# Fields that the compact form shows, by the first word of the block's title; other blocks show all fields.
+MOST_WANTED: dict[str, tuple[str, ...]] = {
+    "ROLLOUT": (),
+    "TRAINER": ("timesteps_count", "total_timesteps", "episodes_count", "clip_range", "steps_per_second"),
+    "EVALUATION": ("mean_return", "std_return", "success_rate", "episodes"),
+}
+COUNTS = ("rollout_len", "episodes_count", "timesteps_count", "rollouts_count", "total_timesteps", "gradient_steps")
+IN_ROLLOUT = ("mean_clipped_ratio", "approx_kl")  # update metrics shown with the rollout
+# Order of update metrics; other names follow.
+LEARNING = (
+    "loss", "policy_loss", "actor_loss", "value_loss", "critic_loss", "entropy", "temperature", "explained_variance",
+    "clip_fraction", "mean_q", "mean_error", "grad_norm", "actor_grad_norm", "critic_grad_norm",
+)  # fmt: skip
+SETTINGS = ("learning_rate", "epsilon", "noise_sigma")  # current values of schedules, shown with the updates
+MOST_SHOWN = 12  # numbers of an info, and of your own; files have all of them
+
+
+class Block(NamedTuple):
+    """One block of the console."""
+
+    title: str
+    fields: dict[str, str]  # name → displayed text
 
 
 class ConsoleTracker:
@@ -245,11 +268,11 @@ class QuietConsole:
         self.stream.flush()
 
 
-class Waiting:
+class StartupProgress:
     """Reports progress before the first log, which may take minutes: after 1.5 seconds and then from time to time. On a
     terminal it overwrites one line. `text` is called in a thread.
 
-    >>> waiting = Waiting(lambda: "step 12")
+    >>> waiting = StartupProgress(lambda: "step 12")
     >>> waiting.end()
     """
 
@@ -286,3 +309,150 @@ class Waiting:
 
 def _is_terminal(stream: object) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
+
+
+class Pace:
+    """Speed since now, or since `seconds` ago. `done` is the work finished before, which does not count.
+
+    >>> pace = Pace(done=50, seconds=10)
+    >>> round(pace.left(60, of=100))  # ten in ten seconds, so far
+    40
+    """
+
+    def __init__(self, done: float = 0.0, seconds: float = 0.0):
+        self.before: float = done
+        self.began: float = time.monotonic() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.began
+
+    def left(self, done: float, of: float) -> float | None:
+        """Estimate the seconds until `of` are finished; None while nothing is known."""
+        own = done - self.before
+        return max(of - done, 0.0) * self.seconds / own if own > 0 else None
+
+
+def blocks(
+    log: Log, total_timesteps: int | None = None, window: int | None = None, times: Mapping[str, float] | None = None
+) -> list[Block]:
+    """Return the blocks of one log. `times` are additional durations in seconds, such as the time left.
+
+    >>> log = Log(env_steps=2048, episodes=3, learning_steps=1, rollout={"mean_reward": 1.0}, learn={"loss": 0.5})
+    >>> [(block.title, list(block.fields)) for block in blocks(log)]  # doctest: +NORMALIZE_WHITESPACE
+    [('ROLLOUT STATISTICS', ['mean_reward']),
+     ('TRAINER STATISTICS', ['episodes_count', 'timesteps_count', 'rollouts_count']),
+     ('LEARNING', ['loss'])]
+    """
+    rollout = log.learn | log.rollout | log.time
+    names = ("mean_ep_len", "mean_ep_return", "mean_reward", *IN_ROLLOUT, "rollout_len", "time_elapsed")
+    counters = {
+        "episodes_count": log.episodes,
+        "timesteps_count": log.env_steps,
+        "rollouts_count": log.learning_steps,
+    }
+    if total_timesteps is not None:
+        counters["total_timesteps"] = total_timesteps
+    trainer = counters | log.trainer | log.time
+    shown = (*counters, "total_timesteps", "clip_range", "steps_per_second")
+    others = sorted(set(log.learn) - set(LEARNING) - set(IN_ROLLOUT)) + sorted(set(log.trainer) - set(shown))
+    episodes = log.recent.get("window", window)
+    recent = "RECENT EPISODES" if episodes is None else f"RECENT {int(episodes)} EPISODES"
+    found = [
+        Block("ROLLOUT STATISTICS", _shown(rollout, names)),
+        Block(recent, _shown(log.recent, ("mean_ep_len", "mean_ep_return", "terminated_rate", "success_rate"))),
+        Block(
+            "TRAINER STATISTICS", _shown(trainer, shown) | {name: clock(each) for name, each in (times or {}).items()}
+        ),
+        Block("LEARNING", _shown(log.trainer | log.learn, (*LEARNING, *SETTINGS, *others))),
+        Block("EVALUATION", _shown(log.evaluation, tuple(log.evaluation))),
+        Block("INFO", _shown(log.info, tuple(log.info)[:MOST_SHOWN])),
+        Block("CUSTOM", _shown(log.custom, tuple(log.custom)[:MOST_SHOWN])),
+    ]
+    return [block for block in found if block.fields]
+
+
+def _shown(values: Mapping[str, float], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: number(name, values[name]) for name in names if name in values}
+
+
+def number(name: str, value: float) -> str:
+    """Format a number as short as readable."""
+    if not math.isfinite(value):
+        return str(float(value))
+    if name in COUNTS or isinstance(value, int):
+        return f"{int(value):,}"
+    if name == "time_elapsed":
+        return f"{value:,.2f} s"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}" if size < 1e9 else f"{value:.3e}"
+    if size >= 10 or size == 0:
+        return f"{value:.2f}"
+    if size >= 1:
+        return f"{value:.3f}"
+    return f"{value:.4f}" if size >= 0.001 else f"{value:.2e}"
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(3725.4)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def plain_text(found: list[Block]) -> str:
+    """Format blocks as aligned text, for files and pipes."""
+    width = max([18, *(len(name) for block in found for name in block.fields)]) + 2
+    parts = []
+    for block in found:
+        lines = [f"  {name + ':':<{width}}{value:>13}" for name, value in block.fields.items()]
+        parts.append("\n".join([block.title, "-" * 35, *lines]))
+    return "=" * 35 + "\n" + "\n\n".join(parts) + "\n" + "=" * 35 + "\n"
+
+
+def draw(found: list[Block], status: "RenderableType", columns: int, rows: int) -> "Group":
+    """Lay out the blocks above the status for a terminal of this size."""
+    from rich.columns import Columns
+    from rich.console import Group
+
+    if columns < COLUMNS or rows < ROWS:
+        return Group(*_compact(found), status)
+    height = max(len(block.fields) for block in found) + 2
+    return Group(Columns([_box(block, height) for block in found], padding=(0, 1)), status)
+
+
+def _box(block: Block, height: int) -> "RenderableType":
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in block.fields.items():
+        table.add_row(name, value)
+    title = Text(block.title, style="bold cyan")
+    return Panel(table, title=title, box=box.ROUNDED, border_style="dim", width=38, height=height)
+
+
+def _compact(found: list[Block]) -> "list[RenderableType]":
+    """Return a paragraph per block, with its most important fields."""
+    from rich.text import Text
+
+    everything = {name: value for block in found for name, value in block.fields.items()}
+    lines: list[RenderableType] = []
+    for block in found:
+        fields, word = block.fields, block.title.split()[0]
+        if word in MOST_WANTED:
+            fields = {name: fields[name] for name in MOST_WANTED[word] if name in fields}
+        if word == "LEARNING" and "approx_kl" in everything:
+            fields = {"approx_kl": everything["approx_kl"]} | fields
+        if fields:
+            pairs = "  ".join(f"{name}={value}" for name, value in fields.items())  # a name stays with its value
+            lines.append(Text.assemble((block.title, "bold cyan"), "  ", pairs))
+    return lines

@@ -38,6 +38,14 @@ class Band(NamedTuple):
     high: Array
 
 
+class Interval(NamedTuple):
+    """A mean and the ends of its 95 % interval."""
+
+    mean: float
+    low: float | None  # None with fewer than three seeds
+    high: float | None
+
+
 def iqm(values: Array) -> Array:
     """Interquartile mean over the last axis: a quarter of the values (rounded down) is cut off at each end.
 
@@ -75,6 +83,16 @@ def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
     ]
     low, high = np.concatenate(ends, axis=-1).reshape(2, *values.shape[:-1])
     return low, high
+
+
+def interval_of(seeds: Array) -> Interval:
+    """Compute the percentile bootstrap interval over seeds.
+
+    >>> interval_of(np.array([4.0, 4.0, 4.0])), interval_of(np.array([4.0, 5.0]))
+    (Interval(mean=4.0, low=4.0, high=4.0), Interval(mean=4.5, low=None, high=None))
+    """
+    low, high = map(float, bootstrap(seeds)) if len(seeds) >= LEAST else (None, None)
+    return Interval(float(seeds.mean()), low, high)
 
 
 def episodes_of(rows: list[Row]) -> EpisodeTable:

@@ -1,8 +1,9 @@
-"""The style of all figures: panels, lines, bands, axes, legends, files. Files are written atomically.
+"""The style of all figures: panels, lines, bands, forest plots, axes, legends, files. Files are written atomically.
 
 Figures use matplotlib's Agg canvas directly: no window, no pyplot, no state shared with the user's own figures.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,13 @@ import numpy as np
 from drl.core.errors import BadInput
 from drl.core.safe_files import draft_of
 from drl.core.specs import Array
-from drl.tracking.curves import Band
+from drl.tracking.curves import Band, interval_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
 
 INK, FAINT, GRID = "#2b2b2b", "#757575", "#e6e6e6"
 # Okabe and Ito's colors for the color-blind, without yellow, which is hard to see on white.
@@ -29,6 +31,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # Suffix → metadata, so that files contain no date.
 FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 CHARACTER = 0.068  # upper bound of a character's width at 9 points, in inches
+TICK_STEPS = (
+    (1,),
+    (1, 3),
+    (1, 2, 5),
+    (1, 2, 3, 4, 5, 6, 7, 8, 9),
+)  # of a decade of a logarithmic axis
+MOST_TICKS = 6  # of a logarithmic axis
 
 
 class Look(NamedTuple):
@@ -123,6 +132,54 @@ def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
     ax.scatter([x], [y], s=70, facecolors="white", edgecolors=look.color, linewidths=1.8, zorder=4)
 
 
+class Score(NamedTuple):
+    """The scores of the seeds of one variant."""
+
+    label: str
+    seeds: Array
+    look: Look
+
+
+def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: str) -> None:
+    """Draw a row per score from the top: its seeds, its mean and interval, and both as numbers on the right.
+
+    A vertical line is drawn at `reference`.
+    """
+    ax.axvline(reference, color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+    wide = max(len(score.label) for score in scores)
+    largest = max(float(np.abs(score.seeds).max()) for score in scores)
+    digits = 0 if largest >= 1000 else 1 if largest >= 10 else 3
+    for row, score in enumerate(scores):
+        mean, low, high = interval_of(score.seeds)
+        color = score.look.color
+        ax.scatter(score.seeds, np.full(len(score.seeds), row), s=9, color=color, alpha=0.45, linewidths=0, zorder=2)
+        numbers = f"{mean:,.{digits}f}"
+        if low is not None and high is not None:
+            ax.plot([low, high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
+            numbers += f"  [{low:,.{digits}f}, {high:,.{digits}f}]"
+        ax.scatter([mean], [row], s=50, color=color, marker=score.look.marker, linewidths=0, zorder=4)
+        for text, offset in ((score.label, 0.1), (numbers.replace("-", "−"), 0.1 + (wide + 2) * CHARACTER)):
+            ax.annotate(
+                text,
+                (1.0, row),
+                xycoords=("axes fraction", "data"),
+                xytext=(72 * offset, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                color=INK,
+                parse_math=False,
+            )
+    finish(ax, "", x_label=x_label)
+    ax.set_yticks([])
+    ax.set_ylim(len(scores) - 0.4, -0.6)
+
+
+def text_width(scores: Sequence[Score]) -> float:
+    """Return the width in inches of the rows' text to the right of the panel."""
+    return (max(len(score.label) for score in scores) + 26) * CHARACTER
+
+
 def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:
     """Add axis titles, ticks and grid."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -214,6 +271,46 @@ def short_number(value: float, letters_from: float = 1e3) -> str:
             text = f"{value / size:.6g}{letter}"
             break
     return text.replace("-", "−")
+
+
+def make_log(ax: "Axes", low: float, high: float) -> None:
+    """Make the x axis logarithmic, from `low` to `high`."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+    edge = (high / low) ** 0.04 if high > low else 1.1
+    ax.set_xlim(low / edge, high * edge)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return up to six round numbers from `low` to `high`.
+
+    >>> log_ticks(1e-4, 1e-2), log_ticks(1e-4, 2e-3), log_ticks(16, 100)
+    ([0.0001, 0.0003, 0.001, 0.003, 0.01], [0.0001, 0.0002, 0.0005, 0.001, 0.002], [20.0, 50.0, 100.0])
+    >>> log_ticks(1e-12, 1.0)
+    [1e-12, 1e-09, 1e-06, 0.001, 1.0]
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    inside = []
+    for steps in TICK_STEPS:
+        every = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        inside.append([tick for tick in every if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)])
+    few = [ticks for ticks in inside if len(ticks) <= MOST_TICKS]
+    return max(few, key=len) if few else inside[0][:: -(-len(inside[0]) // MOST_TICKS)]
+
+
+def tick_text(value: float) -> str:
+    """
+    >>> [tick_text(value) for value in (3e-4, 1e-3, 0.01, 0.5, 1.0, 500.0, 20_000.0, 1e6)]
+    ['3e-4', '1e-3', '1e-2', '0.5', '1', '500', '2e4', '1e6']
+    """
+    if 0.1 <= value < 10_000:
+        return f"{value:g}"
+    digits, power = f"{value:.3e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
 
 
 def picture_format(path: Path) -> str:

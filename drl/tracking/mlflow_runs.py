@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.board import BoardInThread, Row
+from drl.tracking.guarded import BoardInThread, Row
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

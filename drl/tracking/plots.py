@@ -43,17 +43,17 @@ from drl.tracking.figures import (
     save_figure,
 )
 from drl.tracking.files import Row
-from drl.tracking.metric_curves import (
+from drl.tracking.run_curves import (
     POINTS,
     RETURN,
     MetricCurves,
     axis_words,
     binned_words,
     curves_of,
+    grouped_runs,
     history_of,
     rows_of,
 )
-from drl.tracking.run_groups import grouped_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.log import Log
 from drl.core.specs import PlainDict
-from drl.tracking.board import Ending
+from drl.tracking.guarded import Ending
 from drl.tracking.video import gif_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.board import FINISH_SECONDS, START_SECONDS, BoardInThread, Row
+from drl.tracking.guarded import FINISH_SECONDS, START_SECONDS, BoardInThread, Row
 
 if TYPE_CHECKING:
     from wandb import Run

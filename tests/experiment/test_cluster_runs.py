@@ -16,7 +16,7 @@ from drl.experiment.packed_run import Answer
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobTable
 
 
 class Node:

@@ -19,7 +19,7 @@ from drl.core.errors import BadInput
 from drl.core.log import Log
 from drl.envs.env_config import EnvConfig
 from drl.experiment.one_call import make_experiment
-from drl.tracking.console import Waiting
+from drl.tracking.console import StartupProgress
 
 TINY = {
     "num_envs": 2,
@@ -323,7 +323,8 @@ def test_seeds_in_processes(tmp_path, monkeypatch):
 
 
 def test_a_call_names_its_preset_as_the_command_does(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Waiting, "__init__", partialmethod(Waiting.__init__, seconds=0.0))  # as if it took long
+    at_once = partialmethod(StartupProgress.__init__, seconds=0.0)  # as if it took long
+    monkeypatch.setattr(StartupProgress, "__init__", at_once)
     settings = TINY | {"console": True, "num_envs": 1, "env": "CartPole-v1", "results_dir": str(tmp_path)}
     run = drl.train("ppo", **settings)
     lines = capsys.readouterr().out.splitlines()

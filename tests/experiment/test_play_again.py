@@ -14,7 +14,7 @@ from drl.core.log import Episode, Log, Played
 from drl.envs.user_objects import find_object
 from drl.experiment.launch import train
 from drl.settings.experiment import Experiment
-from drl.tracking.recorded_episodes import EpisodeTracker, read_episode
+from drl.tracking.files import EpisodeTracker, read_episode
 
 SMALL = {
     "num_envs": 3, "total_timesteps": 600, "rollout_length": 32, "minibatches": 2, "hidden_sizes": [8], "quiet": True,

@@ -21,7 +21,7 @@ from drl.experiment.launch import fork, is_unfinished, resume, train, train_seed
 from drl.runs.checkpoints import Checkpoints, DamagedCheckpoint
 from drl.runs.run_folder import Run, is_in_use
 from drl.settings.experiment import Experiment
-from drl.tracking.run_groups import grouped_runs
+from drl.tracking.run_curves import grouped_runs
 from drl.trainer.trainer_loop import Stopped
 from tests.run_files import rows, weights
 

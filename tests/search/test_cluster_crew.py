@@ -10,7 +10,7 @@ from drl.core.errors import EnvFailed
 from drl.search import cluster_crew
 from drl.search.cluster_crew import ClusterCrew
 from drl.search.search_worker import Job, Outcome
-from drl.tracking.job_table import JobTable
+from drl.tracking.jobs import JobTable
 
 READY = Ready("node", "0.1.0", False, "")
 

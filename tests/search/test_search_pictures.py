@@ -4,7 +4,7 @@ import optuna
 import pytest
 
 from drl.search import search_pictures
-from drl.tracking.log_axes import log_ticks
+from drl.tracking.figures import log_ticks
 
 
 @pytest.fixture(scope="module")

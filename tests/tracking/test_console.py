@@ -12,8 +12,7 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.core.log import Log
-from drl.tracking.console import ConsoleTracker, QuietConsole, Waiting
-from drl.tracking.log_blocks import blocks, plain_text
+from drl.tracking.console import ConsoleTracker, QuietConsole, StartupProgress, blocks, plain_text
 
 
 def full_log(step: int = 1, **changes) -> Log:
@@ -312,7 +311,7 @@ class Terminal(io.StringIO):
 )
 def test_what_happens_before_the_first_log(stream, expected, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    waiting = Waiting(lambda: "step 12", stream, seconds=0.05)
+    waiting = StartupProgress(lambda: "step 12", stream, seconds=0.05)
     while not stream.getvalue():
         time.sleep(0.01)
     waiting.end()
@@ -325,13 +324,13 @@ def test_what_happens_before_the_first_log(stream, expected, monkeypatch):
 
 def test_a_first_log_that_comes_at_once_is_not_waited_for():
     stream = Terminal()
-    Waiting(lambda: "step 12", stream).end()
+    StartupProgress(lambda: "step 12", stream).end()
     assert stream.getvalue() == ""
 
 
 def test_a_closed_stream_does_not_end_a_run():
     stream = io.StringIO()
-    waiting = Waiting(lambda: "step 12", stream, seconds=0.01)
+    waiting = StartupProgress(lambda: "step 12", stream, seconds=0.01)
     stream.close()
     time.sleep(0.05)
     waiting.end()

@@ -11,8 +11,7 @@ from drl.experiment.launch import resume, train
 from drl.runs.checkpoints import Checkpoints
 from drl.settings.experiment import Experiment
 from drl.tracking import mlflow_runs
-from drl.tracking.board import Ending
-from drl.tracking.guarded import TrackerFailed, guard
+from drl.tracking.guarded import Ending, TrackerFailed, guard
 from drl.tracking.mlflow_runs import MlflowTracker
 
 TINY = {

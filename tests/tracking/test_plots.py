@@ -13,9 +13,8 @@ from drl.core.log import Episode, Log
 from drl.tracking import plots
 from drl.tracking.figures import look, short_number
 from drl.tracking.files import JsonlTracker
-from drl.tracking.metric_curves import curves_of, full_name, history_of
 from drl.tracking.plots import plot_compare, plot_run
-from drl.tracking.run_groups import distinct_names, grouped_runs
+from drl.tracking.run_curves import curves_of, distinct_names, full_name, grouped_runs, history_of
 
 ALL = ["return.png", "success_rate.png", "rollout_return.png", "loss.png", "evaluation.png"]
 

@@ -11,8 +11,7 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
 
 from drl.core.log import Log
-from drl.tracking.board import Ending
-from drl.tracking.guarded import TrackerFailed, guard
+from drl.tracking.guarded import Ending, TrackerFailed, guard
 from drl.tracking.tensorboard_events import TensorBoardTracker
 from drl.tracking.video import write_video
 

@@ -14,8 +14,7 @@ from drl.experiment.launch import resume, train, train_seeds
 from drl.runs.checkpoints import Checkpoints
 from drl.search.search_worker import Job, run_job
 from drl.settings.experiment import Experiment
-from drl.tracking.board import Ending
-from drl.tracking.guarded import TrackerFailed, guard
+from drl.tracking.guarded import Ending, TrackerFailed, guard
 from drl.tracking.wandb_runs import WandbTracker
 
 
