@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import drl
-from drl.agents.q_model_files import load_q_agent
+from drl.agents.load_agent import load_q_agent
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.safe_files import draft_of, read_inside, stay_inside, write_atomically

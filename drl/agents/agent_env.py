@@ -1,14 +1,16 @@
-"""The environment that an agent plays in: the one that is named, or the one on its card."""
+"""The environment that an agent plays in: the one that is named, or the one on its card; environments by id."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict, Unpack
 
-from drl.core.contracts import Agent
-from drl.core.errors import BadInput, UnusableFile
+from drl.core.contracts import Agent, VecEnv
+from drl.core.errors import BadInput, MissingExtra, UnusableFile
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig, EnvLike, as_config
+from drl.envs.make_vec_env import make_vec_env
 from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
@@ -16,7 +18,32 @@ from drl.envs.wrapper_names import WrapperLike
 from drl.runs.run_folder import own_settings
 from drl.settings.experiment import RunConfig
 
+JAX_ONLY = ("brax:", "gymnax:")  # prefixes of ids: environments of these packages, which the JAX engine steps
 MOST_FRAMES = 1000  # largest frame_stack that an agent's card may name
+
+
+class EnvOptions(TypedDict, total=False):
+    """How `make_vec_env` steps environments."""
+
+    vectorization: str
+    timeout: float
+
+
+def open_vec_env(
+    config: EnvConfig, num_envs: int, seed: int, *, seeds_stream: str = "world", **options: Unpack[EnvOptions]
+) -> VecEnv:
+    """`make_vec_env`; the JAX engine steps the environments of `JAX_ONLY`."""
+    env = config.env
+    if not env.startswith(JAX_ONLY):
+        return make_vec_env(config, num_envs, seed, seeds_stream=seeds_stream, **options)
+    package = env.partition(":")[0]
+    if config.frame_stack > 1 or config.wrappers:
+        raise BadInput(f"{'wrappers are' if config.wrappers else 'frame_stack is'} not for {package}: environments")
+    try:
+        from drl.engines.jax.envs import HostedVecEnv, make_jax_env
+    except ImportError as error:
+        raise MissingExtra(env, package, error) from None
+    return HostedVecEnv(make_jax_env(env, config.env_kwargs), num_envs, seed, env, seeds_stream)
 
 
 def env_notes(config: EnvConfig) -> PlainDict:

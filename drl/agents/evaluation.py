@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from drl.agents.agent_env import env_for, is_env_of, own_run
+from drl.agents.agent_env import EnvOptions, env_for, is_env_of, open_vec_env, own_run
 from drl.agents.load_agent import load_agent
-from drl.agents.open_envs import EnvOptions, open_vec_env
 from drl.core.contracts import Agent, VecEnv
 from drl.core.errors import BadInput, EnvFailed, plural
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for

@@ -1,22 +1,20 @@
-"""Watching an agent: as text, in a window, or as a video."""
+"""Watching an agent, also in a game of several agents: as text, in a window, or as a video."""
 
 import contextlib
 import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import gymnasium as gym
 import numpy as np
 
-from drl.agents.agent_env import env_for
+from drl.agents.agent_env import JAX_ONLY, env_for
 from drl.agents.evaluation import check_fit, own_stream
-from drl.agents.open_envs import JAX_ONLY
-from drl.agents.watch_game import film_game, offered_mode, watch_game
-from drl.core.contracts import Agent, EnvChange, repeat_changes
+from drl.core.contracts import Agent, EnvChange, VecEnv, VecStep, repeat_changes
 from drl.core.errors import BadInput, plural
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
@@ -26,7 +24,9 @@ from drl.envs.async_vec_env import PATIENCE
 from drl.envs.env_config import EnvConfig, EnvLike
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
-from drl.envs.make_vec_env import has_several_agents, make_env
+from drl.envs.frame_stack import StackedVecEnv
+from drl.envs.make_vec_env import has_several_agents, make_env, make_vec_env
+from drl.envs.parallel_vec_env import ParallelVecEnv
 from drl.envs.rendered_env import RenderedEnv
 from drl.envs.spaces import action_spec, obs_spec
 from drl.tracking.video import write_video
@@ -34,11 +34,10 @@ from drl.tracking.video import write_video
 MANY = 12  # most numbers printed in one line
 MAX_FRAMES = 3000  # of one video; longer episodes are cut
 MAX_SECONDS = 300.0  # for one video; what takes longer is cut
-
 Env = gym.Env[object, Array]
 
 
-class Step(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step of a single environment."""
 
     obs: object
@@ -50,7 +49,7 @@ class Step(NamedTuple):
     explained: dict[str, Array]  # `agent.explain` of the observation, if asked for
 
 
-def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool = False) -> Iterator[Step]:
+def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool = False) -> Iterator[PlayedStep]:
     """One episode, step by step. With `explain` each step includes the agent's values or probabilities."""
     obs, info = env.reset(seed=seed)
     agent.begin()
@@ -61,7 +60,7 @@ def play(agent: Agent, env: Env, seed: int, explore: bool = False, explain: bool
         action = agent.act(obs, explore, masks)
         following, reward, terminated, truncated, info = env.step(action)
         reward, terminated, truncated = checked(reward, terminated, truncated, info)
-        yield Step(obs, action, reward, terminated, truncated, info, explained)
+        yield PlayedStep(obs, action, reward, terminated, truncated, info, explained)
         if terminated or truncated:
             return
         obs = following
@@ -154,7 +153,7 @@ def _open(agent: Agent, config: EnvConfig, mode: str) -> Iterator[Env]:
         close_anyway(env.close, env_id)
 
 
-def _line(agent: Agent, count: int, step: Step, env: Env) -> str:
+def _line(agent: Agent, count: int, step: PlayedStep, env: Env) -> str:
     """One step as text: the environment's own line if it has one, else observation, explanation, action and reward."""
     drawn = str(env.render()).rstrip() if env.render_mode == "ansi" else ""
     explained = [f"{name} {_explained(values, step.action)}" for name, values in step.explained.items()]
@@ -181,3 +180,107 @@ def short(value: object) -> str:
     if array.size > MANY:
         return f"[{array.shape} min {array.min():.2f} mean {array.mean():.2f} max {array.max():.2f}]"
     return np.array2string(array, precision=2, suppress_small=True, separator=" ").replace("\n", "")
+
+
+class GameTable(NamedTuple):
+    """One copy of a game, ready to be played."""
+
+    envs: VecEnv  # what the agent sees
+    game: ParallelVecEnv  # the same without frame stacking
+
+    @property
+    def mode(self) -> str | None:
+        """How it is rendered."""
+        return getattr(self.game.games[0], "render_mode", None)
+
+
+def film_game(
+    agent: Agent,
+    config: EnvConfig,
+    path: Path,
+    seed: int,
+    explore: bool,
+    most_frames: int,
+    changes: Sequence[EnvChange] = (),
+) -> Path | None:
+    """Write one game as an mp4; None if it cannot be rendered. `changes` are made before its first reset."""
+    with _open_game(agent, config, "rgb_array", seed) as table:
+        if table.mode != "rgb_array":
+            return None
+        repeat_changes(changes, table.envs)
+        fps = int(table.game.games[0].metadata.get("render_fps") or 30)
+        return write_video(path, itertools.islice(_frames(agent, table, explore), most_frames), fps=fps)
+
+
+def watch_game(
+    agent: Agent, config: EnvConfig, mode: str, games: int, seed: int, explore: bool, stream: TextIO
+) -> list[Episode]:
+    """Play games in their own window (`mode="human"`) or as text (`mode="ansi"`); the episodes of all agents."""
+    finished: list[Episode] = []
+    with _open_game(agent, config, mode, seed) as table:
+        for number in range(1, games + 1):
+            episodes: list[Episode] = []
+            for rounds, step in enumerate(_play(agent, table, table.envs.reset(), explore), start=1):
+                episodes += step.episodes
+                if table.mode == "human":
+                    table.game.render()
+                if mode == "ansi":
+                    print(f"{rounds:4d}  rewards {' '.join(f'{reward:.4g}' for reward in step.reward)}", file=stream)
+            returns = [f"{table.game.agents[each.env_index]} {each.episode_return:g}" for each in episodes]
+            print(f"game {number}: {rounds} rounds, returns: {', '.join(returns)}", file=stream)
+            finished += episodes
+    return finished
+
+
+def _play(agent: Agent, table: GameTable, obs: Array, explore: bool) -> Iterator[VecStep]:
+    """One game, round by round, from its first observations on."""
+    agent.begin()
+    while True:
+        step = table.envs.step(agent.action_spec.to_env(agent.decide(obs, explore, table.envs.action_mask)))
+        yield step
+        if table.game.ended[0]:
+            return
+        if agent.recurrent:
+            agent.begin(step.over)
+        obs = step.obs
+
+
+def _frames(agent: Agent, table: GameTable, explore: bool) -> Iterator[Array]:
+    obs = table.envs.reset()
+    yield np.asarray(table.game.render())
+    for _ in _play(agent, table, obs, explore):
+        if not table.game.ended[0]:  # the next game has begun
+            yield np.asarray(table.game.render())
+
+
+def offered_mode(mode: str, metadata: Mapping[str, Any], env: str) -> str | None:
+    """The render mode, or None if the environment lacks it; raises if that was to be its window."""
+    if mode in metadata.get("render_modes", []):
+        return mode
+    if mode == "human":
+        raise BadInput(f"{env} cannot be drawn: it has no render mode 'human'; try --video or --step-by-step")
+    return None
+
+
+@contextlib.contextmanager
+def _open_game(agent: Agent, config: EnvConfig, mode: str, seed: int) -> Iterator[GameTable]:
+    """One copy of a game in this render mode, or without one if it lacks it. Raises unless it fits the agent."""
+    # pygame needs a sound card always, and a screen even for off-screen drawing.
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if mode == "rgb_array":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    with make_vec_env(config, 1, seed, seeds_stream="watch") as envs:
+        check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
+        render_mode = offered_mode(mode, _without_stack(envs).games[0].metadata, config.env)
+    with (
+        blamed(config.env),
+        make_vec_env(config, 1, seed, seeds_stream="watch", render_mode=render_mode) as envs,
+        own_stream(agent, seed),
+    ):
+        yield GameTable(envs, _without_stack(envs))
+
+
+def _without_stack(envs: VecEnv) -> ParallelVecEnv:
+    game = envs.envs if isinstance(envs, StackedVecEnv) else envs
+    assert isinstance(game, ParallelVecEnv)
+    return game

@@ -225,7 +225,7 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     if not flags.load_model_path:
         raise BadInput("--evaluate needs --load_model_path results/models/best_model_….pth")
     from drl.agents.evaluation import Evaluation
-    from drl.agents.q_model_files import load_q_agent
+    from drl.agents.load_agent import load_q_agent
     from drl.agents.watch import watch
 
     experiment = experiment_of(flags)

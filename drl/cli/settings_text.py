@@ -27,8 +27,7 @@ from drl.core.configs import (
 )
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS
 from drl.core.schedules import EPSILON_SHAPES, RATE_SHAPES
-from drl.search.search_plan import PRUNERS, SearchConfig
-from drl.search.search_space import MODES
+from drl.search.search_plan import MODES, PRUNERS, SearchConfig
 from drl.settings.experiment import OF_A_RUN, RunConfig
 from drl.settings.scaling import ScalingConfig
 

@@ -1,6 +1,8 @@
 """Blocks: groups of a run's environments, each with an agent of its own random stream, so that it does not matter which
 process steps them."""
 
+import os
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -9,7 +11,7 @@ import numpy as np
 from drl.core.contracts import Agent, Taken, VecStep
 from drl.core.log import Episode
 from drl.core.seeding import generator_state, restore_generator
-from drl.core.specs import ActionSpec, Array, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.trainer.trainer import Collector
 
@@ -30,7 +32,7 @@ class Blocks(Protocol):
 MakeBlocks = Callable[[], Blocks]  # sent to the processes
 
 
-class Order(NamedTuple):
+class CollectRequest(NamedTuple):
     """What a collector is to do."""
 
     blocks: tuple[int, ...]
@@ -114,7 +116,7 @@ def restore_agent(agent: Agent, state: StateDict) -> None:
         agent.exploration.load_state_dict(state["exploration"])
 
 
-def collect(block: Collector, order: Order, count: Callable[[], None]) -> Chunk:
+def collect(block: Collector, order: CollectRequest, count: Callable[[], None]) -> Chunk:
     """The steps of an order in one block; `count` is called after each."""
     taken = []
     for t in range(order.steps):
@@ -212,10 +214,71 @@ def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Taken]:
     return taken
 
 
-class Specs(NamedTuple):
+class CollectorSpecs(NamedTuple):
     """What a collector tells of itself."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
     host: str
     process: int
+
+
+class CollectorActor:
+    """A Ray actor. It takes orders one after the other; `steps_taken` answers meanwhile."""
+
+    def __init__(self, make_blocks: MakeBlocks, states: dict[int, BlockState]):
+        self.factory: Blocks = make_blocks()
+        self.version: int = -1
+        self.taken: int = 0
+        self.blocks: dict[int, Collector] = {}
+        self.inexact: str | None = None
+        self.rebuild(states)
+
+    def rebuild(self, states: dict[int, BlockState]) -> None:
+        """New blocks where others were."""
+        self.close()
+        self.blocks = {number: self.factory.make(number) for number in states}
+        reasons = [go_to(self.blocks[number], state) for number, state in states.items()]
+        self.inexact = next((why for why in reasons if why is not None), None)
+
+    def describe(self) -> tuple[CollectorSpecs, str | None]:
+        """Its specs, and why it does not continue exactly where its blocks were, if it does not."""
+        block = next(iter(self.blocks.values()))
+        return CollectorSpecs(block.obs_spec, block.action_spec, platform.node(), os.getpid()), self.inexact
+
+    def collect(self, order: CollectRequest, weights: Weights) -> list[Chunk]:
+        """Take the steps of an order, with these weights."""
+        if order.version != self.version:
+            self.factory.load(weights)
+            self.version = order.version
+        return [collect(self.blocks[number], order, self._count) for number in order.blocks]
+
+    def get(self, name: str) -> list[EnvValue]:
+        return [value for block in self.blocks.values() for value in block.get(name)]
+
+    def set(self, name: str, value: EnvValue) -> dict[int, StateDict]:
+        """The states of the environments of every block afterwards."""
+        for block in self.blocks.values():
+            block.set(name, value)
+        return self._states()
+
+    def call(
+        self, name: str, args: tuple[EnvValue, ...], kwargs: dict[str, EnvValue]
+    ) -> tuple[list[EnvValue], dict[int, StateDict]]:
+        """What the methods returned, and the states afterwards."""
+        answers = [answer for block in self.blocks.values() for answer in block.call(name, *args, **kwargs)]
+        return answers, self._states()
+
+    def _states(self) -> dict[int, StateDict]:
+        return {number: block.envs.state_dict() for number, block in self.blocks.items()}
+
+    def _count(self) -> None:
+        self.taken += 1
+
+    def steps_taken(self) -> int:
+        """Environment steps since it was started."""
+        return self.taken
+
+    def close(self) -> None:
+        for block in self.blocks.values():
+            block.envs.close()

@@ -4,13 +4,14 @@
 all of a copy is there, checkpoints last. So the copy can be continued from, whenever the sender or the receiver dies.
 """
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from drl.core.errors import UnusableFile
+from drl.core.errors import BadInput, UnusableFile, one_line
 from drl.core.safe_files import ARRIVING
 
 PIECE = 32 << 20  # bytes that are sent at once
@@ -32,7 +33,7 @@ class Complete(NamedTuple):
     folders: tuple[str, ...]
 
 
-class Waiting(NamedTuple):
+class UnsentPiece(NamedTuple):
     """A part of a file that is sent later, as it was when it was noted."""
 
     path: str
@@ -67,10 +68,10 @@ class Outgoing:
         self.sent: dict[str, Sent] = {}  # by path
         self._links = 0  # so far
 
-    def changes(self) -> list[Waiting | Complete]:
+    def changes(self) -> list[UnsentPiece | Complete]:
         """What is new since the last call, all of which has been read. Nobody may write into the folder until this
         returns."""
-        waiting, listed, before = list[Waiting | Complete](), _listed(self.folder), self.sent
+        waiting, listed, before = list[UnsentPiece | Complete](), _listed(self.folder), self.sent
         self.sent = {path: self._linked(path) for path in listed.files}
         for path, now in self.sent.items():
             then = before.get(path)
@@ -78,7 +79,7 @@ class Outgoing:
                 continue
             old = then.size if then is not None and then.inode == now.inode and now.size > then.size else 0
             for begin in range(old, max(now.size, old + 1), PIECE):
-                waiting.append(Waiting(path, now.link, begin, min(begin + PIECE, now.size), old))
+                waiting.append(UnsentPiece(path, now.link, begin, min(begin + PIECE, now.size), old))
         for then in before.values():
             then.link.unlink()
         return [*waiting, listed]
@@ -190,5 +191,65 @@ def parts_of(folder: Path) -> Iterator[Piece | Complete]:
     for path in listed.files:
         size = (folder / path).stat().st_size
         for begin in range(0, max(size, 1), PIECE):
-            yield Waiting(path, folder / path, begin, min(begin + PIECE, size), 0).read()
+            yield UnsentPiece(path, folder / path, begin, min(begin + PIECE, size), 0).read()
     yield listed
+
+
+class UrlCopy:
+    """`URL/<experiment>/<run-id>`, updated file by file.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "experiment" / "run"
+    >>> folder.mkdir(parents=True)
+    >>> _ = (folder / "metrics.jsonl").write_text("{}")
+    >>> copy = UrlCopy("memory://runs", folder)
+    >>> copy.update(["metrics.jsonl"])
+    []
+    >>> copy.files.cat("/runs/experiment/run/metrics.jsonl")
+    b'{}'
+    """
+
+    files: Any
+
+    def __init__(self, url: str, folder: Path):
+        self.folder = folder
+        self.files, root = _open(url)
+        self.root: str = f"{root.rstrip('/')}/{folder.parent.name}/{folder.name}"
+        self.error: str = ""  # of the last attempt
+        self._missing: list[str] = []
+
+    def update(self, paths: Iterable[str]) -> list[str]:
+        """Copy the files at these paths, and those that could not be copied before; delete those that are gone. Returns
+        what could not be copied: training goes on without."""
+        wanted, self._missing = dict.fromkeys([*self._missing, *paths]), []
+        for path in wanted:
+            try:
+                self._copy(path)
+            except Exception as error:  # every file system has its own
+                self._missing.append(path)
+                self.error = one_line(error)
+        return self._missing
+
+    def _copy(self, path: str) -> None:
+        target = f"{self.root}/{path}"
+        if (self.folder / path).is_file():
+            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self.files.put_file(str(self.folder / path), target)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.rm_file(target)
+
+
+def check_url(url: str) -> None:
+    """Raise if nothing can be written there, before anything is trained."""
+    _open(url)
+
+
+def _open(url: str):  # type: ignore[no-untyped-def]  # fsspec has no types
+    import fsspec  # type: ignore[import-untyped]
+
+    try:
+        return fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadInput(f"results_url is {url!r}, which cannot be opened: {said}") from None

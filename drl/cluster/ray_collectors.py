@@ -10,14 +10,14 @@ from typing import Any, final
 
 import numpy as np
 
-from drl.cluster.collector_actor import CollectorActor
 from drl.cluster.env_blocks import (
     STEPS_TO_FOLLOW,
     BlockState,
     Chunk,
+    CollectorActor,
+    CollectorSpecs,
+    CollectRequest,
     MakeBlocks,
-    Order,
-    Specs,
     Weights,
     joined,
 )
@@ -41,8 +41,8 @@ class Process:
         self.number: int = number
         self.blocks: tuple[int, ...] = blocks
         self.actor: Any = None
-        self.specs: Specs | None = None
-        self.orders: deque[tuple[Order, Any, Any]] = deque()  # order, weights, answer: the last two in Ray's store
+        self.specs: CollectorSpecs | None = None
+        self.orders: deque[tuple[CollectRequest, Any, Any]] = deque()  # request, weights, answer: two in the store
         self.seen: int = -1  # how many steps it had taken, and when that last changed
         self.looked: float = 0.0
 
@@ -248,10 +248,10 @@ class RayCollectors:
         waiting = sum(order.steps for order, _, _ in process.orders)
         unknown = any(self.states[number].new_episodes for number in process.blocks)
         with_state = unknown or known + waiting + self.steps > STEPS_TO_FOLLOW
-        order = Order(process.blocks, self.steps, env_steps, self.num_envs, self.version, with_state)
+        order = CollectRequest(process.blocks, self.steps, env_steps, self.num_envs, self.version, with_state)
         self._send(process, order, self.sent[1])
 
-    def _send(self, process: Process, order: Order, weights: Any) -> None:
+    def _send(self, process: Process, order: CollectRequest, weights: Any) -> None:
         process.orders.append((order, weights, process.actor.collect.remote(order, weights)))
         process.looked = time.monotonic()
 

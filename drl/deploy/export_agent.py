@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drl import __version__
-from drl.agents.agent_env import env_for
+from drl.agents.agent_env import env_for, open_vec_env
 from drl.agents.load_agent import load_agent
-from drl.agents.open_envs import open_vec_env
 from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent

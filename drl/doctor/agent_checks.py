@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drl.agents.agent_env import EnvOptions, open_vec_env
 from drl.agents.evaluation import check_fit, own_stream
-from drl.agents.open_envs import EnvOptions, open_vec_env
 from drl.core.contracts import Agent
 from drl.core.errors import plural
 from drl.core.specs import Array

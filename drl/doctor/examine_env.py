@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from drl.agents.open_envs import JAX_ONLY
+from drl.agents.agent_env import JAX_ONLY
 from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite
 from drl.doctor.action_effects import action_findings
 from drl.doctor.complaints import Complaints

@@ -1,12 +1,13 @@
 """Build the trainer of an `Experiment`."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from drl.agents.open_envs import EnvOptions, open_vec_env
+from drl.agents.agent_env import EnvOptions, open_vec_env
 from drl.algorithms import find_algorithm
 from drl.core.configs import Config, ReplayConfig
 from drl.core.contracts import AnyCollector, VecEnv
@@ -14,15 +15,14 @@ from drl.core.errors import BadInput, MissingExtra, plural
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
-from drl.core.specs import EnvSpecs, ObsSpec, PlainDict, Specs
+from drl.core.size_limits import check_memory
+from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec, PlainDict, Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
-from drl.experiment.many_learners import check_learners, learner_recipe, share_updates
-from drl.experiment.memory_needs import check_run_fits
 from drl.runs.run_folder import find_agent_folder
 from drl.settings.experiment import AS_SET, Experiment
 from drl.trainer.trainer import Trainer, TrainerConfig
@@ -30,12 +30,14 @@ from drl.trainer.trainer import Trainer, TrainerConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from drl.cluster.learners import Recipe
     from drl.engines.jax.agents import JaxAgent
     from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
     from drl.engines.torch.agents import TorchAgent
     from drl.engines.torch.compile_rule import Choice
 
 AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
+COPIES = 4  # of every weight: itself, its gradient, two moments of the optimizer
 
 
 @contextlib.contextmanager
@@ -285,3 +287,124 @@ def _check_minibatches(config: Config, envs: int, recurrent: bool = False) -> No
     if recurrent and parts > envs:
         why = f"a recurrent rollout is split by environment and there are {envs}"
         raise BadInput(f"minibatches is {parts}, but {why}; use --minibatches {envs}")
+
+
+def check_run_fits(experiment: Experiment, specs: Specs, programs: int = 1) -> None:
+    """Raise if the buffer and the networks of a run need more memory than there is. `programs`: seeds trained together.
+
+    The estimate counts only the largest arrays, so it is never more than what a run really takes.
+    """
+    needs = _buffer_needs(experiment, specs.obs_spec, specs.action_spec) | _network_needs(experiment, specs.obs_spec)
+    check_memory({what: programs * size for what, size in needs.items()})
+
+
+def _buffer_needs(experiment: Experiment, obs_spec: ObsSpec, action_spec: ActionSpec) -> dict[str, float]:
+    run, buffer, learner = experiment.run, experiment.buffer, experiment.learner
+    seen = math.prod(obs_spec.shape) * obs_spec.dtype.itemsize  # bytes of one observation
+    acted = 4 * max(action_spec.entries, 1)
+    needs: dict[str, float] = {f"num_envs {run.num_envs:,}": run.num_envs * seen}
+    if (capacity := getattr(buffer, "capacity", None)) is not None:  # images of a stack are stored once
+        row = (seen / run.frame_stack if obs_spec.is_image else 2 * seen) + acted + 12
+        needs[f"capacity {capacity:,}"] = capacity * row
+    if (batch := getattr(buffer, "batch_size", None)) is not None:
+        needs[f"batch_size {batch:,}"] = batch * (2 * seen + acted + 12)
+    if (length := getattr(learner, "rollout_length", None)) is not None:
+        steps = f"rollout_length {length:,} with {plural(run.num_envs, 'environment')}"
+        needs[steps] = length * run.num_envs * (seen + acted + 7)
+    return needs
+
+
+def _network_needs(experiment: Experiment, obs_spec: ObsSpec) -> dict[str, float]:
+    model, entries = experiment.model, 1 if obs_spec.is_structured or obs_spec.is_image else math.prod(obs_spec.shape)
+    actor = getattr(model, "hidden_sizes", ())
+    needs = {f"hidden_sizes {list(actor)}": _bytes_of(entries, *actor)}
+    if critics := getattr(model, "num_critics", 0):
+        critic = model.critic_hidden_sizes or actor
+        needs[f"num_critics {critics} with hidden sizes {list(critic)}"] = critics * _bytes_of(entries, *critic)
+    if getattr(model, "recurrent", "none") != "none":
+        size = model.recurrent_size
+        needs[f"recurrent_size {size:,}"] = 3 * _bytes_of(size, size)
+    return needs
+
+
+def _bytes_of(*widths: int) -> float:
+    """Of the weights between layers of these widths, in training."""
+    return 4.0 * COPIES * sum(above * below for above, below in itertools.pairwise(widths))
+
+
+def check_learners(experiment: Experiment) -> None:
+    """Raise where the updates of a run cannot be shared."""
+    run, scaling, count = experiment.run, experiment.scaling, experiment.scaling.num_learners
+    if count == 1:
+        return
+    rows, what = _rows_of_update(experiment)
+    if rows is not None and rows < count:
+        raise BadInput(f"num_learners is {count}, but {what} has {rows}; use at most --num-learners {max(rows, 1)}")
+    if run.engine == "torch" and getattr(experiment.model, "batch_renorm", False):
+        what = f"num_learners is {count} with batch_renorm, which needs whole batches in one learner"
+        raise BadInput(f"{what}; use --num-learners 1, --no-batch-renorm or --engine jax")
+    if run.engine == "jax":
+        if scaling.cluster != "local":
+            where = f"cluster is {scaling.cluster!r}"
+            raise BadInput(f"{where}, but the learners of the JAX engine are devices of one process; use local")
+        if not str(find_algorithm(experiment.algorithm).engines["jax"]).startswith("drl."):
+            raise BadInput(f"{experiment.algorithm} with the JAX engine has one learner; use --num-learners 1")
+        if rows is not None and rows % count:
+            what = f"num_learners is {count}, and {what} has {rows}"
+            raise BadInput(f"{what}; the JAX engine gives every device as many: choose numbers that divide")
+        if find_algorithm(experiment.algorithm).buffer.whole_episodes and count & (count - 1):
+            raise BadInput(f"num_learners is {count}; with {experiment.algorithm} and JAX it must be a power of two")
+
+
+def _rows_of_update(experiment: Experiment) -> tuple[int | None, str]:
+    """What the learners divide in one gradient step, if that is known before; and its name."""
+    run, learner, batch_size = experiment.run, experiment.learner, getattr(experiment.buffer, "batch_size", None)
+    if batch_size is not None:
+        return batch_size, "a batch of rows"
+    length, parts = getattr(learner, "rollout_length", None), getattr(learner, "minibatches", 1)
+    if length is None:
+        return None, ""
+    if getattr(experiment.model, "recurrent", "none") != "none":
+        return run.num_envs // parts, "a minibatch of whole environments"
+    rows = length * run.num_envs
+    return (-(-rows // parts) if run.engine == "jax" else rows // parts), "a minibatch of rows"
+
+
+def learner_recipe(experiment: Experiment, make: "partial[tuple[Any, Any]]") -> "Recipe | None":
+    """What the further learners are built from; None: the JAX engine has devices instead."""
+    run, scaling = experiment.run, experiment.scaling
+    if run.engine == "jax":
+        return None
+    from drl.cluster.learners import recipe_of
+    from drl.engines.torch.build import pick_device
+
+    device = pick_device(run.device).type  # of this process; the others see only their own GPU
+    if device not in ("cpu", "cuda"):
+        raise BadInput(f"num_learners is {scaling.num_learners} on {device}; expected --device cpu or cuda")
+    assert scaling.cluster is not None
+    return recipe_of(partial(make, device=device), run.plugins, scaling.cluster)
+
+
+@contextlib.contextmanager
+def share_updates(experiment: Experiment, trainer: Trainer[Batch], recipe: "Recipe | None") -> Iterator[None]:
+    """Let further learners compute a part of every update of `trainer`."""
+    run, scaling = experiment.run, experiment.scaling
+    count, algorithm, agent = scaling.num_learners, trainer.algorithm, trainer.agent
+    trainer.notes = {**trainer.notes, "learners": f"experimental: {count} learners"}
+    if recipe is None:
+        from drl.engines.jax.devices import ManyDevices
+
+        trainer.algorithm = ManyDevices(algorithm, count, run.device)
+        yield
+        return
+    from drl.cluster.learners import open_learners
+
+    assert scaling.cluster is not None
+    on_gpu = next(agent.model.parameters()).device.type == "cuda"  # type: ignore[attr-defined]
+    # A cluster for this command is on this machine, which no other command reserves.
+    cpus = 0 if scaling.cluster == "local" else run.threads or 1
+    resources = {"num_cpus": float(cpus), "num_gpus": float(on_gpu)}
+    compiled = dict(trainer.notes.get("compile") or {}).get("choice") == "on"  # type: ignore[call-overload]
+    with open_learners(scaling.cluster, count, recipe, compiled, trainer, resources) as shared:
+        trainer.algorithm = shared
+        yield

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from drl.cluster.folder_copy import Complete, Incoming, Piece, parts_of
-from drl.cluster.node_host import FolderSaved, Probe
-from drl.cluster.node_process import Needs, NodeProcess, close, wait
+from drl.cluster.folder_copy import Complete, Incoming, Piece, UrlCopy, check_url, parts_of
+from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
-from drl.cluster.url_copy import UrlCopy, check_url
 from drl.core.errors import BadInput, DrlError, Interrupted, plural
-from drl.experiment.boards import check_server
 from drl.experiment.extras import NOTHING, Extras
+from drl.experiment.launch import check_server
 from drl.experiment.node_run import After, Order, Progress
 from drl.experiment.packed_run import Answer, pack
 from drl.runs.checkpoints import Checkpoints

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from drl.agents.open_envs import JAX_ONLY
+from drl.agents.agent_env import JAX_ONLY
 from drl.algorithms import find_algorithm
 from drl.cluster.env_blocks import Weights, agent_state
 from drl.cluster.ray_cluster import open_cluster

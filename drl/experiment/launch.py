@@ -1,7 +1,10 @@
 """`train`: run an `Experiment` and write its run folder. `resume`: continue a run exactly where it stopped."""
 
 import contextlib
+import importlib.util
+import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import NamedTuple
 
 from drl.core.agent_files import check_finite
 from drl.core.contracts import Tracker
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line, plural, shown
+from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line, plural, shown
 from drl.core.named_objects import name_of
 from drl.core.network_parts import function_modules, import_plugins
 from drl.core.specs import PlainDict, PlainValue
@@ -18,7 +21,6 @@ from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
 from drl.experiment import stages
-from drl.experiment.boards import boards_of, check_boards
 from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
 from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
 from drl.experiment.seed_processes import train_in_processes
@@ -28,11 +30,14 @@ from drl.runs.finished import Finished, RunLike, folder_of, resume_line
 from drl.runs.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.runs.run_writer import BestModelCopy
 from drl.runs.stop_signals import StopSignals
-from drl.settings.experiment import Experiment
+from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.console import ConsoleTracker, QuietConsole
-from drl.tracking.files import EPISODES, EpisodeTracker
-from drl.tracking.guarded import InThread
+from drl.tracking.files import EPISODES, EpisodeTracker, read_metrics
+from drl.tracking.guarded import Board, InThread
+from drl.tracking.mlflow_runs import MlflowTracker
 from drl.tracking.plots import plot_compare
+from drl.tracking.tensorboard_events import TensorBoardTracker
+from drl.tracking.wandb_runs import WandbTracker
 
 DOES_NOT_FIT = (ValueError, KeyError, RuntimeError, TypeError, IndexError, AttributeError, OverflowError)
 # Settings that a checkpoint's state belongs to.
@@ -387,3 +392,55 @@ def _trackers(experiment: Experiment, run: Run, console: bool, label: str = "") 
         every = config.log_every or None
         trackers.append(ConsoleTracker(steps, config.num_episodes, config.window, label=label, blocks_every=every))
     return trackers
+
+
+def check_boards(config: RunConfig) -> None:
+    """Raise if a library is missing, before anything is written."""
+    if config.wandb_project is not None and importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("tracking with Weights & Biases", "wandb", "wandb")
+    if config.mlflow_experiment is not None and importlib.util.find_spec("mlflow") is None:
+        raise MissingExtra("tracking with MLflow", "mlflow", "mlflow")
+
+
+def check_server(mlflow_experiment: str | None) -> None:
+    """Raise if runs on other machines would each have an MLflow of their own."""
+    if mlflow_experiment is not None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise BadInput("mlflow_experiment on a cluster needs a server that all nodes reach; set MLFLOW_TRACKING_URI")
+
+
+def boards_of(experiment: Experiment, run: Run, group: str | None = None) -> list[Board]:
+    """The boards of a new run, or those of the process that this one continues. `group`: of several seeds."""
+    config, boards = experiment.run, list[Board]()
+    if config.tensorboard:
+        boards.append(TensorBoardTracker(run.folder / "tensorboard", experiment.to_flat()))
+    wanted = {"wandb_id": config.wandb_project, "mlflow_id": config.mlflow_experiment}
+    wanted = {name: where for name, where in wanted.items() if where is not None}
+    if not wanted:
+        return boards
+    run.note(**{name: run.record.get(name) or secrets.token_hex(8) for name in wanted})
+    metrics = run.folder / "metrics.jsonl"
+    logged = [int(row.get("learning_steps", 0)) for row in read_metrics(metrics)] if metrics.is_file() else []
+    ids = (run.record.get("wandb_id"), run.record.get("mlflow_id"))
+    return boards + remote_boards(experiment, run.folder, run.folder.name, group, ids, max(logged, default=-1))
+
+
+def remote_boards(
+    experiment: Experiment,
+    folder: Path,
+    name: str,
+    group: str | None = None,
+    ids: tuple[str | None, str | None] = (None, None),  # of the run at W&B and at MLflow
+    after: int = -1,
+) -> list[Board]:
+    """W&B and MLflow, if the experiment names a project or an experiment there."""
+    config, boards = experiment.run, list[Board]()
+    settings, group = experiment.to_flat(), config.group or group
+    if config.wandb_project is not None:
+        about = {"group": group, "job_type": experiment.algorithm}
+        boards.append(WandbTracker(config.wandb_project, settings, folder, name, ids[0], after, **about))
+    if config.mlflow_experiment is not None:
+        tags = {"algorithm": experiment.algorithm, "env": config.env, "engine": config.engine, "seed": str(config.seed)}
+        tags |= {"group": group} if group else {}
+        own = ids[1] or secrets.token_hex(8)
+        boards.append(MlflowTracker(config.mlflow_experiment, settings, tags, config.results_dir, name, own, after))
+    return boards

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from drl.cluster.node_host import FolderSaved
+from drl.cluster.node_process import FolderSaved
 from drl.core.errors import DrlError, Interrupted
 from drl.core.log import Log
 from drl.core.specs import PlainDict

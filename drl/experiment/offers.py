@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from drl.agents.open_envs import JAX_ONLY
+from drl.agents.agent_env import JAX_ONLY
 from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, did_you_mean
 from drl.core.notebook import html_table

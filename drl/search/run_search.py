@@ -12,9 +12,8 @@ from drl.core.errors import EnvFailed
 from drl.core.notebook import html_table
 from drl.core.specs import PlainDict
 from drl.runs.stop_signals import StopSignals
-from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged
+from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged, starting_point
 from drl.search.search_report import SHOWN, Commands, Display, write_report
-from drl.search.search_space import starting_point
 from drl.search.search_worker import Crew, Job, Outcome
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
 from drl.settings.presets import load_preset

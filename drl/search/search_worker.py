@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from drl.agents.agent_env import JAX_ONLY, open_vec_env
 from drl.agents.evaluation import evaluate
-from drl.agents.open_envs import JAX_ONLY, open_vec_env
 from drl.core.child_processes import start_child
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
@@ -31,8 +31,8 @@ from drl.core.specs import PlainDict
 from drl.envs.env_specs import find_spec
 from drl.envs.wrapper_names import find_wrapper
 from drl.experiment import stages
-from drl.experiment.boards import remote_boards
 from drl.experiment.building import build_trainer, start_engine
+from drl.experiment.launch import remote_boards
 from drl.settings.experiment import Experiment
 from drl.tracking.guarded import Ending, Guarded, guard
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from drl.agents.q_model_files import read_pth
+from drl.agents.load_agent import read_pth
 from drl.cli.flat import experiment_of, main, make_parser, train_command
 from drl.core.log import Log
 from drl.core.pth_files import write_pth

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drl.cluster.env_blocks import BlockState, Order, collect, go_to, joined
+from drl.cluster.env_blocks import BlockState, CollectRequest, collect, go_to, joined
 from drl.envs.make_vec_env import make_vec_env
 from drl.experiment.collector_blocks import RunBlocks
 from drl.settings.experiment import Experiment
@@ -19,7 +19,7 @@ def make_blocks(**changes):
 
 
 def order(steps, with_state=False):
-    return Order((0,), steps, 0, 5, 0, with_state)
+    return CollectRequest((0,), steps, 0, 5, 0, with_state)
 
 
 def test_blocks_are_the_environments_of_one_run_with_random_streams_of_their_own():

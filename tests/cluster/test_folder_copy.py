@@ -5,7 +5,7 @@ import random
 import pytest
 
 from drl.cluster import folder_copy
-from drl.cluster.folder_copy import Complete, Incoming, Outgoing, Piece, Waiting, parts_of
+from drl.cluster.folder_copy import Complete, Incoming, Outgoing, Piece, UnsentPiece, parts_of
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
 
@@ -23,7 +23,7 @@ def sent(outgoing, incoming):
     """Bring the copy up to date; the bytes of every file that were sent."""
     sizes = {}
     for part in outgoing.changes():
-        part = part.read() if isinstance(part, Waiting) else part
+        part = part.read() if isinstance(part, UnsentPiece) else part
         if isinstance(part, Piece):
             sizes[part.path] = sizes.get(part.path, 0) + len(part.content)
         incoming.add(part)
@@ -88,7 +88,7 @@ def test_what_changes_after_it_was_noted_is_sent_as_it_was(pair):
         file.write(b"b")
     write_atomically(outgoing.folder / "card.json", b"new")
     for part in noted:
-        incoming.add(part.read() if isinstance(part, Waiting) else part)
+        incoming.add(part.read() if isinstance(part, UnsentPiece) else part)
     assert tree(incoming.folder) == {"plots": False, "metrics.jsonl": b"a" * 25, "card.json": b"old"}
     assert sent(outgoing, incoming) == {"metrics.jsonl": 1, "card.json": 3}
     assert tree(incoming.folder) == tree(outgoing.folder)
@@ -104,7 +104,7 @@ def test_a_copy_that_is_broken_off_changes_nothing(pair):
     save(outgoing.folder, 2, ["two"])
     parts = outgoing.changes()
     for part in parts[: rng.randrange(1, len(parts) - 1)]:
-        assert isinstance(part, Waiting)
+        assert isinstance(part, UnsentPiece)
         incoming.add(part.read())
     assert tree(incoming.folder) == before
     again = Incoming(incoming.folder)

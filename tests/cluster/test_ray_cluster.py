@@ -13,8 +13,7 @@ from three_nodes import ROOT, commands, foreign_ports, until
 
 from drl.cli.entry import main
 from drl.cluster import node_process, ray_cluster
-from drl.cluster.node_host import Ready
-from drl.cluster.node_process import Needs, NodeProcess, close, wait
+from drl.cluster.node_process import HostReady, Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, MissingExtra
 
@@ -66,7 +65,7 @@ def _check_versions(ray, monkeypatch):
     """In the cluster that is there."""
     process = NodeProcess(ray, ANYTHING, Needs())
     until(lambda: wait([process], 1.0) == [] and process.ready is not None)
-    assert isinstance(process.ready, Ready)
+    assert isinstance(process.ready, HostReady)
     folder = Path(process.ready.folder).parent
     assert folder.is_dir()
     close([process])

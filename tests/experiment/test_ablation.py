@@ -8,7 +8,7 @@ import pytest
 from drl.algorithms import ALGORITHMS
 from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
-from drl.experiment import ablation_picture
+from drl.experiment import ablation
 from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
 from drl.experiment.many_runs import RunFailed
 from drl.experiment.packed_run import Answer
@@ -105,7 +105,7 @@ def test_the_table_has_a_bootstrap_interval_of_three_seeds():
 
 def test_the_picture_has_curves_beside_a_row_per_variant(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(ablation_picture, "save_figure", lambda figure, path: kept.append(figure) or path)
+    monkeypatch.setattr(ablation, "save_figure", lambda figure, path: kept.append(figure) or path)
     names, runs, scores = list(variants(dict.fromkeys("ab", ({}, {})))), {}, {}
     for i, name in enumerate(names):
         runs[name] = [tmp_path / name / str(seed) for seed in range(3)]
@@ -114,7 +114,7 @@ def test_the_picture_has_curves_beside_a_row_per_variant(tmp_path, monkeypatch):
             tracker = JsonlTracker(run / "metrics.jsonl")
             tracker.write(Log(10, 1, 1, finished=[Episode(float(i), 5, True, None, 0)] * 2))
             tracker.close()
-    ablation_picture.draw_ablation(runs, scores, ["a", "b"], tmp_path / "x.png")
+    ablation.draw_ablation(runs, scores, ["a", "b"], tmp_path / "x.png")
     with_full, with_plain, forest = kept[0].axes
     assert len(with_full.lines) == len(with_plain.lines) == 3
     rows = [text.get_text() for text in forest.texts][::2]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drl.cluster.node_host import FolderSaved, Over, Ready
-from drl.cluster.node_process import Needs
+from drl.cluster.node_process import FolderSaved, HostReady, Needs, Over
 from drl.core.errors import BadInput
 from drl.experiment import cluster_runs
 from drl.experiment.cluster_runs import MOST_LOSSES, ClusterRuns, RunJob, train_on_cluster
@@ -48,7 +47,7 @@ class Node:
 
     def step(self):
         said = next(self.script, None)
-        if isinstance(said, Ready):
+        if isinstance(said, HostReady):
             self.ready = said
         elif isinstance(said, Over):
             self.over = said
@@ -89,7 +88,7 @@ def job(tmp_path, name="one"):
     return RunJob(name, Experiment.from_flat({"results_dir": str(tmp_path)}, "test"))
 
 
-READY = Ready("node", "0.1.0", True, "elsewhere")
+READY = HostReady("node", "0.1.0", True, "elsewhere")
 
 
 def test_a_run_goes_on_where_its_folder_is(cluster, tmp_path):

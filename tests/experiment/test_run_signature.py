@@ -16,8 +16,7 @@ from drl.agents.agent_env import is_env_of
 from drl.core.errors import BadInput
 from drl.core.state_files import SEAL, _checksum
 from drl.experiment.launch import experiment_of
-from drl.runs.run_folder import adopt_run, own_settings, read_record
-from drl.runs.run_signature import KEY_BYTES, SIGNATURE, NoKey, account_key, key_file
+from drl.runs.run_folder import KEY_BYTES, SIGNATURE, NoKey, account_key, adopt_run, key_file, own_settings, read_record
 
 ENV = """
 import gymnasium as gym

@@ -4,15 +4,14 @@ from collections import deque
 
 import pytest
 
-from drl.cluster.node_host import Ready
-from drl.cluster.node_process import Needs, NodeProcess
+from drl.cluster.node_process import HostReady, Needs, NodeProcess
 from drl.core.errors import EnvFailed
 from drl.search import cluster_crew
 from drl.search.cluster_crew import ClusterCrew
 from drl.search.search_worker import Job, Outcome
 from drl.tracking.jobs import JobTable
 
-READY = Ready("node", "0.1.0", False, "")
+READY = HostReady("node", "0.1.0", False, "")
 
 
 class Node(NodeProcess):

@@ -21,8 +21,7 @@ from drl.experiment.building import build_trainer
 from drl.experiment.launch import train
 from drl.search import search_worker
 from drl.search.run_search import FRESH_SEEDS, search
-from drl.search.search_plan import SearchConfig, SearchPlan
-from drl.search.search_space import as_settings, space_for, starting_point
+from drl.search.search_plan import SearchConfig, SearchPlan, as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
 from drl.settings.experiment import Experiment, read_yaml
 

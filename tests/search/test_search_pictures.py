@@ -3,7 +3,7 @@
 import optuna
 import pytest
 
-from drl.search import search_pictures
+from drl.search import search_report
 from drl.tracking.figures import log_ticks
 
 
@@ -30,8 +30,8 @@ def study():
 @pytest.fixture
 def pictures(study, tmp_path, monkeypatch):
     kept = {}
-    monkeypatch.setattr(search_pictures.figures, "save_figure", lambda figure, path: kept.setdefault(path.stem, figure))
-    search_pictures.draw_study(study, tmp_path)
+    monkeypatch.setattr(search_report.figures, "save_figure", lambda figure, path: kept.setdefault(path.stem, figure))
+    search_report.draw_study(study, tmp_path)
     return kept
 
 
