@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from drl.core.errors import BadInput
-from drl.core.specs import Array, ObsSpec
+from drl.core.specs import NUMPY, AnyArray, Array, ArrayLibrary, ObsSpec
 from drl.core.state_files import StateDict
 
 
@@ -76,12 +76,16 @@ class ObsNormalizer:
 
     def __call__(self, obs: Array) -> Array:
         if "" in self.scales:
-            shift, scale = self.scales[""]
-            return np.clip((obs - shift) * scale, -self.clip, self.clip)
+            return self.scaled(obs)
         scaled = obs.copy()
-        for name, (shift, scale) in self.scales.items():
-            scaled[name] = np.clip((obs[name] - shift) * scale, -self.clip, self.clip)
+        for name in self.scales:
+            scaled[name] = self.scaled(obs[name], name)
         return scaled
+
+    def scaled(self, obs: AnyArray, field: str = "", arrays: ArrayLibrary = NUMPY) -> AnyArray:
+        """Scale the whole observation, or one field of a structured one."""
+        shift, scale = map(arrays.constant, self.scales[field])
+        return arrays.xp.clip((obs - shift) * scale, -self.clip, self.clip)
 
     def update(self, obs: Array) -> None:
         for name, stats in self.running_stats.items():

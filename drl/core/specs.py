@@ -5,9 +5,10 @@ units into the environment's. `Distribution` is the policy's distribution over a
 `to_json` and `from_json` write them into the agent's card and read them back.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from drl.core.errors import BadInput, shown
 
 Array = NDArray[Any]
-AnyArray = Any  # an array of NumPy or JAX
+AnyArray = Any  # an array of NumPy, PyTorch or JAX
 DType = np.dtype[Any]
 RawObs = Any  # one observation or a batch, as Gymnasium gives it: an array, a number, or a dict or tuple of these
 PlainValue = Any  # what JSON and YAML can represent
@@ -27,6 +28,17 @@ ACTION_KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
 LOG_STD_RANGE = (-20.0, 2.0)  # of state-dependent log standard deviations
 NUMBERS = "fiub"  # kinds of NumPy's dtypes that are numbers
 MASK_KEY = "action_mask"  # key of a Dict observation or an info: which actions are legal
+
+
+class ArrayLibrary(NamedTuple):
+    """The functions of an array library that encoding and decoding use, so that an exported agent shares them."""
+
+    xp: AnyArray  # its module, with NumPy's names
+    cast: Callable[[AnyArray, str], AnyArray]
+    constant: Callable[[Array], AnyArray]
+
+
+NUMPY = ArrayLibrary(np, lambda array, dtype: array.astype(dtype, copy=False), lambda array: array)
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ class ObsSpec:
         """Whether it is a uint8 box with three axes; encoded as (channels, height, width)."""
         return self.kind == "box" and self.box_dtype == "uint8" and len(self.box_shape) == 3
 
-    @property
+    @cached_property
     def leaves(self) -> dict[str, "ObsSpec"]:
         """Leaf spaces by path; a space that is neither Dict nor Tuple is its own leaf with the path ""."""
         if not self.parts:
@@ -67,7 +79,7 @@ class ObsSpec:
             for path, leaf in part.leaves.items()
         }
 
-    @property
+    @cached_property
     def is_structured(self) -> bool:
         """Whether encoded observations are structured arrays with one field per leaf."""
         return bool(self.parts) and any(leaf.is_image for leaf in self.leaves.values())
@@ -104,42 +116,53 @@ class ObsSpec:
 
     def encode(self, obs: RawObs) -> Array:
         """Encode a batch: arrays with a leading batch axis, or a dict or tuple of such arrays."""
-        if self.kind == "box":
-            array = self._numbers(obs)
-            if array.dtype != self.dtype:
-                array = array.astype(self.dtype)
-            if self.channels_last:
-                return np.ascontiguousarray(np.moveaxis(array, 3, 1))
-            return array.reshape(array.shape[0], 1) if not self.box_shape else array
-        if self.kind == "multi_binary":
-            array = self._numbers(obs).astype(np.float32)
-            return array.reshape(array.shape[0], -1)
-        if self.kind in ("discrete", "multi_discrete"):
-            values = self._numbers(obs).astype(np.int64).reshape(len(obs), len(self.sizes))
-            if self.starts:
-                values = values - np.asarray(self.starts)
-            outside = (values < 0) | (values >= np.asarray(self.sizes))
-            if outside.any():
-                row, entry = np.argwhere(outside)[0]
-                start = self.starts[entry] if self.starts else 0
-                raise BadInput(
-                    f"an observation is {values[row, entry] + start} in entry {entry}; "
-                    f"its space has {self.sizes[entry]} values from {start} there"
-                )
-            first_columns = np.cumsum((0, *self.sizes[:-1]))
-            one_hots = np.zeros((len(values), sum(self.sizes)), np.float32)
-            np.put_along_axis(one_hots, values + first_columns, 1.0, axis=1)
-            return one_hots
-        encoded = self._encode_leaves(obs)
+        if not self.parts:
+            encoded = self._encode_leaf(self._checked(obs), NUMPY)
+            return np.ascontiguousarray(encoded) if self.channels_last else encoded
+        encoded = self.encode_leaves(self._checked_leaves(obs))
         if not self.is_structured:
-            return np.concatenate([_as_numbers(array) for array in encoded.values()], axis=1)
+            return encoded
         rows = np.empty(len(next(iter(encoded.values()))), self.dtype)
         for name, array in encoded.items():
             rows[name] = array
         return rows
 
-    def _numbers(self, obs: RawObs) -> Array:
-        """Convert a batch of a leaf space to an array; raise unless it has the space's shape."""
+    def encode_leaves(self, leaves: dict[str, AnyArray], arrays: ArrayLibrary = NUMPY) -> AnyArray:
+        """Encode raw batches by path, unchecked: to one array or, if structured, to a dict of arrays by path. A value
+        outside of a discrete space encodes to zeros."""
+        encoded = {path: leaf._encode_leaf(leaves[path], arrays) for path, leaf in self.leaves.items()}
+        if not self.parts:
+            return encoded[""]
+        if self.is_structured:
+            return encoded
+        vectors = [leaf._as_vectors(encoded[path], arrays) for path, leaf in self.leaves.items()]
+        return arrays.xp.concatenate(vectors, axis=1)
+
+    def _encode_leaf(self, array: AnyArray, arrays: ArrayLibrary) -> AnyArray:
+        if self.sizes:
+            entry, value = map(arrays.constant, self._one_hot_columns)
+            values = array.reshape((-1, len(self.sizes)))
+            return arrays.cast((values if len(self.sizes) == 1 else values[:, entry]) == value, "float32")
+        if self.kind != "box" or self.box_dtype != "uint8":
+            array = arrays.cast(array, "float32")
+        if self.channels_last:
+            return arrays.xp.moveaxis(array, 3, 1)
+        return array if self.kind == "box" and self.box_shape else array.reshape((-1, *self.shape))
+
+    @cached_property
+    def _one_hot_columns(self) -> tuple[Array, Array]:
+        """Entry and value that each column of a (multi_)discrete's one-hot vector stands for."""
+        starts = self.starts or (0,) * len(self.sizes)
+        values = [np.arange(start, start + size) for start, size in zip(starts, self.sizes, strict=True)]
+        return np.repeat(np.arange(len(self.sizes)), self.sizes), np.concatenate(values)
+
+    def _as_vectors(self, encoded: AnyArray, arrays: ArrayLibrary) -> AnyArray:
+        """Flatten to float rows `[N, D]`; pixels are scaled to [0, 1], as in models."""
+        rows = arrays.cast(encoded.reshape((-1, int(np.prod(self.shape)))), "float32")
+        return rows / 255.0 if self.dtype == "uint8" else rows
+
+    def _checked(self, obs: RawObs) -> Array:
+        """Convert a batch of a leaf space to an array; raise unless it has the space's shape and discrete values."""
         try:
             array = np.asarray(obs)
         except ValueError:
@@ -148,18 +171,29 @@ class ObsSpec:
             raise BadInput(f"an observation has the shape {array.shape[1:]}, its space says {self.box_shape}")
         if array.dtype.kind not in NUMBERS:
             raise BadInput(f"an observation is {shown(obs)}; expected numbers")
-        return array
+        if not self.sizes:
+            return array
+        values = array.astype(np.int64).reshape(len(array), len(self.sizes))
+        first = np.asarray(self.starts or 0)
+        outside = (values < first) | (values >= first + np.asarray(self.sizes))
+        if outside.any():
+            row, entry = np.argwhere(outside)[0]
+            raise BadInput(
+                f"an observation is {values[row, entry]} in entry {entry}; "
+                f"its space has {self.sizes[entry]} values from {self.starts[entry] if self.starts else 0} there"
+            )
+        return values
 
-    def _encode_leaves(self, obs: RawObs, path: str = "") -> dict[str, Array]:
+    def _checked_leaves(self, obs: RawObs, path: str = "") -> dict[str, Array]:
         if not self.parts:
             try:
-                return {path: self.encode(obs)}
+                return {path: self._checked(obs)}
             except ValueError as error:
                 raise BadInput(f"key {path!r}: {error}") from error
-        encoded: dict[str, Array] = {}
+        leaves: dict[str, Array] = {}
         for name, child, part in self._children(obs):
-            encoded |= part._encode_leaves(child, f"{path}.{name}".lstrip("."))
-        return encoded
+            leaves |= part._checked_leaves(child, f"{path}.{name}".lstrip("."))
+        return leaves
 
     def _children(self, obs: RawObs) -> Iterator[tuple[str, RawObs, "ObsSpec"]]:
         """Yield name, value and spec of the parts of a dict or tuple; raise if one is missing."""
@@ -231,12 +265,6 @@ def _whole(values: Sequence[PlainValue], least: int | None = None) -> tuple[int,
     return tuple(values)
 
 
-def _as_numbers(array: Array) -> Array:
-    """Flatten to float rows `[N, D]`; pixels are scaled to [0, 1], as in models."""
-    rows = array.reshape(len(array), -1)
-    return rows.astype(np.float32, copy=False) / np.float32(255.0 if rows.dtype == np.uint8 else 1.0)
-
-
 @dataclass(frozen=True)
 class ActionSpec:
     """An action space.
@@ -251,13 +279,15 @@ class ActionSpec:
     low: tuple[float, ...] = ()  # box: bounds, flattened; ±inf where unbounded
     high: tuple[float, ...] = ()
     dtype: str = "int64"  # of the action in the environment's units
-    _bounds: tuple[Array, Array, Array] | None = field(default=None, init=False, repr=False, compare=False)
+    # box: low, high; whether both are finite; both again, 0 where they are not
+    _bounds: tuple[Array, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind == "box":
             low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
             bounded = np.isfinite(low) & np.isfinite(high)
-            object.__setattr__(self, "_bounds", (np.where(bounded, low, 0), np.where(bounded, high, 0), bounded))
+            bounds = (low, high, bounded, np.where(bounded, low, 0), np.where(bounded, high, 0))
+            object.__setattr__(self, "_bounds", bounds)
 
     @property
     def entries(self) -> int:
@@ -279,19 +309,18 @@ class ActionSpec:
         """Dtype of actions in the policy's units."""
         return np.dtype("float32" if self.kind == "box" else "int64")
 
-    def to_env(self, action: Array) -> Array:
+    def to_env(self, action: AnyArray, arrays: ArrayLibrary = NUMPY) -> AnyArray:
         """Convert a batch from the policy's units to the environment's. Both bounds of a box can be reached."""
         if self.kind == "box":
-            assert self._bounds is not None
-            low, high, bounded = self._bounds
-            inside = np.clip(action, -1.0, 1.0)
-            scaled = np.where(bounded, high * (inside + 1) / 2 + low * (1 - inside) / 2, action)
-            limited = np.clip(scaled, self.low, self.high)  # one-sided bounds are only clipped
-            return limited.astype(self.dtype).reshape(len(action), *self.shape)
+            low, high, bounded, lowest, highest = map(arrays.constant, self._bounds)
+            inside = arrays.xp.clip(action, -1.0, 1.0)
+            scaled = highest * (inside + 1) / 2 + lowest * (1 - inside) / 2
+            limited = arrays.xp.clip(arrays.xp.where(bounded, scaled, action), low, high)  # also one-sided bounds
+            return arrays.cast(limited, self.dtype).reshape((-1, *self.shape))
         if self.kind == "discrete":
             return action + self.starts[0] if self.starts else action
-        moved = action + np.asarray(self.starts) if self.starts else action
-        return np.asarray(moved, self.dtype).reshape(len(action), *self.shape)
+        moved = action + arrays.constant(np.asarray(self.starts)) if self.starts else action
+        return arrays.cast(moved, self.dtype).reshape((-1, *self.shape))
 
     def to_json(self) -> PlainDict:
         """Convert to plain data for the agent's card."""

@@ -1,10 +1,14 @@
-"""What a client may ask: `{"obs": …}` or `{"batch": [obs, …]}` as JSON, checked against the agent's spaces.
+"""Requests to act: `{"obs": …}` or `{"batch": [obs, …]}` as JSON, checked against the agent's spaces.
 
 Optional keys are `action_mask` and, for recurrent agents, `rnn_state`: that of the last answer, or none where an
-episode begins. With a batch both are lists with one for each observation.
+episode begins. With a batch both are lists with one for each observation. `ActBatches` answers requests that arrive
+together by one forward pass, in a thread beside the event loop.
 """
 
+import asyncio
 import json
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +22,7 @@ from drl.engines.numpy.acting import Actor
 MOST_AXES = 32  # of a shape in a message
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is not answered with an action; one line says why."""
 
     def __init__(self, status: int, message: str):
@@ -36,12 +40,12 @@ class ActRequest(NamedTuple):
 
 
 def read_request(agent: Actor, body: bytes, most_rows: int) -> ActRequest:
-    """The request in `body`; raises `Refused` with 422 or, for too many rows, 413."""
+    """The request in `body`; raises `RefusedRequest` with 422 or, for too many rows, 413."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             return _read(agent, _parse(body), most_rows)
     except BadInput as error:
-        raise Refused(422, str(error)) from None
+        raise RefusedRequest(422, str(error)) from None
 
 
 def _parse(body: bytes) -> PlainDict:
@@ -70,7 +74,7 @@ def _read(agent: Actor, data: PlainDict, most_rows: int) -> ActRequest:
     if not isinstance(rows, list) or not rows:
         raise BadInput(f"batch is {shown(rows)}; expected a list of observations")
     if len(rows) > most_rows:
-        raise Refused(413, f"the batch has {len(rows):,} observations; at most {most_rows:,} are taken at once")
+        raise RefusedRequest(413, f"the batch has {len(rows):,} observations; at most {most_rows:,} are taken at once")
     masks = _per_row(data, MASK_KEY, single, len(rows))
     if masks is None and agent.obs_spec.kind == "dict":
         masks = _masks_inside(rows)
@@ -188,7 +192,7 @@ def _masks(agent: Actor, masks: list[PlainValue] | None) -> Array | None:
 
 
 def _states(agent: Actor, states: list[PlainValue] | None, rows: int) -> Array | None:
-    size = rnn_state_size(agent)
+    size = agent.rnn_state_size
     if not size:
         if states is not None:
             raise BadInput("there is an rnn_state, but this agent is not recurrent")
@@ -198,6 +202,105 @@ def _states(agent: Actor, states: list[PlainValue] | None, rows: int) -> Array |
     return _array(given, "rnn_state", (size,)).astype(np.float32)
 
 
-def rnn_state_size(agent: Actor) -> int:
-    """How many numbers a recurrent agent carries from step to step; 0: it is not recurrent."""
-    return int(getattr(agent, "rnn_state_size", 0))
+class Acted(NamedTuple):
+    """The answer to one request."""
+
+    action: Array  # [N, …] in the environment's units
+    rnn_state: Array | None  # [N, S] to send with the next observations
+
+
+class QueuedRequest(NamedTuple):
+    """A request whose answer is awaited."""
+
+    request: ActRequest
+    answer: "asyncio.Future[Acted]"
+
+
+class ActBatches:
+    """`run` collects for `window` seconds after the first request, at most `most_rows` observations, then acts.
+
+    What arrives while a batch is computed waits for the next one.
+    """
+
+    batches: int
+    rows: int
+
+    def __init__(self, agent: Actor, most_rows: int = 256, window: float = 0.001, explore: bool = False):
+        self.agent: Actor = agent
+        self.most_rows: int = most_rows
+        self.window: float = window
+        self.explore: bool = explore
+        self.batches = self.rows = 0  # so far
+        self._waiting: deque[QueuedRequest] = deque()
+        self._arrived = asyncio.Event()
+
+    async def act(self, request: ActRequest) -> Acted:
+        answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
+        self._waiting.append(QueuedRequest(request, answer))
+        self._arrived.set()
+        return await answer
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "act") as thread:
+            while True:
+                await self._arrived.wait()
+                if self.window and sum(len(each.request.obs) for each in self._waiting) < self.most_rows:
+                    await asyncio.sleep(self.window)
+                taken = self._take()
+                try:
+                    answers = await loop.run_in_executor(thread, self._forward, [each.request for each in taken])
+                except Exception as error:
+                    for each in taken:
+                        _resolve(each, error)
+                    continue
+                for each, acted in zip(taken, answers, strict=True):
+                    _resolve(each, acted)
+
+    def _take(self) -> list[QueuedRequest]:
+        """The first requests that fit into one batch; at least one."""
+        taken, rows = [self._waiting.popleft()], 0
+        while self._waiting:
+            rows += len(taken[-1].request.obs)
+            if rows + len(self._waiting[0].request.obs) > self.most_rows:
+                break
+            taken.append(self._waiting.popleft())
+        if not self._waiting:
+            self._arrived.clear()
+        return taken
+
+    def _forward(self, requests: list[ActRequest]) -> list[Acted | Exception]:
+        """One pass over the rows of all requests. Without a mask all actions are legal."""
+        obs = np.concatenate([request.obs for request in requests])
+        self.batches, self.rows = self.batches + 1, self.rows + len(obs)
+        agent, mask = self.agent, None
+        if any(request.action_mask is not None for request in requests):
+            legal = np.ones((len(obs), agent.action_spec.num_choices), bool)
+            mask = np.concatenate([legal[: len(r.obs)] if r.action_mask is None else r.action_mask for r in requests])
+        if agent.recurrent:
+            agent.rnn_state = np.concatenate([request.rnn_state for request in requests])  # type: ignore[misc]
+        with np.errstate(all="ignore"):
+            action = agent.action_spec.to_env(agent.decide(obs, self.explore, mask))
+        answers: list[Acted | Exception] = []
+        ends = np.cumsum([len(request.obs) for request in requests])
+        for request, end in zip(requests, ends, strict=True):
+            own = slice(end - len(request.obs), end)
+            state = agent.rnn_state[own] if agent.recurrent and agent.rnn_state is not None else None
+            numbers = [action[own]] if state is None else [action[own], state]
+            if all(np.isfinite(array).all() for array in numbers):
+                answers.append(Acted(action[own], state))
+            else:
+                answers.append(
+                    RefusedRequest(422, "the observation is so large that the action is not a finite number")
+                )
+        return answers
+
+
+def _resolve(waiting: QueuedRequest, outcome: Acted | Exception) -> None:
+    if waiting.answer.done():  # the client has gone
+        return
+    if isinstance(outcome, Exception):
+        waiting.answer.set_exception(outcome)
+    else:
+        waiting.answer.set_result(outcome)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,17 +22,13 @@ from drl.core.network_parts import import_plugins
 from drl.core.notebook import html_table
 from drl.core.safe_files import check_out, unwritable, write_new
 from drl.core.specs import Array, PlainDict
-from drl.deploy.known_masks import masks_in_training
-from drl.deploy.parity import Parity, Run, check_parity
-from drl.deploy.policy_graph import PolicyGraph, Port
-from drl.deploy.sampled_inputs import golden_inputs
+from drl.deploy.parity import CHECKED, Parity, Run, affordable, check_parity, golden_inputs
+from drl.deploy.policy_graph import PolicyGraph, Port, masks_in_training
 from drl.engines.numpy.networks import CARRIED
 from drl.runs.finished import AgentLike, Finished, agent_folder
 
 MASKS: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 ENGINES = ("torch", "jax")
-CHECKED = 1000  # random observations on which both engines must act alike
-MOST_NUMBERS = 30_000_000  # limit for all of them together, so fewer if they are large
 MASKS_UNKNOWN = (
     "it is unknown whether the agent's environment masks actions: the golden pairs do not tell, and the environment is "
     "not made here (it is missing, it fails, or it is code of your own, which an export does not run)"
@@ -83,7 +78,7 @@ class Converted:
         return html_table(["agent", "engine", "check"], [row])
 
 
-class Target(NamedTuple):
+class ExportTarget(NamedTuple):
     """One kind of file."""
 
     suffix: str
@@ -140,7 +135,7 @@ def convert(
         check_out(path)
         card, _ = read_agent(folder)
         before, after = (load_agent(folder, engine=each, strict=strict) for each in (card["engine"], engine))
-        rows = max(1, min(CHECKED, MOST_NUMBERS // max(math.prod(before.obs_spec.shape), 1)))
+        rows = affordable(before.obs_spec, CHECKED)
         if not _same_actions(before, after, sample_obs(before.obs_spec, rows)):
             raise BadInput(f"{folder} acts differently in {engine}; nothing was written")
         after.save(path)
@@ -186,7 +181,7 @@ def export_agent(folder: Path, to: str, out: Path | None = None, masked: bool | 
     return Exported(path, made.interface, parity)
 
 
-def find_target(to: str) -> Target:
+def find_target(to: str) -> ExportTarget:
     """The target of this name, if what it needs is installed."""
     if to not in TARGETS:
         raise BadInput(f"cannot export to {to!r}; {did_you_mean(to, TARGETS)}")
@@ -228,8 +223,7 @@ def _load(folder: Path, engine: str | None = None) -> Any:
 
 
 def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
-    from drl.deploy.onnx_content import onnx_content, run_onnx
-    from drl.deploy.torch_policy import TorchPolicy
+    from drl.deploy.torch_export import TorchPolicy, onnx_content, run_onnx
 
     policy = TorchPolicy(_load(folder, "torch"), masked)
     content = onnx_content(policy, about)
@@ -237,7 +231,7 @@ def _onnx(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]
 
 
 def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
-    from drl.deploy.torch_policy import TorchPolicy, pt2_content, run_pt2
+    from drl.deploy.torch_export import TorchPolicy, pt2_content, run_pt2
 
     policy = TorchPolicy(_load(folder, "torch"), masked)
     content = pt2_content(policy, about)
@@ -245,7 +239,7 @@ def _pt2(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str])
 
 
 def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
-    from drl.deploy.jax_policy import answer_of, jax_export_content, narrow, recurrent_answer, run_jax_export
+    from drl.deploy.jax_export import answer_of, jax_export_content, narrow, recurrent_answer, run_jax_export
 
     config = stored.config
     if isinstance(config, ModelConfig) and config.recurrent != "none":  # the JAX engine has no such agents
@@ -261,8 +255,7 @@ def _jax(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str])
 
 
 def _c(folder: Path, stored: StoredAgent, masked: bool, about: dict[str, str]) -> Made:
-    from drl.deploy.c_content import c_content, check_mlp, signature
-    from drl.deploy.c_library import find_compiler, run_c
+    from drl.deploy.c_export import c_content, check_mlp, find_compiler, run_c, signature
 
     check_mlp(stored, folder)
     graph = PolicyGraph.of(_load(folder, "numpy"), masked)
@@ -276,8 +269,8 @@ def _shown(inputs: list[Port], outputs: list[Port]) -> list[str]:
 
 
 TARGETS = {
-    "onnx": Target(".onnx", ("onnx", "onnxscript", "onnxruntime"), "export", _onnx),
-    "torch-export": Target(".pt2", ("torch",), "torch", _pt2),
-    "jax-export": Target(".jax_export", ("jax",), "jax", _jax),
-    "c": Target(".c", (), "", _c),
+    "onnx": ExportTarget(".onnx", ("onnx", "onnxscript", "onnxruntime"), "export", _onnx),
+    "torch-export": ExportTarget(".pt2", ("torch",), "torch", _pt2),
+    "jax-export": ExportTarget(".jax_export", ("jax",), "jax", _jax),
+    "c": ExportTarget(".c", (), "", _c),
 }

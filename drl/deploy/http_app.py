@@ -1,12 +1,14 @@
 """The HTTP application: `POST /act`, `GET /health`, `/metrics` and `/`, which describes the spaces.
 
-Answers are JSON; a request that is refused gets one line that says why.
+Answers are JSON; a refused request gets one line that says why. Every connection has an end, also if the client sends
+or reads nothing: uvicorn alone closes only connections that are idle after an answer.
 """
 
 import asyncio
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,21 +20,69 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from drl import __version__
 from drl.core.hosts import is_loopback, is_own_host
 from drl.core.specs import MASK_KEY, PlainDict
-from drl.deploy.act_batches import ActBatches
-from drl.deploy.act_requests import ActRequest, Refused, read_request, rnn_state_size
-from drl.deploy.known_masks import masks_in_training
-from drl.deploy.policy_graph import PolicyGraph
-from drl.deploy.sampled_inputs import golden_inputs, raw_observations, sample_inputs
-from drl.deploy.serve_metrics import ServeMetrics
+from drl.deploy.act_requests import ActBatches, ActRequest, RefusedRequest, read_request
+from drl.deploy.parity import golden_inputs, raw_observations, sample_inputs
+from drl.deploy.policy_graph import PolicyGraph, masks_in_training
 from drl.engines.numpy.acting import Actor
 
 BODY_SECONDS = 10.0  # in which a body must have arrived
+HEAD_SECONDS = 10.0  # for the whole head of a request, from the connection or the last answer on
+READ_SECONDS = 10.0  # for a client to read an answer
 LARGE = 64 << 10  # bytes of a body from which on it is read in a thread, so that others are answered meanwhile
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 NO_MASK = f"the request has no {MASK_KEY}, which this agent was given in training; the action may be illegal"
+
+
+class ServeMetrics:
+    """What was asked and how long it took.
+
+    >>> metrics = ServeMetrics()
+    >>> metrics.answered(200, 0.004)
+    >>> [line for line in metrics.text(batches=1, rows=3).splitlines() if line[0] != "#"][:3]
+    ['drl_serve_requests_total{code="200"} 1', 'drl_serve_in_flight 0', 'drl_serve_batches_total 1']
+    """
+
+    def __init__(self) -> None:
+        self.in_flight = 0  # requests to act
+        self._codes: Counter[int] = Counter()
+        self._at_most = [0] * len(BUCKETS)  # answers that took at most so many seconds
+        self._seconds = 0.0
+
+    def answered(self, code: int, seconds: float) -> None:
+        """Count an answer."""
+        self._codes[code] += 1
+        self._seconds += seconds
+        for index, bound in enumerate(BUCKETS):
+            self._at_most[index] += seconds <= bound
+
+    @property
+    def total(self) -> int:
+        """Requests that were answered, refusals among them."""
+        return self._codes.total()
+
+    def text(self, batches: int, rows: int) -> str:
+        """All numbers in the text form of Prometheus."""
+        families = {
+            "requests_total counter": [f'{{code="{code}"}} {self._codes[code]}' for code in sorted(self._codes)],
+            "in_flight gauge": [f" {self.in_flight}"],
+            "batches_total counter": [f" {batches}"],
+            "observations_total counter": [f" {rows}"],
+            "latency_seconds histogram": [
+                *(f'_bucket{{le="{bound}"}} {n}' for bound, n in zip(BUCKETS, self._at_most, strict=True)),
+                f'_bucket{{le="+Inf"}} {self.total}',
+                f"_sum {self._seconds:.6f}",
+                f"_count {self.total}",
+            ],
+        }
+        lines = []
+        for family, values in families.items():
+            lines += [f"# TYPE drl_serve_{family}", *(f"drl_serve_{family.split()[0]}{value}" for value in values)]
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -91,7 +141,7 @@ class _Server:
             answer = await self._act(http)
             code = 200
             return JSONResponse(answer)
-        except Refused as refused:
+        except RefusedRequest as refused:
             code = refused.status
             return _refusal(code, str(refused))
         except Exception as error:
@@ -103,7 +153,7 @@ class _Server:
 
     async def _act(self, http: Request) -> PlainDict:
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused(415, "send JSON, with the header Content-Type: application/json")
+            raise RefusedRequest(415, "send JSON, with the header Content-Type: application/json")
         asked = await self._read(await self._body(http))
         acted = await self.batches.act(asked)
         answer = {"action": acted.action.tolist()}
@@ -120,7 +170,7 @@ class _Server:
 
     async def _body(self, http: Request) -> bytes:
         most, body = self.limits.most_bytes, bytearray()
-        too_large = Refused(413, f"the body has more than {most:,} bytes")
+        too_large = RefusedRequest(413, f"the body has more than {most:,} bytes")
         stated = http.headers.get("content-length", "")
         if stated.isdecimal() and int(stated[:20]) > most:
             raise too_large
@@ -131,9 +181,9 @@ class _Server:
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+            raise RefusedRequest(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
         except ClientDisconnect:
-            raise Refused(400, "the client closed the connection") from None
+            raise RefusedRequest(400, "the client closed the connection") from None
         return bytes(body)
 
     async def health(self, http: Request) -> Response:
@@ -152,7 +202,7 @@ class _Server:
             "obs_space": agent.obs_spec.to_json(),
             "action_space": agent.action_spec.to_json(),
             MASK_KEY: self._mask(),
-            "rnn_state_size": rnn_state_size(agent),
+            "rnn_state_size": agent.rnn_state_size,
             "limits": {"bytes": self.limits.most_bytes, "observations": self.limits.most_rows},
             "example": {"method": "POST", "path": "/act", "body": _example(agent, bool(self.masked))},
         })  # fmt: skip
@@ -201,3 +251,61 @@ def _refusal(status: int, message: str) -> Response:
 async def _refuse_http(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _refusal(error.status_code, f"{http.method} {http.url.path[:80]}: {error.detail}; see GET /")
+
+
+class HttpConnection(H11Protocol):
+    """One connection. Beyond `limit_concurrency` of them a request is refused in the form of all other refusals."""
+
+    app: ASGIApp
+    most: int | None  # connections
+    limit_concurrency: int | None
+    _head: asyncio.TimerHandle | None = None
+    _read: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self.most, self.limit_concurrency = self.limit_concurrency, None  # uvicorn would answer in plain text
+        self._await_head()
+
+    def handle_events(self) -> None:
+        """Take up what has arrived."""
+        full = self.most is not None and max(len(self.connections), len(self.tasks)) > self.most
+        self.app = refuse_full if full else self.config.loaded_app
+        super().handle_events()
+        if self._head is not None and self.cycle is not None and not self.cycle.response_complete:
+            self._head.cancel()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, and for the client to read this answer."""
+        self._await_head()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly, or not at all."""
+        super().pause_writing()
+        self._read = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        if self._read is not None:
+            self._read.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        for timer in (self._head, self._read):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+
+async def refuse_full(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 503 to one request."""
+    answer = JSONResponse({"error": "too many connections; try again"}, 503, headers={"connection": "close"})
+    await answer(scope, receive, send)

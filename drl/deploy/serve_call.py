@@ -114,7 +114,7 @@ def make_server(app: "ASGIApp") -> "uvicorn.Server":
     """The server of an application, which does not run yet."""
     import uvicorn
 
-    from drl.deploy.http_connections import HttpConnection
+    from drl.deploy.http_app import HttpConnection
 
     config = uvicorn.Config(
         app,

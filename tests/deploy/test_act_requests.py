@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from drl.deploy.act_requests import Refused, read_request
+from drl.deploy.act_requests import RefusedRequest, read_request
 from tests.deploy.tiny_agents import make_agent
 
 WRONG = [  # agent, body, what the line says
@@ -71,7 +71,7 @@ WRONG = [  # agent, body, what the line says
 
 @pytest.mark.parametrize(("name", "body", "line"), WRONG)
 def test_wrong_input_gets_one_clear_line(name, body, line):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedRequest) as refused:
         read_request(make_agent(name), body, 256)
     assert refused.value.status == 422
     assert line in str(refused.value)
@@ -81,7 +81,7 @@ def test_wrong_input_gets_one_clear_line(name, body, line):
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_a_constant_is_named_in_a_line_of_its_own(constant):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedRequest) as refused:
         read_request(make_agent("ppo"), f'{{"obs": [1, 2, 3, {constant}]}}'.encode(), 256)
     assert str(refused.value) == f"the body has a {constant}; expected finite numbers"
 
@@ -92,7 +92,7 @@ def test_booleans_are_for_bits_and_masks():
     asked = read_request(make_agent("ppo_parts"), json.dumps(body).encode(), 1)
     assert asked.action_mask.tolist() == [[True, False, True, False, True, True, True]]
     bits["flags"][1] = True
-    with pytest.raises(Refused, match=r"obs.flags.1 has True; expected numbers"):
+    with pytest.raises(RefusedRequest, match=r"obs.flags.1 has True; expected numbers"):
         read_request(make_agent("ppo_parts"), json.dumps(body).encode(), 1)
 
 
@@ -110,7 +110,7 @@ def test_a_request_takes_not_much_more_memory_than_its_body(body):
     agent, sent = make_agent("ppo_gru"), json.dumps(body).encode()
     tracemalloc.start()
     try:
-        with pytest.raises(Refused, match="expected numbers"):
+        with pytest.raises(RefusedRequest, match="expected numbers"):
             read_request(agent, sent, 256)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -123,5 +123,5 @@ def test_pixels_outside_of_their_type_are_refused():
     row = np.zeros((40, 44, 3), int).tolist()
     for value, line in ((256, "outside of 0 to 255"), (-1, "outside of 0 to 255"), (0.5, "has a fraction")):
         row[0][0][0] = value
-        with pytest.raises(Refused, match=line):
+        with pytest.raises(RefusedRequest, match=line):
             read_request(agent, json.dumps({"obs": row}).encode(), 8)

@@ -9,9 +9,8 @@ import httpx
 import pytest
 import uvicorn
 
-from drl.deploy import http_connections, serve_call
-from drl.deploy.http_app import ServeLimits, make_app
-from drl.deploy.http_connections import HttpConnection
+from drl.deploy import http_app, serve_call
+from drl.deploy.http_app import HttpConnection, ServeLimits, make_app
 from tests.deploy.tiny_agents import make_agent
 
 HEAD = b"POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n"
@@ -20,8 +19,8 @@ BODY = b'{"obs": [1, 2, 3, 4]}'
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(http_connections, "HEAD_SECONDS", 0.8)
-    monkeypatch.setattr(http_connections, "READ_SECONDS", 0.8)
+    monkeypatch.setattr(http_app, "HEAD_SECONDS", 0.8)
+    monkeypatch.setattr(http_app, "READ_SECONDS", 0.8)
     monkeypatch.setattr(serve_call, "MOST_CONNECTIONS", 5)
 
 

@@ -16,12 +16,11 @@ from drl.cli.entry import main
 from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
-from drl.deploy.c_library import find_compiler
+from drl.deploy.c_export import find_compiler
 from drl.deploy.export_agent import TARGETS, export_agent, gives_masks
-from drl.deploy.parity import check_parity
-from drl.deploy.policy_graph import NUMPY, PolicyGraph, encode
-from drl.deploy.sampled_inputs import golden_inputs, raw_observations, sample_inputs
-from drl.deploy.torch_policy import TorchPolicy
+from drl.deploy.parity import check_parity, golden_inputs, raw_observations, sample_inputs
+from drl.deploy.policy_graph import PolicyGraph
+from drl.deploy.torch_export import TorchPolicy
 from tests.deploy.tiny_agents import IMAGE, KINDS, PARTS, SEEING, make_agent, save_tiny
 
 QUICK = {("onnx", "ppo_lstm"), ("onnx", "ppo_parts"), ("torch-export", "ppo_seeing"), ("jax-export", "q_rainbow")}
@@ -87,7 +86,7 @@ def test_encoding_is_that_of_the_spec(spec):
     graph = PolicyGraph(spec, KINDS["q"].action, None, None)
     inputs = sample_inputs(graph, 20, np.random.default_rng(0))
     expected = spec.encode(raw_observations(spec, inputs))
-    seen = encode(NUMPY, spec, {path: inputs["obs" + (f".{path}" if path else "")] for path in spec.leaves})
+    seen = spec.encode_leaves({path: inputs["obs" + (f".{path}" if path else "")] for path in spec.leaves})
     for path in expected.dtype.names or [""]:
         np.testing.assert_array_equal(seen[path] if path else seen, expected[path] if path else expected)
 
@@ -210,7 +209,7 @@ def test_a_c_file_refuses_what_is_not_an_mlp_by_name(name, tmp_path):
 
 
 def test_a_c_file_says_how_to_use_it_and_when_it_was_not_checked(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("drl.deploy.c_library.find_compiler", lambda: None)
+    monkeypatch.setattr("drl.deploy.c_export.find_compiler", lambda: None)
     folder = save_tiny("sac", tmp_path, env="CartPole-v1")
     assert main(["export", str(folder), "--to", "c", "--out", str(tmp_path / "policy.c")]) == 0
     assert "not compared with the agent: there is no C compiler" in capsys.readouterr().out

@@ -21,11 +21,10 @@ import drl
 from drl.cli.entry import main
 from drl.core.golden_pairs import GoldenInputs
 from drl.deploy import http_app
-from drl.deploy.act_batches import ActBatches
-from drl.deploy.act_requests import read_request
+from drl.deploy.act_requests import ActBatches, read_request
 from drl.deploy.http_app import ServeLimits, make_app
+from drl.deploy.parity import raw_observations, sample_inputs
 from drl.deploy.policy_graph import PolicyGraph
-from drl.deploy.sampled_inputs import raw_observations, sample_inputs
 from tests.deploy.tiny_agents import KINDS, make_agent, save_tiny
 
 JSON = {"content-type": "application/json"}

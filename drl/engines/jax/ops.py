@@ -145,7 +145,7 @@ def masked(dist: Distribution, dist_params: jax.Array, action_mask: jax.Array | 
     if action_mask is None:
         return dist_params
     if dist.kind == "bernoulli":
-        pairs = action_mask.reshape(len(action_mask), -1, 2)
+        pairs = action_mask.reshape(-1, dist.entries, 2)
         return jnp.where(pairs[..., 1], jnp.where(pairs[..., 0], dist_params, -ILLEGAL), ILLEGAL)
     if not dist.sizes:
         raise BadInput(f"there is an action mask, but a {dist.kind} distribution has no choices to mask")

@@ -22,6 +22,7 @@ class Actor(ABC):
     has_value = False  # whether there is a critic
     recurrent = False  # whether it has an `rnn_state`
     rnn_state: Array | None = None
+    rnn_state_size: int = 0  # numbers per environment; 0 if not recurrent
     exploration: AnyExploration | None = None  # None: it samples from its policy
     golden_inputs: GoldenInputs | None = None  # observations of its golden pairs; None: random ones
 

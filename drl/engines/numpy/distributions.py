@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from drl.core.errors import BadInput
-from drl.core.specs import Array, Distribution
+from drl.core.specs import AnyArray, Array, Distribution
 
 ILLEGAL = np.float32(-1e8)  # logit of an illegal action: its exp is 0, and 0 times it is finite
 INSIDE = 1.0 - 1e-6  # limit of a squashed action before its arctanh is taken
@@ -83,9 +83,9 @@ def mode(dist: Distribution, dist_params: Array, action_mask: Array | None = Non
     return mean if dist.kind == "gaussian" else np.tanh(mean)
 
 
-def masked_argmax(values: Array, action_mask: Array | None) -> Array:
-    """The legal action of the highest value, per row."""
-    return (values if action_mask is None else np.where(action_mask, values, -np.inf)).argmax(axis=-1)
+def masked_argmax(values: AnyArray, action_mask: AnyArray | None, xp: AnyArray = np) -> AnyArray:
+    """The legal action of the highest value, per row; `xp` is the library of the arrays."""
+    return (values if action_mask is None else xp.where(action_mask, values, -np.inf)).argmax(-1)
 
 
 def probabilities(dist: Distribution, dist_params: Array, action_mask: Array | None = None) -> list[Array]:

@@ -174,7 +174,7 @@ def masked(dist: Distribution, dist_params: Tensor, action_mask: Tensor) -> Tens
     """Logits with those of illegal actions out of reach; `action_mask` `[B, choices]` is True where one is legal."""
     illegal = float(ILLEGAL)
     if dist.kind == "bernoulli":
-        off, on = action_mask.view(len(action_mask), -1, 2).unbind(-1)
+        off, on = action_mask.view(-1, dist.entries, 2).unbind(-1)
         return dist_params.masked_fill(~off, -illegal).masked_fill(~on, illegal)
     if not dist.sizes:
         raise BadInput(f"there is an action mask, but a {dist.kind} distribution has no choices to mask")

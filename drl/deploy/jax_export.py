@@ -1,4 +1,4 @@
-"""An agent as serialized StableHLO (`jax.export`): its network in JAX, and the file."""
+"""File of an agent as serialized StableHLO (`jax.export`), and a function that runs it."""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,14 @@ from jax import export
 from drl.core.agent_files import StoredAgent
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
-from drl.core.specs import AnyArray, Array
+from drl.core.specs import AnyArray, Array, ArrayLibrary
 from drl.deploy.parity import Run
-from drl.deploy.policy_graph import Answer, Arrays, Named, PolicyGraph
+from drl.deploy.policy_graph import Answer, Named, PolicyGraph
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.backbones import make_backbone
 from drl.engines.jax.layers import part
 from drl.engines.jax.models import QHead, make_policy_head, policy_of
+from drl.engines.jax.ops import mode
 from drl.engines.numpy.acting import PolicyActor
 from drl.engines.numpy.networks import Cell, recurrent_step
 
@@ -28,7 +29,7 @@ def narrow(dtype: object) -> str:
     return NARROW.get(name, name)
 
 
-JAX = Arrays(
+JAX = ArrayLibrary(
     jnp, lambda array, dtype: array.astype(narrow(dtype)), lambda array: jnp.asarray(array.astype(narrow(array.dtype)))
 )
 
@@ -67,7 +68,7 @@ def jax_export_content(graph: PolicyGraph, answer: Answer) -> bytes:
     """The file: a function of one dict of arrays, for any number of rows."""
 
     def act(inputs: Named) -> Named:
-        return graph.act(JAX, inputs, answer)
+        return graph.act(JAX, mode, inputs, answer)
 
     (batch,) = export.symbolic_shape("batch")
     shapes = {

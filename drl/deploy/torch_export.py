@@ -1,4 +1,4 @@
-"""An agent of the PyTorch engine as a module without Python around it, for `torch.export` and ONNX."""
+"""Files of an agent of the PyTorch engine: `torch.export` (.pt2) and ONNX, and functions that run them."""
 
 import contextlib
 import copy
@@ -7,21 +7,23 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from drl.core.errors import BadInput
-from drl.core.specs import AnyArray, Array
+from drl.core.errors import BadInput, MissingExtra
+from drl.core.specs import AnyArray, Array, ArrayLibrary
 from drl.deploy.parity import Run
-from drl.deploy.policy_graph import Arrays, PolicyGraph
+from drl.deploy.policy_graph import PolicyGraph
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.agents import TorchAgent
 from drl.engines.torch.layers import noisy_layers
 from drl.engines.torch.models import PolicyValueModel, QHead, is_plain
+from drl.engines.torch.ops import mode
 from drl.engines.torch.recurrent import Recurrent, recurrent_parts
 
-TORCH = Arrays(
+TORCH = ArrayLibrary(
     torch, lambda array, dtype: array.to(getattr(torch, dtype)), lambda array: torch.from_numpy(array.copy())
 )
 TRACED = 3  # rows of the example from which the graph is made; the number stays open
@@ -41,7 +43,7 @@ class TorchPolicy(nn.Module):
         self.graph: PolicyGraph = PolicyGraph.of(agent, masked, _rnn_state_size(self.actor))
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.graph.act(TORCH, inputs, self._answer)
+        return self.graph.act(TORCH, mode, inputs, self._answer)
 
     def _answer(self, obs: AnyArray, rnn_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if rnn_state is not None:
@@ -115,5 +117,56 @@ def run_pt2(content: bytes) -> Run:
         with torch.no_grad():
             outputs = module({name: torch.from_numpy(array) for name, array in inputs.items()})
         return {name: tensor.numpy() for name, tensor in outputs.items()}
+
+    return run
+
+
+BATCH = "batch"  # the name of the open axis
+
+
+def onnx_content(policy: TorchPolicy, about: dict[str, str]) -> bytes:
+    """The file; `about` is among its metadata."""
+    with quiet_export():
+        try:
+            program = torch.onnx.export(
+                exported_program(policy),
+                input_names=[port.name for port in policy.graph.inputs],
+                output_names=[port.name for port in policy.graph.outputs],
+                dynamo=True,
+                verbose=False,
+            )
+        except ImportError as error:
+            raise MissingExtra("an ONNX file", "export", error) from None
+    assert program is not None
+    model: Any = program.model_proto
+    _name_batch(model.graph)
+    for name, text in about.items():
+        model.metadata_props.add(key=name, value=text)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _name_batch(graph: Any) -> None:
+    """`batch` in place of the exporter's own symbol."""
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == symbol:
+                axis.dim_param = BATCH
+
+
+def run_onnx(content: bytes) -> Run:
+    """The file in onnxruntime, on the CPU."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra("checking an ONNX file", "export", error) from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3  # errors only
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: dict[str, Array]) -> dict[str, Array]:
+        return dict(zip(names, session.run(names, inputs), strict=True))
 
     return run
