@@ -45,9 +45,9 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.analysis.comparison import compare as compare
     from drl.analysis.reproduction_queue import Reproduction as Reproduction
     from drl.analysis.reproduction_queue import reproduce as reproduce
-    from drl.buffers.episode_buffer import EpisodeBuffer as EpisodeBuffer
     from drl.buffers.hindsight_buffer import HindsightBuffer as HindsightBuffer
     from drl.buffers.replay_buffer import ReplayBuffer as ReplayBuffer
+    from drl.buffers.rollout_buffer import EpisodeBuffer as EpisodeBuffer
     from drl.buffers.rollout_buffer import RolloutBuffer as RolloutBuffer
     from drl.cli.completion import CompletionScript as CompletionScript
     from drl.cli.completion import completion as completion
@@ -141,10 +141,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "drl.analysis.comparison": "Comparison compare",
     "drl.analysis.reproduction_queue": "Reproduction reproduce",
-    "drl.buffers.episode_buffer": "EpisodeBuffer",
     "drl.buffers.hindsight_buffer": "HindsightBuffer",
     "drl.buffers.replay_buffer": "ReplayBuffer",
-    "drl.buffers.rollout_buffer": "RolloutBuffer",
+    "drl.buffers.rollout_buffer": "EpisodeBuffer RolloutBuffer",
     "drl.cli.completion": "CompletionScript completion",
     "drl.cli.entry": "run_script",
     "drl.algorithms": "register_algorithm",

@@ -25,7 +25,7 @@ class BufferRecord:
 
 
 ROLLOUT = BufferRecord("drl.buffers.rollout_buffer:make_rollout_buffer")
-EPISODES = BufferRecord("drl.buffers.episode_buffer:make_episode_buffer", whole_episodes=True)
+EPISODES = BufferRecord("drl.buffers.rollout_buffer:make_episode_buffer", whole_episodes=True)
 REPLAY = BufferRecord("drl.buffers.replay_buffer:make_replay_buffer", config=ReplayConfig, replays=True)
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 
-from drl.buffers.sum_tree import SumTree, make_sum_tree
+from drl.buffers.sum_tree import AnySumTree, make_sum_tree
 from drl.buffers.transition_store import FieldStore, FrameStore, NStep, NStepRows, PackedStore, Store
 from drl.core.configs import ReplayConfig, changed_config
 from drl.core.contracts import VecStep
@@ -16,7 +16,6 @@ from drl.core.state_files import RowLog, StateDict, StoredRows
 from drl.core.transition import ReplayBatch
 
 if TYPE_CHECKING:
-    from drl.buffers.compiled_sum_tree import CompiledSumTree
     from drl.buffers.hindsight_buffer import Goals
 
 
@@ -76,7 +75,7 @@ class ReplayBuffer:
         else:
             self.store = PackedStore(config.capacity, config.batch_size, obs_spec, action_spec)
         self.masks: dict[str, Array] = {}  # [capacity, choices] by name in a batch; {} before the first mask
-        self.tree: SumTree | CompiledSumTree | None = make_sum_tree(config.capacity) if config.prioritized else None
+        self.tree: AnySumTree | None = make_sum_tree(config.capacity) if config.prioritized else None
         self.top_priority: float = 1.0  # maximum of |δ| + ε so far
         self.beta: float = config.priority_beta
         self.written: int = 0  # transitions so far; number n is at slot n % capacity

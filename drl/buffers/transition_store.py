@@ -16,7 +16,7 @@ from drl.core.contracts import VecStep
 from drl.core.specs import ActionSpec, Array, DType, ObsSpec
 from drl.core.state_files import RowLog, StateDict
 
-Waiting = list[Any]  # an incomplete transition: obs, action, reward so far, k so far, legal actions in obs
+PendingRow = list[Any]  # an incomplete transition: obs, action, reward so far, k so far, legal actions in obs
 
 
 class NStepRows(NamedTuple):
@@ -39,7 +39,7 @@ class NStep:
     def __init__(self, n: int, gamma: float, num_envs: int):
         self.n: int = n
         self.gamma: float = gamma
-        self.pending: list[list[Waiting]] = [[] for _ in range(num_envs)]
+        self.pending: list[list[PendingRow]] = [[] for _ in range(num_envs)]
 
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> NStepRows | None:
         """The transitions that this step completed; None if there are none."""

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from drl.buffers.episode_buffer import EpisodeBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.buffers.rollout_buffer import EpisodeBuffer, RolloutBuffer
 from drl.core.contracts import VecStep
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec

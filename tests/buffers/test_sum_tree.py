@@ -2,15 +2,13 @@ import numpy as np
 import pytest
 
 from drl.buffers import sum_tree
-from drl.buffers.sum_tree import SumTree
+from drl.buffers.sum_tree import CompiledSumTree, SumTree
 
 
 @pytest.fixture(params=["numpy", "numba"])
 def make_tree(request):
     if request.param == "numpy":
         return SumTree
-    from drl.buffers.compiled_sum_tree import CompiledSumTree
-
     assert type(sum_tree.make_sum_tree(1)) is CompiledSumTree
     return CompiledSumTree
 

@@ -7,9 +7,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.buffers.rollout_buffer import EpisodeBuffer, RolloutBuffer
 from drl.core.configs import EpsilonGreedyConfig, ModelConfig, QModelConfig, RandomStartConfig
 from drl.core.contracts import Learned
 from drl.core.errors import EnvFailed

@@ -9,9 +9,8 @@ from drl.algorithms.dqn import DQNConfig
 from drl.algorithms.ppo import PPOConfig
 from drl.algorithms.reinforce import ReinforceConfig
 from drl.algorithms.td3 import TD3Config
-from drl.buffers.episode_buffer import EpisodeBuffer
 from drl.buffers.replay_buffer import ReplayBuffer
-from drl.buffers.rollout_buffer import RolloutBuffer
+from drl.buffers.rollout_buffer import EpisodeBuffer, RolloutBuffer
 from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig, ReplayConfig
 from drl.core.contracts import Learned
 from drl.core.errors import BadInput, NonFinite

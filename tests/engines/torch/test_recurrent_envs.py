@@ -10,7 +10,7 @@ from drl.agents.evaluation import evaluate
 from drl.agents.watch import film, watch
 from drl.algorithms.a2c import A2CConfig
 from drl.algorithms.ppo import PPOConfig
-from drl.buffers.episode_buffer import EpisodeBuffer
+from drl.buffers.rollout_buffer import EpisodeBuffer
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
