@@ -24,7 +24,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from drl.envs.env_config import EnvConfig
-    from drl.runs.finished import Finished
+    from drl.runs.folder.finished import Finished
 
 QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-every", "0"]
 # What may differ from a preset in a record: where it is computed, and the budget, which the table shows.
@@ -37,7 +37,7 @@ def train_and_evaluate(
     """Quiet runs in a temporary folder, then evaluations on environments they never saw. Several seeds: in one
     program."""
     from drl.cli.train import read_experiment
-    from drl.experiment.launch import train, train_seeds
+    from drl.runs.launch import train, train_seeds
 
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--results-dir", folder, *QUIET]
@@ -76,7 +76,7 @@ def scores_of_a_node(finished: "Finished", env: "EnvConfig", seed: int, episodes
 def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]) -> list[dict[str, float]]:
     """A run for each seed on the nodes of a cluster."""
     from drl.cli.train import read_experiment
-    from drl.experiment.cluster_runs import RunJob, train_on_cluster
+    from drl.runs.cluster_runs import RunJob, train_on_cluster
     from drl.settings.scaling import ScalingConfig
     from drl.tracking.jobs import JobTable
 

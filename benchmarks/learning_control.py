@@ -31,7 +31,7 @@ def train_ours(num_envs: int, engine: str, seed: int, steps: int) -> list[tuple[
     from drl.core.seeding import Seeds
     from drl.engines.torch.build import build_learner
     from drl.envs.make_vec_env import make_vec_env
-    from drl.experiment.stages import stop_at
+    from drl.runs.stages import stop_at
     from drl.trainer.trainer import Trainer, TrainerConfig
 
     torch.set_num_threads(1)

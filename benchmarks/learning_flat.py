@@ -17,7 +17,7 @@ import numpy as np
 def train_and_evaluate(flags: list[str], seed: int, until: float | None, episodes: int) -> dict[str, float]:
     from drl.agents.evaluation import evaluate
     from drl.cli.flat import experiment_of, make_parser
-    from drl.experiment.launch import train
+    from drl.runs.launch import train
 
     experiment = experiment_of(make_parser().parse_args([*flags, "--seed", str(seed), "--wandb_disable", "--quiet"]))
     with tempfile.TemporaryDirectory() as folder:

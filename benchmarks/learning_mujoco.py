@@ -58,7 +58,7 @@ def ours(
 ) -> Iterator[tuple[int, Actor]]:
     """The same for one of our algorithms."""
     from drl.cli.train import read_experiment
-    from drl.experiment.building import open_trainer
+    from drl.runs.building import open_trainer
 
     budget = ["--env", env_id, "--seed", str(seed), "--total-timesteps", str(steps)]
     experiment, _ = read_experiment(algorithm, [*budget, *flags])

@@ -56,7 +56,7 @@ class Waiting(gym.Env[Any, Any]):
 
 @contextmanager
 def trainer_of(env: str, collectors: int, epochs: int, **changes: Any) -> Iterator[Any]:
-    from drl.experiment.building import open_trainer
+    from drl.runs.building import open_trainer
     from drl.settings.experiment import Experiment
 
     scaling = {"cluster": "local", "num_collectors": collectors, "env_blocks": ENVS} if collectors else {}
@@ -137,7 +137,7 @@ def scale(counts: list[int]) -> None:
 def step_seconds() -> dict[str, float]:
     """One step of one environment in a block of one: its CPU time, also while other processes keep the other cores
     busy, and the time that it waits."""
-    from drl.experiment.collector_blocks import RunBlocks
+    from drl.runs.collector_blocks import RunBlocks
     from drl.settings.experiment import Experiment
 
     scaling = {"cluster": "local", "num_collectors": 1, "env_blocks": ENVS}

@@ -55,7 +55,7 @@ def experiment_of(settings: Settings) -> Any:
 @contextlib.contextmanager
 def first_batch(settings: Settings) -> Iterator[tuple[Any, Any]]:
     """The algorithm of a run after its first update, and the batch it learned from."""
-    from drl.experiment.building import open_trainer
+    from drl.runs.building import open_trainer
 
     at_once: Settings = {"warmup": 0, "train_every": 1, "gradient_steps": 1} if replays(settings) else {}
     with open_trainer(experiment_of(settings | at_once | {"threads": 1})) as made:
@@ -149,7 +149,7 @@ def whole_run(algorithm: str, env: str, steps: int, choice: str, folder: str) ->
 
 
 def auto_choice(algorithm: str, env: str, steps: int) -> str:
-    from drl.experiment.building import open_trainer
+    from drl.runs.building import open_trainer
 
     settings = {"algorithm": algorithm, "env": env, "total_timesteps": steps}
     with open_trainer(experiment_of(settings)) as trainer:

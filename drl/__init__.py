@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.algorithms.search_dimensions import Real as Real
     from drl.algorithms.td3 import DDPGConfig as DDPGConfig
     from drl.algorithms.td3 import TD3Config as TD3Config
+    from drl.analysis.ablation import Ablation as Ablation
+    from drl.analysis.ablation import ablate as ablate
     from drl.analysis.comparison import Comparison as Comparison
     from drl.analysis.comparison import compare as compare
     from drl.analysis.reproduction_queue import Reproduction as Reproduction
@@ -100,32 +102,30 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.envs.env_config import EnvConfig as EnvConfig
     from drl.envs.goals import goal_functions as goal_functions
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
-    from drl.experiment.ablation import Ablation as Ablation
-    from drl.experiment.ablation import ablate as ablate
-    from drl.experiment.extras import Context as Context
-    from drl.experiment.launch import fork as fork
-    from drl.experiment.launch import resume as resume
     from drl.experiment.offers import Offers as Offers
     from drl.experiment.offers import list as list
     from drl.experiment.one_call import finish_run as finish_run
     from drl.experiment.one_call import make_trainer as make_trainer
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
-    from drl.experiment.play_again import Replay as Replay
-    from drl.experiment.play_again import replay as replay
-    from drl.experiment.stages import checkpoint_every as checkpoint_every
-    from drl.experiment.stages import evaluate_every as evaluate_every
-    from drl.experiment.stages import progress as progress
-    from drl.experiment.stages import stop_at as stop_at
-    from drl.experiment.stages import track as track
     from drl.games import ipd as ipd
     from drl.report.board_server import board as board
     from drl.report.one_file import ReportPage as ReportPage
     from drl.report.one_file import report as report
     from drl.report.plot_call import Plots as Plots
     from drl.report.plot_call import plot as plot
-    from drl.runs.finished import Finished as Finished
-    from drl.runs.run_folder import Run as Run
+    from drl.runs.extras import Context as Context
+    from drl.runs.folder.finished import Finished as Finished
+    from drl.runs.folder.run_folder import Run as Run
+    from drl.runs.launch import fork as fork
+    from drl.runs.launch import resume as resume
+    from drl.runs.play_again import Replay as Replay
+    from drl.runs.play_again import replay as replay
+    from drl.runs.stages import checkpoint_every as checkpoint_every
+    from drl.runs.stages import evaluate_every as evaluate_every
+    from drl.runs.stages import progress as progress
+    from drl.runs.stages import stop_at as stop_at
+    from drl.runs.stages import track as track
     from drl.search.run_search import SearchResult as SearchResult
     from drl.search.search_call import search as search
     from drl.testing.environment_check import check_environment as check_environment
@@ -175,18 +175,18 @@ _PUBLIC = {
     "drl.envs.env_config": "EnvConfig",
     "drl.envs.goals": "goal_functions",
     "drl.envs.make_vec_env": "make_vec_env",
-    "drl.experiment.ablation": "Ablation ablate",
+    "drl.analysis.ablation": "Ablation ablate",
     "drl.agents.evaluation": "Evaluation evaluate",
-    "drl.experiment.extras": "Context",
-    "drl.runs.finished": "Finished",
+    "drl.runs.extras": "Context",
+    "drl.runs.folder.finished": "Finished",
     "drl.agents.hub": "Pulled Pushed pull push",
-    "drl.experiment.launch": "fork resume",
+    "drl.runs.launch": "fork resume",
     "drl.agents.load_agent": "load_agent",
     "drl.experiment.offers": "Offers list",
     "drl.experiment.one_call": "finish_run make_trainer train train_seeds",
-    "drl.experiment.play_again": "Replay replay",
-    "drl.runs.run_folder": "Run",
-    "drl.experiment.stages": "checkpoint_every evaluate_every progress stop_at track",
+    "drl.runs.play_again": "Replay replay",
+    "drl.runs.folder.run_folder": "Run",
+    "drl.runs.stages": "checkpoint_every evaluate_every progress stop_at track",
     "drl.agents.watch": "film",
     "drl.report.board_server": "board",
     "drl.report.one_file": "ReportPage report",

@@ -191,7 +191,7 @@ TWINS = {
     ),
 }  # fmt: skip
 # Commands that call what the function calls, since flags become an experiment or a plan in another way than arguments.
-BOTH_CALL = {"train": "drl.experiment.launch", "search": "drl.search.run_search"}
+BOTH_CALL = {"train": "drl.runs.launch", "search": "drl.search.run_search"}
 EXIT_CODES = {"doctor": {0, 1}, "reproduce": {7}}
 
 

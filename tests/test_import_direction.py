@@ -18,21 +18,23 @@ BASE = {
     "engines.numpy": {"core"},
 }
 ENGINES = {"engines.torch", "engines.jax"}
-RUNS = {*BASE, "settings", "trainer", "runs"}
-AGENTS = {*RUNS, *ENGINES, "agents"}
-EXPERIMENT = {*AGENTS, "cluster", "experiment"}
+FOLDER = {*BASE, "settings", "trainer", "runs.folder"}
+AGENTS = {*FOLDER, *ENGINES, "agents"}
+RUNS = {*AGENTS, "cluster", "runs"}
+EXPERIMENT = {*RUNS, "experiment"}
 ALLOWED = BASE | {
     "engines.torch": {"core", "algorithms", "engines.numpy"},
     "trainer": set(BASE),
     "engines.jax": {*BASE, "trainer"},  # the trainer of fused programs lives with them
     "settings": {"core", "algorithms", "envs"},
     "cluster": {*BASE, "trainer"},
-    "runs": {*BASE, "settings", "trainer"},
-    "agents": {*RUNS, *ENGINES},
-    "experiment": {*AGENTS, "cluster"},
+    "runs.folder": {*BASE, "settings", "trainer"},
+    "agents": {*FOLDER, *ENGINES},
+    "runs": {*AGENTS, "cluster"},
+    "experiment": RUNS,
     "deploy": EXPERIMENT,
     "search": {*EXPERIMENT} - ENGINES,
-    "report": {"core", "algorithms", "settings", "tracking", "runs"},
+    "report": {"core", "algorithms", "settings", "tracking", "runs.folder"},
     "analysis": {*EXPERIMENT} - ENGINES,
     "doctor": {*EXPERIMENT} - ENGINES,
     "testing": {"core", "envs", "games", "buffers", "trainer"},
@@ -44,7 +46,7 @@ ALLOWED = BASE | {
 
 def room_of(module: str) -> str:
     parts = module.split(".")[1:]
-    return ".".join(parts[:2]) if parts[:1] == ["engines"] else (parts or [""])[0]
+    return ".".join(parts[:2]) if parts[:1] == ["engines"] or parts[:2] == ["runs", "folder"] else (parts or [""])[0]
 
 
 def imported_by(path: Path) -> set[str]:

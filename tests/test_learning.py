@@ -4,7 +4,7 @@ import pytest
 
 from drl.agents.evaluation import evaluate
 from drl.cli.train import read_experiment
-from drl.experiment.launch import train
+from drl.runs.launch import train
 
 QUIET = ["--quiet", "--no-plots", "--no-video", "--no-tensorboard", "--evaluate-every", "0", "--keep-checkpoints", "0"]
 

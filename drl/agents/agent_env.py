@@ -15,7 +15,7 @@ from drl.envs.minigrid_cells import usual_wrappers
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
-from drl.runs.run_folder import own_settings
+from drl.runs.folder.run_folder import own_settings
 from drl.settings.experiment import RunConfig
 
 JAX_ONLY = ("brax:", "gymnax:")  # prefixes of ids: environments of these packages, which the JAX engine steps

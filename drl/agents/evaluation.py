@@ -23,8 +23,8 @@ from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.runs.finished import Finished
-from drl.runs.run_folder import find_agent_folder
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import find_agent_folder
 from drl.trainer.trainer import rates
 
 MOST_STEPS = 100_000  # default limit of environment steps, per episode of an evaluation

@@ -21,8 +21,8 @@ from drl.core.notebook import html_table
 from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, check_out, read_inside
 from drl.core.state_files import read_json
 from drl.core.variants import VARIANTS
-from drl.runs.finished import AgentLike, agent_folder
-from drl.runs.run_folder import KEPT
+from drl.runs.folder.finished import AgentLike, agent_folder
+from drl.runs.folder.run_folder import KEPT
 
 WEIGHTS = re.compile(r"weights-[0-9a-f]{12}\.safetensors")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

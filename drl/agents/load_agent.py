@@ -19,9 +19,9 @@ from drl.core.specs import Array, EnvSpecs, PlainDict
 from drl.core.variants import agent_in, find_variant
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.finished import RunLike, folder_of
-from drl.runs.run_folder import KEPT, find_agent_folder, find_run
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.finished import RunLike, folder_of
+from drl.runs.folder.run_folder import KEPT, find_agent_folder, find_run
 from drl.settings.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from drl.core.notebook import html_picture, html_table, html_text
 from drl.core.safe_files import check_out, unwritable
 from drl.core.specs import Array, PlainDict
 from drl.core.state_files import write_json
-from drl.runs.finished import Finished, RunLike, folders_of
+from drl.runs.folder.finished import Finished, RunLike, folders_of
 from drl.tracking.figures import picture_format
 
 PROFILE_POINTS, PROFILE_DRAWS = 101, 2000

@@ -16,9 +16,9 @@ from drl.analysis.reproduction_test import Judgement, judge
 from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 from drl.core.log import Log
 from drl.core.specs import PlainDict
-from drl.experiment.extras import Extras, Stage
 from drl.experiment.one_call import make_experiment
-from drl.runs.run_folder import is_in_use, read_record, read_settings, runs_in
+from drl.runs.extras import Extras, Stage
+from drl.runs.folder.run_folder import is_in_use, read_record, read_settings, runs_in
 from drl.settings.experiment import Experiment
 from drl.settings.preset_records import (
     FAIL,
@@ -220,7 +220,7 @@ def _chosen(preset: Preset, there: dict[int, Path], used: set[int], tried: set[i
 
 def _trained(experiment: Experiment, seed: int, run: Path | None, deadline: float | None) -> Path | None:
     """Train one seed and return its run; None if the deadline came first."""
-    from drl.experiment.launch import continue_run, train
+    from drl.runs.launch import continue_run, train
 
     if run is not None and read_record(run).get("status") == "finished":
         return run

@@ -75,7 +75,7 @@ def reproduce(
     also stores the result with the presets, in a clone of the repository. `console=True` prints answers as they come.
     """
     _check(preset, seeds, all, minutes, engine, record)
-    from drl.experiment.session import say as print_now
+    from drl.runs.session import say as print_now
 
     say: Say = print_now if console else lambda text: None
     folder, answers = Path(results_dir), list[Answer]()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drl.core.errors import BadInput, DrlError, plural
 from drl.core.size_limits import is_score
 from drl.core.specs import PlainDict, PlainValue
-from drl.runs.run_folder import read_record, read_settings, runs_in
+from drl.runs.folder.run_folder import read_record, read_settings, runs_in
 from drl.tracking.files import read_metrics
 from drl.tracking.run_curves import distinct_names, learning_settings
 

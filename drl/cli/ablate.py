@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     }
     experiment, _ = read_experiment(algorithm, flags)
 
-    from drl.experiment.ablation import ablate
+    from drl.analysis.ablation import ablate
 
     ablate(experiment, **numbers, console=True)
     return 0

@@ -13,7 +13,7 @@ from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
-from drl.runs.run_folder import find_agent_folder
+from drl.runs.folder.run_folder import find_agent_folder
 
 if TYPE_CHECKING:
     from drl.agents.evaluation import Evaluation

@@ -14,7 +14,7 @@ from drl.cli.flags import Parser
 from drl.core.errors import BadInput
 from drl.core.size_limits import check_size
 from drl.core.specs import PlainDict
-from drl.runs.run_folder import Run
+from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
@@ -196,11 +196,11 @@ def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
 
 
 def _train(flags: argparse.Namespace) -> int:
-    from drl.experiment.extras import Extras
-    from drl.experiment.launch import train
-    from drl.experiment.session import say
-    from drl.runs.finished import resume_line
-    from drl.runs.run_writer import BestModelCopy
+    from drl.runs.extras import Extras
+    from drl.runs.folder.finished import resume_line
+    from drl.runs.folder.run_writer import BestModelCopy
+    from drl.runs.launch import train
+    from drl.runs.session import say
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
         flags.wandb_disable = True

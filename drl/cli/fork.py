@@ -17,9 +17,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     changes = plain_pairs("--set", tuple(options.set))
 
-    from drl.experiment.launch import fork
-    from drl.experiment.session import say
-    from drl.runs.finished import resume_line
+    from drl.runs.folder.finished import resume_line
+    from drl.runs.launch import fork
+    from drl.runs.session import say
 
     finished = fork(options.run, changes, options.at, trust=options.trust, hint=False)
     say("\n".join(filter(None, [f"\n{finished.report()}", resume_line([finished])])))

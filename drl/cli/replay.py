@@ -23,7 +23,7 @@ class Flags:
 def main(arguments: list[str]) -> int:
     """Run `drl replay`."""
     flags = parse_flags(Flags, arguments, prog="drl replay", description="Replay an episode of training exactly.")
-    from drl.experiment.play_again import replay
+    from drl.runs.play_again import replay
 
     replay(**vars(flags), console=True)
     return 0

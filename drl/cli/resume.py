@@ -7,7 +7,7 @@ from pathlib import Path
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser
 from drl.core.errors import UnusableFile
-from drl.runs.run_folder import find_run, runs_in
+from drl.runs.folder.run_folder import find_run, runs_in
 
 USAGE = """Continue runs exactly from their newest checkpoint: metrics and weights equal those of an uninterrupted run.
 For an experiment folder, all unfinished runs in it are continued."""
@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> int:
     scaling = {name: value for name, value in changed.items() if value is not None}
     folders = [folder for given in options.runs for folder in _runs(given)]
 
-    from drl.experiment.launch import is_unfinished, resume
-    from drl.experiment.session import say
+    from drl.runs.launch import is_unfinished, resume
+    from drl.runs.session import say
 
     unusable: list[UnusableFile] = []
     for folder in folders:

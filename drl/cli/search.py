@@ -10,7 +10,7 @@ from drl.cli.train import check_names, import_named_plugins, peek
 from drl.core.errors import BadInput, shown
 from drl.core.specs import PlainDict
 from drl.envs.trust import check_trusted
-from drl.runs.run_folder import is_own_config
+from drl.runs.folder.run_folder import is_own_config
 from drl.settings.experiment import RunConfig, read_yaml
 from drl.settings.foreign_settings import settings_of
 

@@ -12,7 +12,7 @@ from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict
 from drl.envs.trust import check_trusted
-from drl.runs.run_folder import is_own_config
+from drl.runs.folder.run_folder import is_own_config
 from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
@@ -43,9 +43,9 @@ def main(arguments: list[str]) -> int:
     experiment, source = read_experiment(algorithm, flags)
 
     # Check the input before loading an engine, which is slow.
-    from drl.experiment.launch import train, train_seeds
-    from drl.experiment.session import say
-    from drl.runs.finished import resume_line
+    from drl.runs.folder.finished import resume_line
+    from drl.runs.launch import train, train_seeds
+    from drl.runs.session import say
 
     if source and not experiment.run.quiet:
         say(f"settings: {source}")

@@ -25,7 +25,7 @@ from drl.core.specs import Array, PlainDict
 from drl.deploy.parity import CHECKED, Parity, Run, affordable, check_parity, golden_inputs
 from drl.deploy.policy_graph import PolicyGraph, Port, masks_in_training
 from drl.engines.numpy.networks import CARRIED
-from drl.runs.finished import AgentLike, Finished, agent_folder
+from drl.runs.folder.finished import AgentLike, Finished, agent_folder
 
 MASKS: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 ENGINES = ("torch", "jax")

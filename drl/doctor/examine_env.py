@@ -18,7 +18,7 @@ from drl.envs.env_config import EnvConfig
 from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 TIMED_STEPS = 128  # environment steps in the timed learning step

@@ -20,8 +20,8 @@ from drl.envs.env_config import EnvLike
 from drl.envs.faults import reason
 from drl.envs.spaces import EnvKwargs
 from drl.envs.wrapper_names import WrapperLike
-from drl.runs.finished import Finished
-from drl.runs.run_folder import find_run
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import find_run
 
 
 def doctor(

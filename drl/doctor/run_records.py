@@ -13,7 +13,7 @@ from drl.core.agent_files import read_agent
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, Array, PlainDict
 from drl.doctor.findings import Series
-from drl.runs.run_folder import find_agent_folder, read_record, read_settings
+from drl.runs.folder.run_folder import find_agent_folder, read_record, read_settings
 from drl.tracking.curves import column, episodes_of, trailing_mean
 from drl.tracking.files import Row, evaluation_in, read_metrics
 

@@ -20,12 +20,12 @@ from drl.envs.env_config import AnyEnv, EnvConfig, as_config, given_vector
 from drl.envs.spaces import EnvKwargs
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike
-from drl.experiment import launch
-from drl.experiment.building import AnyTrainer, open_trainer
-from drl.experiment.extras import Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.session import say
-from drl.runs.finished import Finished
-from drl.runs.run_folder import Run, is_own_config
+from drl.runs import launch
+from drl.runs.building import AnyTrainer, open_trainer
+from drl.runs.extras import Extras, MakeTrackers, OnLog, Stage
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import Run, is_own_config
+from drl.runs.session import say
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig, read_yaml
 from drl.settings.presets import load_preset, one_budget, one_schedule, sources
 from drl.tracking.plots import plot_run

@@ -14,7 +14,7 @@ from drl.core.specs import PlainDict
 from drl.report.found_runs import found_runs
 from drl.report.one_file import points_for
 from drl.report.run_content import find_video, in_training, plain_value, read_run, short_text
-from drl.runs.run_folder import read_record
+from drl.runs.folder.run_folder import read_record
 
 FRESH_SECONDS = 1.0  # for which a list of the folders is reused
 TAIL = 1 << 18  # bytes at the end of metrics.jsonl that are searched first for its last row

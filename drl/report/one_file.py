@@ -14,7 +14,7 @@ from drl.core.specs import PlainDict
 from drl.report.found_runs import found_runs
 from drl.report.page_html import is_our_page, render_page
 from drl.report.run_content import find_video, read_run, read_video, unreadable
-from drl.runs.finished import RunLike, folders_of
+from drl.runs.folder.finished import RunLike, folders_of
 from drl.tracking.run_curves import distinct_names
 
 MOST_SHOWN = 20  # runs listed in a notebook

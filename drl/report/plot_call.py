@@ -11,8 +11,8 @@ from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
 from drl.core.notebook import html_picture
 from drl.core.safe_files import check_out
 from drl.report.one_file import write_report
-from drl.runs.finished import RunLike, folders_of
-from drl.runs.run_folder import find_run, runs_in
+from drl.runs.folder.finished import RunLike, folders_of
+from drl.runs.folder.run_folder import find_run, runs_in
 from drl.tracking.figures import picture_format
 
 

@@ -10,7 +10,7 @@ from drl.core.safe_files import read_inside
 from drl.core.specs import PlainDict, PlainValue
 from drl.report.base_settings import base_of
 from drl.report.thinned_curves import curves_of_rows
-from drl.runs.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
+from drl.runs.folder.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
 from drl.tracking.console import clock
 from drl.tracking.files import Row, evaluation_in, read_metrics
 

@@ -1,1 +1,1 @@
-"""The folder of a run: what is in it, who writes it, who may continue it."""
+"""How a run goes: built, trained, evaluated, saved, resumed, many at a time."""

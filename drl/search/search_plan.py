@@ -20,8 +20,8 @@ from drl.algorithms.search_dimensions import Choice, Space
 from drl.core.configs import require
 from drl.core.errors import BadInput, did_you_mean, shown
 from drl.core.specs import PlainDict
-from drl.experiment.building import build_trainer, start_engine
-from drl.experiment.launch import check_boards, check_server
+from drl.runs.building import build_trainer, start_engine
+from drl.runs.launch import check_boards, check_server
 from drl.search.search_worker import Job
 from drl.settings.experiment import Experiment, RunConfig, is_folder_name
 from drl.settings.foreign_settings import explain_unknown

@@ -30,9 +30,9 @@ from drl.core.network_parts import import_plugins
 from drl.core.specs import PlainDict
 from drl.envs.env_specs import find_spec
 from drl.envs.wrapper_names import find_wrapper
-from drl.experiment import stages
-from drl.experiment.building import build_trainer, start_engine
-from drl.experiment.launch import remote_boards
+from drl.runs import stages
+from drl.runs.building import build_trainer, start_engine
+from drl.runs.launch import remote_boards
 from drl.settings.experiment import Experiment
 from drl.tracking.guarded import Ending, Guarded, guard
 

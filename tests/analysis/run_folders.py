@@ -1,6 +1,6 @@
 """Folders of finished runs, without training."""
 
-from drl.runs.run_folder import Run
+from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
 
 

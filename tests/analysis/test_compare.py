@@ -13,7 +13,7 @@ from drl.analysis.reference_scores import choose_normalization, read_references
 from drl.analysis.run_scores import read_scores
 from drl.cli.entry import main
 from drl.core.errors import BadInput
-from drl.runs.run_folder import Run
+from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import read_yaml
 from drl.settings.preset_records import PUBLISHED
 from tests.analysis.run_folders import make_run, make_runs

@@ -10,7 +10,7 @@ from drl.analysis import reproduction, reproduction_queue
 from drl.analysis.reproduction import find_preset, reproduce_preset
 from drl.cli.entry import main
 from drl.core.errors import NonFinite
-from drl.runs.run_folder import read_record, read_settings, runs_in
+from drl.runs.folder.run_folder import read_record, read_settings, runs_in
 from drl.settings import preset_records, presets
 from drl.settings.preset_records import (
     FAIL,

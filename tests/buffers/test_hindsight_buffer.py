@@ -23,7 +23,7 @@ from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.stepping import JaxStep
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.envs.goals import GoalFunctions, goal_functions
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 GAMMA, LIMIT = 0.9, 8

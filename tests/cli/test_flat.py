@@ -14,9 +14,9 @@ from drl.cli.flat import experiment_of, main, make_parser, train_command
 from drl.core.log import Log
 from drl.core.pth_files import write_pth
 from drl.envs.atari import AtariOptions
-from drl.experiment.launch import resume
-from drl.runs.run_folder import Run
-from drl.runs.run_writer import BestModelCopy
+from drl.runs.folder.run_folder import Run
+from drl.runs.folder.run_writer import BestModelCopy
+from drl.runs.launch import resume
 from tests.commands import run_here, run_process
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 LEAN = {"engine": "jax", "num_envs": 4, "device": "cpu", "vectorization": "sync", "hidden_sizes": [16]}

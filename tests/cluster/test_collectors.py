@@ -12,8 +12,8 @@ from three_nodes import LONG
 from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import read_state, write_state
-from drl.experiment.building import open_trainer
-from drl.experiment.launch import train
+from drl.runs.building import open_trainer
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
 PPO = {"algorithm": "ppo", "rollout_length": 32, "minibatches": 2, "epochs": 1, "total_timesteps": 600}

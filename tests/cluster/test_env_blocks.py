@@ -5,7 +5,7 @@ import pytest
 
 from drl.cluster.env_blocks import BlockState, CollectRequest, collect, go_to, joined
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.collector_blocks import RunBlocks
+from drl.runs.collector_blocks import RunBlocks
 from drl.settings.experiment import Experiment
 
 SETTINGS = {"env": "CartPole-v1", "num_envs": 5, "hidden_sizes": [8], "cluster": "local", "num_collectors": 2}

@@ -20,9 +20,9 @@ from drl.cluster.learners import LearnerProcess, ManyLearners
 from drl.cluster.ray_cluster import open_cluster
 from drl.core.errors import BadInput, LearnerFailed
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.experiment.building import check_learners, learner_maker, open_trainer
-from drl.experiment.extras import Extras
-from drl.experiment.launch import resume, train
+from drl.runs.building import check_learners, learner_maker, open_trainer
+from drl.runs.extras import Extras
+from drl.runs.launch import resume, train
 from drl.settings.experiment import Experiment
 from tests.cluster.learner_threads import InThreads, Meeting, ThreadGroup
 

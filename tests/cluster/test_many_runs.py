@@ -12,10 +12,10 @@ import pytest
 from three_nodes import LONG, ROOT, SLOW_FLAGS, records, training, until
 
 import drl
+from drl.analysis import ablation
 from drl.cli.entry import main
-from drl.experiment import ablation
-from drl.experiment.many_runs import RunFailed
-from drl.runs.run_folder import is_in_use
+from drl.runs.folder.run_folder import is_in_use
+from drl.runs.many_runs import RunFailed
 from drl.search.run_search import search
 from drl.search.search_plan import SearchConfig
 from drl.search.search_worker import Job, run_job

@@ -133,6 +133,6 @@ def test_bad_settings_are_one_line(flags, said, tmp_path, capsys, monkeypatch):
 
 
 def test_without_the_flag_nothing_of_it_is_imported():
-    code = "import drl.experiment.launch, drl.search.run_search, sys; "
+    code = "import drl.runs.launch, drl.search.run_search, sys; "
     code += "assert not [name for name in sys.modules if name.startswith(('ray', 'drl.cluster.'))]"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})

@@ -18,7 +18,7 @@ from drl.engines.numpy.exploration import EpsilonGreedy
 from drl.engines.torch import build as torch_build
 from drl.engines.torch.algorithms.dqn import DQN
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.stages import tracked
+from drl.runs.stages import tracked
 from drl.tracking.files import JsonlTracker, read_metrics
 from drl.trainer.trainer import Trainer, TrainerConfig
 

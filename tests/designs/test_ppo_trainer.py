@@ -13,7 +13,7 @@ from drl.algorithms.ppo import PPOConfig
 from drl.buffers.rollout_buffer import RolloutBuffer
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
-from drl.experiment import launch
+from drl.runs import launch
 from drl.settings.experiment import Experiment
 from drl.tracking.console import blocks, plain_text
 from drl.tracking.files import read_metrics

@@ -13,7 +13,7 @@ import torch
 
 from drl.algorithms import ALGORITHMS
 from drl.cli.flat import experiment_of, main, make_parser
-from drl.experiment import session
+from drl.runs import session
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """

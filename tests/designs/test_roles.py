@@ -140,7 +140,7 @@ def test_the_roles_do_not_know_what_is_not_theirs():
 
 def test_ppo_learns_the_prisoners_dilemma(tmp_path):
     """`experiments/train_ppo_ipd.py` at a tiny size is run by tests/test_scripts.py; here through the front door."""
-    from drl.experiment import launch
+    from drl.runs import launch
     from drl.settings.experiment import Experiment
 
     flat = {"env": "IteratedPrisonersDilemma-v0", "env_kwargs": ["opponents=tit_for_tat"], "total_timesteps": 1024}

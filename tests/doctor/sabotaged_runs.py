@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from drl.experiment.launch import train
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 from tests.doctor.broken_envs import Walk
 

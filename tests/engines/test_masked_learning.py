@@ -19,7 +19,7 @@ from drl.engines.jax.algorithms.ppo import PPO
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import FlaxModel
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Trainer
 

@@ -18,7 +18,7 @@ from drl.core.transition import RolloutBatch
 from drl.engines.jax.fused import fused_learner
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.models import make_policy_value_model
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 TOTAL = 240

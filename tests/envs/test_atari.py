@@ -10,7 +10,7 @@ from drl.agents.evaluation import evaluate
 from drl.buffers.replay_buffer import ReplayBuffer
 from drl.core.errors import BadInput, MissingExtra
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.experiment.launch import train
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
 PONG = "ALE/Pong-v5"

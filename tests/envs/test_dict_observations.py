@@ -21,7 +21,7 @@ from drl.engines.torch import models as torch_models
 from drl.engines.torch.ops import to_tensors
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.spaces import obs_spec
-from drl.experiment.building import build_trainer, open_trainer
+from drl.runs.building import build_trainer, open_trainer
 from drl.settings.experiment import Experiment
 
 PARTS = spaces.Dict(

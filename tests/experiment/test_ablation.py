@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from drl.algorithms import ALGORITHMS
+from drl.analysis import ablation
+from drl.analysis.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
 from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
-from drl.experiment import ablation
-from drl.experiment.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
-from drl.experiment.many_runs import RunFailed
-from drl.experiment.packed_run import Answer
+from drl.runs.many_runs import RunFailed
+from drl.runs.packed_run import Answer
 from drl.settings.experiment import Experiment
 from drl.tracking.curves import bootstrap
 from drl.tracking.files import JsonlTracker
@@ -61,7 +61,7 @@ def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base,
 
 
 def test_results_of_other_settings_are_never_taken_for_these(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("drl.experiment.ablation.train_many", answers("interrupted"))
+    monkeypatch.setattr("drl.analysis.ablation.train_many", answers("interrupted"))
     with pytest.raises(Interrupted):
         ablate_experiment(base, seeds=1)
     assert not list(tmp_path.rglob("seed_*.json")), "a run that was interrupted is no result"
@@ -79,7 +79,7 @@ def test_results_of_other_settings_are_never_taken_for_these(base, tmp_path, mon
 
 
 def test_a_run_that_fails_is_told_with_its_exit_code(base, monkeypatch):
-    monkeypatch.setattr("drl.experiment.ablation.train_many", answers(error="the environment broke", exit_code=5))
+    monkeypatch.setattr("drl.analysis.ablation.train_many", answers(error="the environment broke", exit_code=5))
     with pytest.raises(RunFailed, match="4 of 4 runs failed; plain, seed 7: the environment broke") as failed:
         ablate_experiment(base, seeds=1)
     assert failed.value.exit_code == 5

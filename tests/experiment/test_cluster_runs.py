@@ -8,10 +8,10 @@ import pytest
 
 from drl.cluster.node_process import FolderSaved, HostReady, Needs, Over
 from drl.core.errors import BadInput
-from drl.experiment import cluster_runs
-from drl.experiment.cluster_runs import MOST_LOSSES, ClusterRuns, RunJob, train_on_cluster
-from drl.experiment.node_run import Progress
-from drl.experiment.packed_run import Answer
+from drl.runs import cluster_runs
+from drl.runs.cluster_runs import MOST_LOSSES, ClusterRuns, RunJob, train_on_cluster
+from drl.runs.node_run import Progress
+from drl.runs.packed_run import Answer
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig

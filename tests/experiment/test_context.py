@@ -12,8 +12,8 @@ import pytest
 import drl
 from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed
-from drl.experiment import session
-from drl.runs.run_folder import read_record
+from drl.runs import session
+from drl.runs.folder.run_folder import read_record
 
 SMALL = {
     "num_envs": 2, "total_timesteps": 320, "rollout_length": 16, "minibatches": 2, "hidden_sizes": [4], "video": False,

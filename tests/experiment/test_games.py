@@ -8,7 +8,7 @@ import pytest
 import drl
 from drl.cli.entry import main
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 from tests.envs.roster_game import ACTS, Roster
 

@@ -25,8 +25,8 @@ from drl.core.golden_pairs import (
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state
 from drl.core.variants import VARIANTS, agent_in, maker_in
-from drl.experiment import session
-from drl.experiment.launch import resume, train
+from drl.runs import session
+from drl.runs.launch import resume, train
 from drl.settings.experiment import Experiment
 
 VECTOR, IMAGE = ObsSpec("box", (3,)), ObsSpec("box", (1, 72, 72), "uint8")

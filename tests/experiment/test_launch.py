@@ -13,11 +13,11 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, NonFinite
 from drl.core.state_files import read_state
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment import launch
-from drl.experiment.building import build_trainer
-from drl.experiment.extras import Extras
-from drl.experiment.launch import train
-from drl.runs.run_folder import Run, find_run
+from drl.runs import launch
+from drl.runs.building import build_trainer
+from drl.runs.extras import Extras
+from drl.runs.folder.run_folder import Run, find_run
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
 TINY = {

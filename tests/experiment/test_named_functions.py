@@ -26,7 +26,7 @@ import rates_of_mine as mine
 from drl.algorithms.ppo import PPOConfig
 from drl.core.configs import ModelConfig
 from drl.settings.experiment import Experiment, RunConfig
-from drl.experiment.launch import train
+from drl.runs.launch import train
 
 run = RunConfig(num_envs=2, total_timesteps=256, checkpoint_every=64, evaluate_every=0, plots=False, video=False,
                 tensorboard=False, quiet=True, compile="off", name="whole", device="cpu")

@@ -15,7 +15,7 @@ from drl.agents.load_agent import load_agent
 from drl.core.errors import BadInput
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import off_policy
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 COUNT, WITH_JAX, UPDATES = 64, 12, 200  # a JAX program takes longer to compile than to run

@@ -4,8 +4,8 @@ import pickle
 import subprocess
 import sys
 
-from drl.experiment.extras import Extras
-from drl.experiment.packed_run import pack
+from drl.runs.extras import Extras
+from drl.runs.packed_run import pack
 from drl.settings.experiment import Experiment
 
 FILE = """

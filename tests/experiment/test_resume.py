@@ -15,11 +15,11 @@ import pytest
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.state_files import RowFiles, read_state, write_state
-from drl.experiment import launch
-from drl.experiment.building import open_trainer
-from drl.experiment.launch import fork, is_unfinished, resume, train, train_seeds
-from drl.runs.checkpoints import Checkpoints, DamagedCheckpoint
-from drl.runs.run_folder import Run, is_in_use
+from drl.runs import launch
+from drl.runs.building import open_trainer
+from drl.runs.folder.checkpoints import Checkpoints, DamagedCheckpoint
+from drl.runs.folder.run_folder import Run, is_in_use
+from drl.runs.launch import fork, is_unfinished, resume, train, train_seeds
 from drl.settings.experiment import Experiment
 from drl.tracking.run_curves import grouped_runs
 from drl.trainer.trainer_loop import Stopped
@@ -316,7 +316,7 @@ def test_a_run_in_use_is_not_resumed(tmp_path):
     """The lock belongs to a process, so another process must hold it."""
     run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
     run.close()
-    hold = "import sys; from drl.runs.run_folder import Run; from pathlib import Path; "
+    hold = "import sys; from drl.runs.folder.run_folder import Run; from pathlib import Path; "
     hold += "run = Run.reopen(Path(sys.argv[1])); print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(run.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -448,7 +448,7 @@ def test_a_run_without_collectors_is_not_resumed_on_a_cluster(tmp_path):
 def test_looking_at_a_run_does_not_give_up_its_lock(tmp_path):
     run = Run.create("x", CASES["ppo"].to_flat(), tmp_path)
     assert is_in_use(run.folder)
-    look = "import sys, pathlib; from drl.runs.run_folder import is_in_use; "
+    look = "import sys, pathlib; from drl.runs.folder.run_folder import is_in_use; "
     command = [sys.executable, "-c", look + "sys.exit(is_in_use(pathlib.Path(sys.argv[1])))", str(run.folder)]
     assert subprocess.run(command).returncode == 1
     run.close()

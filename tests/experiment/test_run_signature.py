@@ -15,8 +15,17 @@ import drl
 from drl.agents.agent_env import is_env_of
 from drl.core.errors import BadInput
 from drl.core.state_files import SEAL, _checksum
-from drl.experiment.launch import experiment_of
-from drl.runs.run_folder import KEY_BYTES, SIGNATURE, NoKey, account_key, adopt_run, key_file, own_settings, read_record
+from drl.runs.folder.run_folder import (
+    KEY_BYTES,
+    SIGNATURE,
+    NoKey,
+    account_key,
+    adopt_run,
+    key_file,
+    own_settings,
+    read_record,
+)
+from drl.runs.launch import experiment_of
 
 ENV = """
 import gymnasium as gym

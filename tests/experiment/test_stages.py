@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from drl.core.log import Log
-from drl.experiment import stages
+from drl.runs import stages
 
 
 def logs(step=100, **groups):

@@ -5,9 +5,9 @@ import pytest
 
 import drl
 from drl.cli.entry import main
-from drl.experiment.launch import train
 from drl.runs import stop_signals
-from drl.runs.finished import resume_line
+from drl.runs.folder.finished import resume_line
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
 LEAN = {"quiet": True, "plots": False, "video": False, "tensorboard": False, "compile": "off", "evaluate_every": 0}

@@ -8,8 +8,8 @@ import warnings
 import pytest
 from fault_cases import some
 
-from drl.experiment.extras import Extras
-from drl.experiment.launch import train
+from drl.runs.extras import Extras
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 from drl.tracking import guarded
 from drl.tracking.guarded import InThread, TrackerFailed, guard

@@ -23,9 +23,9 @@ from drl.core.pth_files import check_pth, write_pth
 from drl.core.safe_files import DRAFT
 from drl.core.state_files import RowLog
 from drl.engines.torch.agents import write_state_dict
-from drl.experiment.launch import resume, train
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.run_folder import Run, read_record, read_settings, runs_in
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.run_folder import Run, read_record, read_settings, runs_in
+from drl.runs.launch import resume, train
 from drl.settings.experiment import Experiment
 from drl.tracking.files import CsvTracker, JsonlTracker, read_metrics
 

@@ -149,7 +149,7 @@ def test_pth_files_of_others_are_checked_by_entry(tmp_path, capsys, tally, made)
     tally(KIND, len(forms))
 
 
-@pytest.mark.filterwarnings("ignore::drl.runs.checkpoints.DamagedCheckpoint")
+@pytest.mark.filterwarnings("ignore::drl.runs.folder.checkpoints.DamagedCheckpoint")
 @pytest.mark.parametrize("role", ["state", "arrays"])
 def test_an_older_checkpoint_is_used_if_there_is_one(role, made, tmp_path, tally):
     run, tried = copy_of(made[0], tmp_path / "copy"), 0

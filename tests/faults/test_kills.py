@@ -14,7 +14,7 @@ from fault_cases import LONG, some
 
 from drl.cli.entry import main
 from drl.core.state_files import read_sealed
-from drl.runs.checkpoints import Checkpoints
+from drl.runs.folder.checkpoints import Checkpoints
 from tests.run_files import rows, weights
 
 KIND = "SIGKILL"

@@ -11,11 +11,11 @@ from failing_disk import Disk, failing
 from fault_cases import some
 
 from drl.core.errors import SaveFailed
-from drl.experiment import launch
-from drl.experiment.launch import is_unfinished, resume, train
-from drl.runs import run_writer
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.run_writer import SavingFailed
+from drl.runs import launch
+from drl.runs.folder import run_writer
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.run_writer import SavingFailed
+from drl.runs.launch import is_unfinished, resume, train
 from drl.settings.experiment import Experiment
 from tests.run_files import rows, weights
 

@@ -221,7 +221,7 @@ def nothing_runs(monkeypatch):
     def accepted(*_):
         raise AssertionError("the command was accepted")
 
-    monkeypatch.setattr("drl.experiment.launch.drive", accepted)
+    monkeypatch.setattr("drl.runs.launch.drive", accepted)
     monkeypatch.setattr(run_search._Work, "run_trials", accepted)
 
 

@@ -9,9 +9,9 @@ import pytest
 from fault_cases import some
 
 from drl.cli.entry import main
-from drl.experiment import launch, session
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.run_folder import Run
+from drl.runs import launch, session
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.run_folder import Run
 from drl.trainer.trainer import Trainer
 from tests.faults import slow_env
 from tests.run_files import rows

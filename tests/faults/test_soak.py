@@ -23,7 +23,7 @@ WORK = {  # settings, updates per log, logs
 }
 SCRIPT = """
 import sys
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 settings, per_log, logs = eval(sys.argv[1])

@@ -9,8 +9,8 @@ from pathlib import Path
 from drl.cli import flat
 from drl.cli.entry import main
 from drl.core.state_files import SEAL, _checksum
-from drl.experiment.launch import train
-from drl.runs.run_folder import Run
+from drl.runs.folder.run_folder import Run
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
 SETTINGS = {

@@ -17,8 +17,8 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
 from drl.core.log import Episode
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.building import build_trainer
-from drl.experiment.launch import train
+from drl.runs.building import build_trainer
+from drl.runs.launch import train
 from drl.search import search_worker
 from drl.search.run_search import FRESH_SEEDS, search
 from drl.search.search_plan import SearchConfig, SearchPlan, as_settings, space_for, starting_point

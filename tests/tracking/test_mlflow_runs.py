@@ -7,8 +7,8 @@ import pytest
 
 from drl.core.errors import MissingExtra
 from drl.core.log import Log
-from drl.experiment.launch import resume, train
-from drl.runs.checkpoints import Checkpoints
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.launch import resume, train
 from drl.settings.experiment import Experiment
 from drl.tracking import mlflow_runs
 from drl.tracking.guarded import Ending, TrackerFailed, guard

@@ -10,8 +10,8 @@ import pytest
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.log import Log
-from drl.experiment.launch import resume, train, train_seeds
-from drl.runs.checkpoints import Checkpoints
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.launch import resume, train, train_seeds
 from drl.search.search_worker import Job, run_job
 from drl.settings.experiment import Experiment
 from drl.tracking.guarded import Ending, TrackerFailed, guard

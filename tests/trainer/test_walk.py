@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from drl.envs.make_vec_env import make_vec_env
-from drl.experiment.building import build_trainer
+from drl.runs.building import build_trainer
 from drl.settings.experiment import Experiment
 
 ROOT = str(Path(__file__).parents[2] / "drl")

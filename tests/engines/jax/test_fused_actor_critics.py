@@ -8,7 +8,7 @@ import pytest
 
 from drl.core.normalize import ObsNormalizer, RewardScaler
 from drl.engines.jax.fused import fused_learner
-from drl.experiment.building import build_seed_batch, in_one_program
+from drl.runs.building import build_seed_batch, in_one_program
 from drl.settings.experiment import Experiment
 
 SMALL = {

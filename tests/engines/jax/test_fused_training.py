@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.experiment.building import build_seed_batch, in_one_program
-from drl.experiment.launch import train, train_seeds
+from drl.runs.building import build_seed_batch, in_one_program
+from drl.runs.launch import train, train_seeds
 from drl.settings.experiment import Experiment
 
 SMALL = {

@@ -36,7 +36,7 @@ from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import make_policy_model, make_policy_value_model, make_q_value_model
 from drl.engines.jax.optimizer import optimizer_of
 from drl.engines.jax.replay_rows import replay_rows
-from drl.experiment.building import in_one_program, open_trainer
+from drl.runs.building import in_one_program, open_trainer
 from drl.settings.experiment import Experiment
 
 CHOICES = EnvSpecs(ObsSpec("box", (3,)), twins.ACTIONS["categorical"], seed=1)

@@ -15,8 +15,8 @@ from drl.core.configs import NoSettings, ReplayConfig
 from drl.engines.torch import flat_optimizer
 from drl.engines.torch.compile_rule import Work, choose, planned_work
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.experiment.building import open_trainer
-from drl.experiment.launch import train
+from drl.runs.building import open_trainer
+from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 from drl.settings.presets import load_preset
 

@@ -24,7 +24,7 @@ from drl.engines.torch.algorithms.sac import SAC
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner_group import SharedGradient, part_of_replay
-from drl.experiment.building import open_trainer
+from drl.runs.building import open_trainer
 from drl.settings.experiment import Experiment
 
 OBS, CHOICE, BOX = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,)), ActionSpec("box", low=(-1,), high=(1,))

@@ -23,7 +23,7 @@ from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector
 from drl.envs.episode_stats import reward_threshold
 from drl.envs.goals import goal_functions
-from drl.runs.run_folder import find_agent_folder
+from drl.runs.folder.run_folder import find_agent_folder
 from drl.settings.experiment import AS_SET, Experiment
 from drl.trainer.trainer import Trainer, TrainerConfig
 
@@ -68,7 +68,7 @@ def _open_envs(experiment: Experiment, model: object) -> Iterator[VecEnv | AnyCo
     """The environments of a run, in this process or in its collectors."""
     run = experiment.run
     if experiment.scaling.num_collectors:
-        from drl.experiment.collector_blocks import open_collectors
+        from drl.runs.collector_blocks import open_collectors
 
         with open_collectors(experiment, model) as collectors:
             yield collectors

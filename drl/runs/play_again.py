@@ -20,8 +20,8 @@ from drl.envs.env_attributes import lost_in, replayed, set_before, set_on
 from drl.envs.faults import reason
 from drl.envs.make_vec_env import make_env
 from drl.envs.rendered_env import PICTURES, RenderedEnv
-from drl.runs.finished import RunLike, folder_of
-from drl.runs.run_folder import find_run
+from drl.runs.folder.finished import RunLike, folder_of
+from drl.runs.folder.run_folder import find_run
 from drl.settings.experiment import RunConfig
 from drl.tracking.files import RecordedEpisode, read_episode
 
@@ -82,7 +82,7 @@ def replay(
     """
     if video and (render or step_by_step):
         raise BadInput("--video films the episode; leave out --render and --step-by-step")
-    from drl.experiment.launch import experiment_of
+    from drl.runs.launch import experiment_of
 
     folder = find_run(folder_of(run))
     config = experiment_of(folder, trust).run

@@ -11,8 +11,8 @@ from multiprocessing.process import BaseProcess
 
 from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
-from drl.experiment.extras import NOTHING, Extras
-from drl.experiment.packed_run import Answer, PackedRun, pack
+from drl.runs.extras import NOTHING, Extras
+from drl.runs.packed_run import Answer, PackedRun, pack
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
 from drl.tracking.jobs import JobBar, JobTable
@@ -44,7 +44,7 @@ def train_many(
         with Processes(extras) as processes:
             yield from processes.train(runs, workers or os.cpu_count() or 1)
         return
-    from drl.experiment.cluster_runs import RunJob, alone, train_on_cluster
+    from drl.runs.cluster_runs import RunJob, alone, train_on_cluster
 
     assert isinstance(bar, JobTable)
     jobs = [RunJob(name, alone(run), extras) for name, run in runs.items()]
@@ -120,7 +120,7 @@ def work(pipe: Connection, packed: PackedRun) -> None:
     """Body of a process: train one run."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it once, from the process that started it
-    from drl.experiment.launch import train
+    from drl.runs.launch import train
 
     try:
         finished = train(*packed.unpack(), console=False)

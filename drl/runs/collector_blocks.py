@@ -17,9 +17,9 @@ from drl.core.errors import BadInput, plural
 from drl.core.seeding import Seeds
 from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
-from drl.experiment.building import learner_maker, set_exploration, start_engine
-from drl.experiment.extras import Extras
-from drl.experiment.packed_run import PackedRun, pack
+from drl.runs.building import learner_maker, set_exploration, start_engine
+from drl.runs.extras import Extras
+from drl.runs.packed_run import PackedRun, pack
 from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Collector
 

@@ -14,10 +14,10 @@ from drl.cluster.node_process import FolderSaved
 from drl.core.errors import DrlError, Interrupted
 from drl.core.log import Log
 from drl.core.specs import PlainDict
-from drl.experiment.extras import Stage
-from drl.experiment.packed_run import Answer, PackedRun
-from drl.runs.finished import Finished
-from drl.runs.run_folder import is_in_use
+from drl.runs.extras import Stage
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import is_in_use
+from drl.runs.packed_run import Answer, PackedRun
 from drl.settings.experiment import RunConfig
 
 PROGRESS_SECONDS = 1.0  # between two messages
@@ -46,7 +46,7 @@ class Progress(NamedTuple):
 
 def work(pipe: Connection) -> None:
     """Train one run, or continue it."""
-    import drl.experiment.launch  # noqa: F401 (slow, while the driver sends the order)
+    import drl.runs.launch  # noqa: F401 (slow, while the driver sends the order)
 
     order: Order = pipe.recv()
     sys.argv, folders = order.command, list[Path]()
@@ -69,7 +69,7 @@ def work(pipe: Connection) -> None:
 
 
 def _trained(order: Order, pipe: Connection, saved: Callable[[Path], None]) -> Finished:
-    from drl.experiment.launch import continue_run, experiment_of, train
+    from drl.runs.launch import continue_run, experiment_of, train
 
     experiment, extras = order.packed.unpack()
     stages = (*extras.stages, _told(pipe, experiment.run))

@@ -18,12 +18,12 @@ from drl.cluster.folder_copy import Complete, Incoming, Piece, UrlCopy, check_ur
 from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, DrlError, Interrupted, plural
-from drl.experiment.extras import NOTHING, Extras
-from drl.experiment.launch import check_server
-from drl.experiment.node_run import After, Order, Progress
-from drl.experiment.packed_run import Answer, pack
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.run_folder import adopt_run, lock_run, new_folder, unlock_run
+from drl.runs.extras import NOTHING, Extras
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.run_folder import adopt_run, lock_run, new_folder, unlock_run
+from drl.runs.launch import check_server
+from drl.runs.node_run import After, Order, Progress
+from drl.runs.packed_run import Answer, pack
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
@@ -32,7 +32,7 @@ from drl.tracking.jobs import JobTable
 if TYPE_CHECKING:
     from types import ModuleType
 
-WORK = ("drl.experiment.node_run", "work")
+WORK = ("drl.runs.node_run", "work")
 POLL_SECONDS = 0.5  # how often signals are looked for
 MOST_LOSSES = 10  # of a run in a row, without a checkpoint in between
 

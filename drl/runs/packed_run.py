@@ -13,7 +13,7 @@ from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict
 from drl.envs.user_objects import find_object
 from drl.envs.wrapper_names import split_wrapper
-from drl.experiment.extras import Extras
+from drl.runs.extras import Extras
 from drl.settings.experiment import Experiment
 
 TABLES: list[dict[str, Any]] = [

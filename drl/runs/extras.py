@@ -16,11 +16,11 @@ from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.core.transition import Batch
 from drl.envs.env_attributes import restored, stored
-from drl.runs.run_folder import Run
+from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
 
 if TYPE_CHECKING:
-    from drl.experiment.building import AnyTrainer
+    from drl.runs.building import AnyTrainer
 
 Result = TypeVar("Result")
 Evaluate = Callable[[int | None, int | None, bool, Mapping[str, EnvValue]], Evaluation]

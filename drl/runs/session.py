@@ -21,13 +21,13 @@ from drl.core.specs import EnvValue
 from drl.core.state_files import StateDict
 from drl.envs.env_config import EnvConfig, without_vector
 from drl.envs.faults import reason
-from drl.experiment import stages
-from drl.experiment.building import AnyTrainer
-from drl.experiment.extras import NOTHING, Context, Extras, with_context
-from drl.experiment.stages import BestModel, EvaluationSteps
-from drl.runs.finished import Finished
-from drl.runs.run_folder import Run
-from drl.runs.run_writer import KeptTracker, RunWriter
+from drl.runs import stages
+from drl.runs.building import AnyTrainer
+from drl.runs.extras import NOTHING, Context, Extras, with_context
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import Run
+from drl.runs.folder.run_writer import KeptTracker, RunWriter
+from drl.runs.stages import BestModel, EvaluationSteps
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.console import StartupProgress

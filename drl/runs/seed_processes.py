@@ -8,10 +8,10 @@ from typing import Any
 
 from drl.agents.load_agent import load_agent
 from drl.core.agent_files import open_agent
-from drl.experiment.extras import Extras
-from drl.experiment.many_runs import RunFailed, progress_of, train_many
-from drl.experiment.packed_run import Answer
-from drl.runs.finished import Finished
+from drl.runs.extras import Extras
+from drl.runs.folder.finished import Finished
+from drl.runs.many_runs import RunFailed, progress_of, train_many
+from drl.runs.packed_run import Answer
 from drl.settings.experiment import Experiment
 
 

@@ -12,7 +12,7 @@ from drl.core.contracts import Agent
 from drl.core.errors import BadInput, plural
 from drl.core.log import Log
 from drl.core.notebook import html_picture, html_table, html_text
-from drl.runs.run_folder import find_agent_folder, own_settings, read_record
+from drl.runs.folder.run_folder import find_agent_folder, own_settings, read_record
 from drl.tracking.files import read_metrics
 
 LAST_ROWS = 5  # of the metrics that a notebook shows

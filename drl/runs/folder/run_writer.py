@@ -16,8 +16,8 @@ from pathlib import Path
 from drl.core.errors import SaveFailed
 from drl.core.log import Log
 from drl.core.safe_files import write_atomically
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.run_folder import Run
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.run_folder import Run
 from drl.tracking.files import FileTracker
 
 RETRY = 30.0  # seconds between two attempts to go back

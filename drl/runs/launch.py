@@ -20,15 +20,15 @@ from drl.core.state_files import StateDict
 from drl.envs.env_config import AnyEnv, as_config
 from drl.envs.trust import check_trusted
 from drl.envs.wrapper_names import WrapperLike, wrapper_names
-from drl.experiment import stages
-from drl.experiment.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
-from drl.experiment.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
-from drl.experiment.seed_processes import train_in_processes
-from drl.experiment.session import Session, drive, say, sync_points
-from drl.runs.checkpoints import Checkpoints
-from drl.runs.finished import Finished, RunLike, folder_of, resume_line
-from drl.runs.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
-from drl.runs.run_writer import BestModelCopy
+from drl.runs import stages
+from drl.runs.building import AnyTrainer, build_seed_batch, check_budget, in_one_program, open_trainer
+from drl.runs.extras import NOTHING, Extras, MakeTrackers, OnLog, Stage
+from drl.runs.folder.checkpoints import Checkpoints
+from drl.runs.folder.finished import Finished, RunLike, folder_of, resume_line
+from drl.runs.folder.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
+from drl.runs.folder.run_writer import BestModelCopy
+from drl.runs.seed_processes import train_in_processes
+from drl.runs.session import Session, drive, say, sync_points
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig
 from drl.tracking.console import ConsoleTracker, QuietConsole
