@@ -21,8 +21,8 @@ from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.atari import whole_games
 from drl.envs.env_config import EnvLike
+from drl.envs.env_names import WrapperLike
 from drl.envs.spaces import EnvKwargs
-from drl.envs.wrapper_names import WrapperLike
 from drl.runs.folder.finished import Finished
 from drl.runs.folder.run_folder import find_agent_folder
 from drl.trainer.trainer import rates

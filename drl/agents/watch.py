@@ -19,16 +19,15 @@ from drl.core.errors import BadInput, plural
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
 from drl.core.specs import Array
-from drl.envs.action_masks import mask_reader, stack_masks
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.env_config import EnvConfig, EnvLike
+from drl.envs.env_wrappers import StackedVecEnv
 from drl.envs.episode_stats import judge_success, reward_threshold, success_in
 from drl.envs.faults import blamed, checked, close_anyway
-from drl.envs.frame_stack import StackedVecEnv
 from drl.envs.make_vec_env import has_several_agents, make_env, make_vec_env
 from drl.envs.parallel_vec_env import ParallelVecEnv
 from drl.envs.rendered_env import RenderedEnv
-from drl.envs.spaces import action_spec, obs_spec
+from drl.envs.spaces import action_spec, mask_reader, obs_spec, stack_masks
 from drl.tracking.video import write_video
 
 MANY = 12  # most numbers printed in one line

@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
 from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict
-from drl.envs.trust import check_trusted
+from drl.envs.env_specs import check_trusted
 from drl.runs.folder.run_folder import is_own_config
 from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.settings.foreign_settings import explain_unknown

@@ -4,7 +4,7 @@ import gymnasium as gym
 
 from drl.doctor.findings import PROBLEM, Finding
 from drl.doctor.run_records import RunRecords
-from drl.envs.wrapper_names import split_wrapper
+from drl.envs.env_names import split_wrapper
 
 LATE = 0.5  # share of the budget before the first update
 SMALL_REPLAY = 0.1  # share of all steps in the buffer

@@ -12,9 +12,8 @@ from drl.core.specs import NUMBERS, RawObs
 from drl.doctor.complaints import Broken, Complaints
 from drl.doctor.mask_faults import EVERYWHERE, mask_fault
 from drl.doctor.obs_faults import digest_of, obs_faults
-from drl.envs.action_masks import mask_reader
 from drl.envs.faults import reason
-from drl.envs.spaces import GymEnv, Info, action_spec
+from drl.envs.spaces import GymEnv, Info, action_spec, mask_reader
 
 KEPT = 3  # returned observations that are checked again for changes
 

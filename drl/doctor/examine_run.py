@@ -17,9 +17,9 @@ from drl.doctor.return_checks import RETURNS, no_progress
 from drl.doctor.run_records import RunRecords, first_fifth, last_fifth
 from drl.doctor.update_checks import LOSSES, UPDATES
 from drl.envs.env_config import EnvLike
+from drl.envs.env_names import WrapperLike
 from drl.envs.faults import reason
 from drl.envs.spaces import EnvKwargs
-from drl.envs.wrapper_names import WrapperLike
 from drl.runs.folder.finished import Finished
 from drl.runs.folder.run_folder import find_run
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from drl.core.errors import shown
 from drl.core.specs import NUMBERS, ActionSpec, RawObs
-from drl.envs.action_masks import check_legal, stack_masks
+from drl.envs.spaces import check_legal, stack_masks
 
 EVERYWHERE = "return a mask from every reset and step, or from none"
 

@@ -13,8 +13,7 @@ from drl.core.specs import Array
 from drl.doctor.checked_env import CheckedEnv, Outcome
 from drl.doctor.complaints import Broken, Complaints
 from drl.doctor.obs_faults import box_row
-from drl.envs.action_masks import flat_mask
-from drl.envs.spaces import GymEnv
+from drl.envs.spaces import GymEnv, flat_mask
 
 
 @dataclass

@@ -1,15 +1,22 @@
-"""One process per environment, for slow environments. The transitions are bit-identical to those of `sync`."""
+"""One process per environment, for slow environments. The transitions are bit-identical to those of `sync`.
+
+`run_worker` is the process: it answers requests from a pipe until it is asked to close. `AsyncVecEnv` is our side.
+"""
 
 import contextlib
+import copy
+import ctypes
 import math
 import multiprocessing
 import selectors
+import signal
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
@@ -18,18 +25,172 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from drl.core.child_processes import start_child
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, DrlError, EnvFailed
-from drl.core.log import Episode
+from drl.core.log import Change, Episode
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.env_worker import Closed, Failure, Moved, Ready, Refused, Rows, run_worker
-from drl.envs.episode_stats import EpisodeStats
-from drl.envs.faults import close_anyway, reason, warn_of_closing
-from drl.envs.spaces import GymEnv, action_spec, obs_spec
+from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on
+from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
+from drl.envs.faults import checked, checked_info, close_anyway, reason, warn_of_closing
+from drl.envs.spaces import GymEnv, Info, action_spec, flat_mask, mask_reader, obs_spec
 
 EnvFn = Callable[[], GymEnv]
 GRACE = 2.0  # seconds a worker has to close
 PATIENCE = 60.0  # default of `timeout`
 MOST_SECONDS = 3600.0  # of one system call that waits
+
+
+class Failure(NamedTuple):
+    """An answer: the environment raised. The exception itself may not pass through a pipe."""
+
+    reason: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """An exception as text that another process can read."""
+        return cls(reason(error), "".join(traceback.format_exception(error)))
+
+
+def ignore_signals() -> None:
+    """Ctrl-C reaches the whole process group; the parent decides when a worker ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class WorkerRefusal(NamedTuple):
+    """An answer: what was asked for is not possible. The environment is as it was."""
+
+    reason: str
+
+
+class WorkerClosed(NamedTuple):
+    """The last answer of a worker."""
+
+    reason: str | None  # why the environment could not be closed
+
+
+class WorkerSpecs(NamedTuple):
+    """The first answer of a worker."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+
+
+class WorkerStep(NamedTuple):
+    """Answer to a step. The successor is in the environment's row of `SharedRows.obs`. If the episode ended, it is in
+    `SharedRows.final_obs`, and `SharedRows.obs` has the first observation of the next episode."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None
+    mask: Array | None  # of legal actions, in `SharedRows.obs`
+    final_mask: Array | None  # the same in `SharedRows.final_obs`
+    info: Mapping[str, float] | None = None  # the numbers in an episode's last info
+
+
+class SharedRows(NamedTuple):
+    """Memory shared with the parent, as bytes: encoded observations of all environments `[N, …]`."""
+
+    obs: "ctypes.Array[ctypes.c_ubyte]"
+    final_obs: "ctypes.Array[ctypes.c_ubyte]"
+
+    def arrays(self, spec: ObsSpec, num_envs: int) -> tuple[Array, Array]:
+        """Views of the shared memory: observations, and those at the end of episodes."""
+        shape = (num_envs, *spec.shape)
+        obs, final_obs = (np.frombuffer(memoryview(part), spec.dtype).reshape(shape) for part in self)
+        return obs, final_obs
+
+
+def run_worker(make: Callable[[], GymEnv], index: int, num_envs: int, rows: SharedRows, pipe: Connection) -> None:
+    """Body of the process. Nothing that the environment raises ends it, other than its own end."""
+    ignore_signals()
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        try:
+            worker = _Worker(make(), index, num_envs, rows)
+        except BaseException as error:
+            pipe.send(Failure.of(error))
+            pipe.recv()  # until it is asked to close: a worker that ends by itself counts as dead
+            return
+        pipe.send(WorkerSpecs(worker.obs_spec, worker.action_spec))
+        while True:
+            name, argument = pipe.recv()
+            if name == "close":
+                break
+            try:
+                answer = getattr(worker, name)(*argument)
+            except BadInput as error:
+                answer = WorkerRefusal(str(error)) if name == "reach" else Failure.of(error)
+            except BaseException as error:
+                answer = Failure.of(error)
+            pipe.send(answer)
+        try:
+            worker.env.close()
+            pipe.send(WorkerClosed(None))
+        except BaseException as error:
+            pipe.send(WorkerClosed(reason(error)))
+
+
+class _Worker:
+    """Answers the requests. The parent knows the seeds of all episodes and sends the next one with each request."""
+
+    def __init__(self, env: GymEnv, index: int, num_envs: int, rows: SharedRows):
+        self.env, self.index = env, index
+        self.obs_spec, self.action_spec = obs_spec(env.observation_space), action_spec(env.action_space)
+        self.rows, self.final_rows = rows.arrays(self.obs_spec, num_envs)
+        self._read = mask_reader(env)
+
+    def reset(self, seed: int) -> Array | None:
+        """Begin an episode; the mask of its first observation."""
+        obs, info = self.env.reset(seed=seed)
+        checked_info(info)
+        self.rows[self.index] = self.obs_spec.encode_one(obs)
+        return self._mask(obs, info)
+
+    def step(self, action: object, next_seed: int) -> WorkerStep:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward, terminated, truncated = checked(reward, terminated, truncated, info)
+        encoded, mask = self.obs_spec.encode_one(obs), self._mask(obs, info)
+        if not (terminated or truncated):
+            self.rows[self.index] = encoded
+            return WorkerStep(reward, terminated, truncated, None, mask, None)
+        self.final_rows[self.index], success, numbers = encoded, success_in(info), numbers_in(info)
+        final_mask = copy.copy(mask)  # the reset that follows may write into the same buffer
+        return WorkerStep(reward, terminated, truncated, success, self.reset(next_seed), final_mask, numbers)
+
+    def reach(self, request: bytes) -> bytes:
+        """Get or set an attribute, or call a method. In bytes, so that what cannot be sent does not break the pipe."""
+        what, name, content, where = cloudpickle.loads(request)
+        answer: EnvValue = None
+        if what == "get":
+            answer = get_from(self.env, name, where)
+        elif what == "check_set":
+            check_set(self.env, name, content, where)
+        elif what == "set":
+            set_on(self.env, name, content, where)
+        else:
+            answer = call_on(self.env, name, content, where)
+        try:
+            packed: bytes = cloudpickle.dumps(answer)
+        except Exception as error:
+            raise BadInput(f"{name!r} of {where} cannot leave its process: {reason(error)}") from error
+        return packed
+
+    def play_again(self, seed: int, actions: Array, changes: tuple[Change, ...]) -> None:
+        """Go back into a running episode."""
+
+        def set_value(name: str, value: object) -> None:
+            set_on(self.env, name, value, "the environment")
+
+        set_before(changes, set_value)
+        obs, _ = self.env.reset(seed=seed)
+        for action in replayed(actions, changes, set_value):
+            obs = self.env.step(action)[0]
+        self.rows[self.index] = self.obs_spec.encode_one(obs)
+
+    def _mask(self, obs: object, info: Info) -> Array | None:
+        mask = self._read(obs, info)
+        return None if mask is None else flat_mask(mask)
 
 
 @final
@@ -65,7 +226,7 @@ class AsyncVecEnv(VecEnv):
 
     def _start(self, env_fns: Sequence[EnvFn]) -> None:
         context, size = multiprocessing.get_context(), math.prod((self.num_envs, *self.obs_spec.shape))
-        rows = Rows(*(context.RawArray("B", size * self.obs_spec.dtype.itemsize) for _ in Rows._fields))
+        rows = SharedRows(*(context.RawArray("B", size * self.obs_spec.dtype.itemsize) for _ in SharedRows._fields))
         self._rows, self._final_rows = rows.arrays(self.obs_spec, self.num_envs)
         for index, make in enumerate(env_fns):
             try:
@@ -78,7 +239,7 @@ class AsyncVecEnv(VecEnv):
             theirs.close()
             self._selector.register(ours, selectors.EVENT_READ, index)
         for index, ready in enumerate(self._checked(self._answers())):
-            if ready != Ready(self.obs_spec, self.action_spec):
+            if ready != WorkerSpecs(self.obs_spec, self.action_spec):
                 raise self._failed("its spaces differ from those of another environment of the same id", index)
 
     def reset(self) -> Array:
@@ -94,7 +255,7 @@ class AsyncVecEnv(VecEnv):
         stats.check_action(action)
         following = [seeds(number + 1) for seeds, number in zip(stats.seeds, stats.numbers, strict=True)]
         actions = action.tolist() if action.ndim == 1 else action  # environments check plain ints much faster
-        moved: list[Moved] = self._ask("step", list(zip(actions, following, strict=True)))
+        moved: list[WorkerStep] = self._ask("step", list(zip(actions, following, strict=True)))
         reward, terminated, truncated = (np.array(column) for column in list(zip(*moved, strict=True))[:3])
         obs = self._rows.copy()  # the workers write the next step into the same memory
         stats.add(reward, action=action)
@@ -231,7 +392,7 @@ class AsyncVecEnv(VecEnv):
             raise BadInput(f"the value for {name!r} cannot be sent to worker processes: {reason(error)}") from error
         answers = self._request("reach", [(request,) for request in requests])
         for index, answer in enumerate(answers):
-            if isinstance(answer, Refused):
+            if isinstance(answer, WorkerRefusal):
                 raise BadInput(answer.reason)
             if isinstance(answer, Failure):
                 failure = self.stats.failed(answer.reason, index)
@@ -273,7 +434,7 @@ def _last_word(pipe: Connection, deadline: float) -> str | None:
     with contextlib.suppress(EOFError, OSError):  # it is dead, which its user knows
         while pipe.poll(max(deadline - time.monotonic(), 0.0)):
             answer = pipe.recv()  # the answer to an interrupted call may come first
-            if isinstance(answer, Closed):
+            if isinstance(answer, WorkerClosed):
                 return answer.reason
         return f"no answer within {GRACE:g} s"
     return None

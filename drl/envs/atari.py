@@ -15,11 +15,8 @@ from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
 from drl.core.configs import require
-from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, MissingExtra
-from drl.core.log import Episode
-from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
-from drl.core.state_files import StateDict
+from drl.core.specs import Array
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
 NATIVE_FROM = (
@@ -260,51 +257,3 @@ class AtariVector(VectorWrapper):
             obs, truncated, infos = np.where(cut[:, None, None, None], first, obs), cut, infos | {"final_obs": last}
         self._steps[terminated | cut] = 0
         return obs, reward, terminated, truncated, infos
-
-
-@final
-class SignRewards(VecEnv):
-    """Replaces each reward by its sign. Episodes keep their raw returns."""
-
-    def __init__(self, envs: VecEnv):
-        self.envs = envs
-        self.vectorization: str = envs.vectorization
-        self.env_id: str = envs.env_id
-        self.num_envs: int = envs.num_envs
-        self.obs_spec: ObsSpec = envs.obs_spec
-        self.action_spec: ActionSpec = envs.action_spec
-
-    def reset(self) -> Array:
-        return self.envs.reset()
-
-    def step(self, action: Array) -> VecStep:
-        step = self.envs.step(action)
-        return step._replace(reward=np.sign(step.reward))
-
-    def state_dict(self) -> StateDict:
-        return self.envs.state_dict()
-
-    def load_state_dict(self, state: StateDict) -> str | None:
-        return self.envs.load_state_dict(state)
-
-    def repeats(self, env_steps: int) -> bool:
-        return self.envs.repeats(env_steps)
-
-    def running_episode(self, index: int) -> Episode | None:
-        return self.envs.running_episode(index)
-
-    def get(self, name: str) -> list[EnvValue]:
-        return self.envs.get(name)
-
-    def set(self, name: str, value: EnvValue) -> None:
-        self.envs.set(name, value)
-
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        return self.envs.call(name, *args, **kwargs)
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.envs.changes
-
-    def close(self) -> None:
-        self.envs.close()

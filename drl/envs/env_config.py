@@ -13,10 +13,9 @@ from drl.core.configs import Whole, plain_setting
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput
 from drl.core.named_objects import is_given, name_of
-from drl.envs.parallel_games import Game, is_game
+from drl.envs.env_names import WrapperLike, find_object, wrapper_names
+from drl.envs.parallel_vec_env import ParallelGame, is_game
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
-from drl.envs.user_objects import find_object
-from drl.envs.wrapper_names import WrapperLike, wrapper_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,8 @@ class EnvConfig:
 
     env: str  # an id, `module:Id`, `module:Class`, `file.py:Class` or `pettingzoo:NAME`
     env_kwargs: EnvKwargs = field(default_factory=dict)  # for its constructor
-    wrappers: tuple[str, ...] = ()  # the first one innermost; see wrapper_names.py
-    frame_stack: int = 1  # frames per observation; see frame_stack.py
+    wrappers: tuple[str, ...] = ()  # the first one innermost; see env_names.py
+    frame_stack: int = 1  # frames per observation; see env_wrappers.py
 
     def __post_init__(self) -> None:
         stack = plain_setting(self.frame_stack)
@@ -36,7 +35,7 @@ class EnvConfig:
 
 
 # An id, a config, Gymnasium's own config, an environment to copy, or a class or function that makes one.
-EnvLike = str | EnvConfig | EnvSpec | GymEnv | Game | Callable[..., GymEnv | Game]
+EnvLike = str | EnvConfig | EnvSpec | GymEnv | ParallelGame | Callable[..., GymEnv | ParallelGame]
 AnyVector = GymVectorEnv | VecEnv
 VECTORS = (gym.vector.VectorEnv, VecEnv)
 AnyEnv = EnvLike | AnyVector  # a vector environment is stepped as it is; no second one can be made of it

@@ -18,10 +18,9 @@ from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import check_legal, of_successors, stack_masks
 from drl.envs.env_attributes import Changes
 from drl.envs.faults import reason
-from drl.envs.spaces import Info
+from drl.envs.spaces import Info, check_legal, of_successors, stack_masks
 
 
 class EpisodeSeeds:

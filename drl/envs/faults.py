@@ -1,4 +1,4 @@
-"""What a broken environment does, and what we make of it: values that are none, exceptions of any kind."""
+"""Validate environment outputs; convert exceptions."""
 
 import contextlib
 import signal

@@ -24,17 +24,14 @@ from drl.envs.env_config import (
     call_maker,
     given_vector,
 )
+from drl.envs.env_names import FoundWrapper, WrapperLike, find_wrapper, prepare_package_of
 from drl.envs.env_specs import OwnSpec, find_spec, latest_version, unchecked_spec
-from drl.envs.envpool_vec_env import EnvPoolVecEnv, make_pool
+from drl.envs.env_wrappers import SignRewards, StackedEnv, StackedVecEnv
 from drl.envs.faults import close_anyway, reason
-from drl.envs.frame_stack import StackedEnv, StackedVecEnv
-from drl.envs.known_ids import prepare_package_of
-from drl.envs.native_vec_env import NativeVecEnv
-from drl.envs.parallel_games import SeveralAgents, is_game, make_game
-from drl.envs.parallel_vec_env import ParallelVecEnv
+from drl.envs.native_vec_env import EnvPoolVecEnv, NativeVecEnv, make_pool
+from drl.envs.parallel_vec_env import ParallelVecEnv, SeveralAgents, is_game, make_game
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv
 from drl.envs.sync_vec_env import SyncVecEnv
-from drl.envs.wrapper_names import FoundWrapper, WrapperLike, find_wrapper
 
 NATIVE_FROM = 12  # from this many environments on, Gymnasium's native CartPole is faster than our loop; see README
 SLOW_STEP = 5e-4  # seconds; above this a process per environment is faster despite its pipes
@@ -45,7 +42,7 @@ EXTRAS = {"box2d": "box2d", "swig": "box2d", "mujoco": "mujoco", "ale": "atari",
 
 
 @dataclass(frozen=True)
-class Order:
+class VecEnvPlan:
     """Everything a vectorization needs to build its environments."""
 
     spec: EnvSpec
@@ -77,7 +74,7 @@ def make_vec_env(
     seed: Whole = 0,
     *,
     vectorization: str = "auto",  # auto · sync · async · native · envpool
-    frame_stack: Whole | None = None,  # frames per observation; layout in frame_stack.py
+    frame_stack: Whole | None = None,  # frames per observation; layout in env_wrappers.py
     env_kwargs: EnvKwargs | None = None,  # for the environment's constructor
     wrappers: Iterable[WrapperLike] | None = None,  # around each environment, the first one innermost
     render_mode: str | None = None,
@@ -115,13 +112,13 @@ def make_vec_env(
     # EnvPool has ids that Gymnasium does not know, so EnvPool checks the name itself.
     spec = unchecked_spec(config.env) if vectorization == "envpool" else find_spec(config.env)
     found = tuple(find_wrapper(name) for name in config.wrappers)
-    order = Order(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found, first_index)
+    plan = VecEnvPlan(spec, num_envs, seed, seeds_stream, timeout, render_mode, config.env_kwargs, found, first_index)
     try:
-        envs = _auto(order) if vectorization == "auto" else VECTORIZATIONS[vectorization](order)
+        envs = _auto(plan) if vectorization == "auto" else VECTORIZATIONS[vectorization](plan)
     except SeveralAgents:
-        envs = _parallel(order, vectorization)
-    if atari.is_atari(spec) and atari.clips_reward(spec, order.env_kwargs):
-        envs = atari.SignRewards(envs)
+        envs = _parallel(plan, vectorization)
+    if atari.is_atari(spec) and atari.clips_reward(spec, plan.env_kwargs):
+        envs = SignRewards(envs)
     return _finished(envs, config, seed)
 
 
@@ -230,61 +227,61 @@ def _cannot_make(env_id: str, env_kwargs: EnvKwargs, error: BaseException) -> Ba
     return BadInput(f"cannot make {env_id!r} with env_kwargs={env_kwargs}: {reason(error)}")
 
 
-def _sync(order: Order) -> VecEnv:
-    return SyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.first_index)
+def _sync(plan: VecEnvPlan) -> VecEnv:
+    return SyncVecEnv(plan.env_fns, plan.seed, plan.spec.id, plan.stream, plan.first_index)
 
 
-def _async(order: Order) -> VecEnv:
-    return AsyncVecEnv(order.env_fns, order.seed, order.spec.id, order.stream, order.timeout)
+def _async(plan: VecEnvPlan) -> VecEnv:
+    return AsyncVecEnv(plan.env_fns, plan.seed, plan.spec.id, plan.stream, plan.timeout)
 
 
-def _native(order: Order) -> VecEnv:
-    spec = order.spec
-    if not order.has_native:
-        why = "takes no wrappers in its own vector form" if order.wrappers else "has no vector form of its own"
+def _native(plan: VecEnvPlan) -> VecEnv:
+    spec = plan.spec
+    if not plan.has_native:
+        why = "takes no wrappers in its own vector form" if plan.wrappers else "has no vector form of its own"
         raise BadInput(f"environment {spec.id!r} {why}; use vectorization='sync' or 'async'")
-    kwargs = order.env_kwargs | ({} if order.render_mode is None else {"render_mode": order.render_mode})
+    kwargs = plan.env_kwargs | ({} if plan.render_mode is None else {"render_mode": plan.render_mode})
     try:
         make = atari.make_atari_vector if atari.is_atari(spec) else _make_plain_vector
-        vector_env = make(spec, order.num_envs, kwargs)
+        vector_env = make(spec, plan.num_envs, kwargs)
     except BadInput:
         raise
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec.id, error) from error
     except BaseException as error:
         raise _cannot_make(spec.id, kwargs, error) from error
-    return NativeVecEnv(vector_env, order.seed, spec.id, order.stream)
+    return NativeVecEnv(vector_env, plan.seed, spec.id, plan.stream)
 
 
 def _make_plain_vector(spec: EnvSpec, num_envs: int, env_kwargs: EnvKwargs) -> GymVectorEnv:
     return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
 
 
-def _envpool(order: Order) -> VecEnv:
-    env_id = order.spec.id
-    if order.render_mode is not None:
-        raise BadInput(f"vectorization 'envpool' takes no render_mode (got {order.render_mode!r}); film with make_env")
-    if order.wrappers:
+def _envpool(plan: VecEnvPlan) -> VecEnv:
+    env_id = plan.spec.id
+    if plan.render_mode is not None:
+        raise BadInput(f"vectorization 'envpool' takes no render_mode (got {plan.render_mode!r}); film with make_env")
+    if plan.wrappers:
         raise BadInput("vectorization 'envpool' takes no wrappers; use vectorization='sync' or 'async'")
-    make = functools.partial(make_pool, env_id, order.num_envs, order.env_kwargs)
-    return EnvPoolVecEnv(make, order.seed, env_id, order.stream)
+    make = functools.partial(make_pool, env_id, plan.num_envs, plan.env_kwargs)
+    return EnvPoolVecEnv(make, plan.seed, env_id, plan.stream)
 
 
-def _parallel(order: Order, vectorization: str) -> VecEnv:
-    """Copies of a game of several agents; `order.num_envs` is the number of copies."""
-    spec = order.spec
+def _parallel(plan: VecEnvPlan, vectorization: str) -> VecEnv:
+    """Copies of a game of several agents; `plan.num_envs` is the number of copies."""
+    spec = plan.spec
     assert isinstance(spec, OwnSpec)
     if vectorization not in ("auto", "sync"):
         raise BadInput(
             f"{spec.id} is a game of several agents; expected vectorization auto or sync, not {vectorization}"
         )
-    call = functools.partial(call_maker, spec.maker, order.render_mode, order.env_kwargs)
-    make = functools.partial(make_game, call, spec.id, order.env_kwargs, order.wrappers)
-    return ParallelVecEnv([make] * order.num_envs, order.seed, spec.id, order.stream)
+    call = functools.partial(call_maker, spec.maker, plan.render_mode, plan.env_kwargs)
+    make = functools.partial(make_game, call, spec.id, plan.env_kwargs, plan.wrappers)
+    return ParallelVecEnv([make] * plan.num_envs, plan.seed, spec.id, plan.stream)
 
 
 # The only table of vectorizations.
-VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
+VECTORIZATIONS: dict[str, Callable[[VecEnvPlan], VecEnv]] = {
     "sync": _sync,
     "async": _async,
     "native": _native,
@@ -292,18 +289,18 @@ VECTORIZATIONS: dict[str, Callable[[Order], VecEnv]] = {
 }
 
 
-def _auto(order: Order) -> VecEnv:
+def _auto(plan: VecEnvPlan) -> VecEnv:
     """The fastest vectorization with the same physics; never EnvPool, whose physics differ."""
-    spec = order.spec
+    spec = plan.spec
     native_from = atari.NATIVE_FROM if atari.is_atari(spec) else NATIVE_FROM
-    if order.has_native and order.render_mode is None and order.num_envs >= native_from:
+    if plan.has_native and plan.render_mode is None and plan.num_envs >= native_from:
         try:
-            return _native(order)
+            return _native(plan)
         except BadInput:
             pass  # its vector form needs other arguments or packages
-    if order.num_envs > 1 and _cores() > 1 and _step_seconds(order) > SLOW_STEP:
-        return _async(order)
-    return _sync(order)
+    if plan.num_envs > 1 and _cores() > 1 and _step_seconds(plan) > SLOW_STEP:
+        return _async(plan)
+    return _sync(plan)
 
 
 def _cores() -> int:
@@ -311,9 +308,9 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _step_seconds(order: Order) -> float:
+def _step_seconds(plan: VecEnvPlan) -> float:
     """Median time of a step, measured on one extra environment that is closed afterwards."""
-    env = replace(order, num_envs=1).env_fns[0]()
+    env = replace(plan, num_envs=1).env_fns[0]()
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
@@ -330,4 +327,4 @@ def _step_seconds(order: Order) -> float:
         reason(error)  # raises Ctrl-C again
         return 0.0  # the environment fails: `sync` will report it, with the environment and the step
     finally:
-        close_anyway(env.close, order.spec.id)
+        close_anyway(env.close, plan.spec.id)

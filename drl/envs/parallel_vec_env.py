@@ -1,17 +1,23 @@
-"""Copies of a game of several agents, with a row for each agent: one policy plays all of them (parameter sharing)."""
+"""Games of several agents who act at the same time: PettingZoo's parallel API, by name and by object.
 
-from collections.abc import Callable, Collection, Sequence
+`ParallelVecEnv` has a row for each agent of each copy: one policy plays all of them (parameter sharing).
+"""
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import final
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from drl.core.contracts import EnvChange, VecEnv, VecStep
-from drl.core.errors import BadInput
+from drl.core.errors import BadInput, MissingExtra, did_you_mean
 from drl.core.log import Change
-from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
+from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import read_mask
 from drl.envs.env_attributes import (
     Changes,
     call_on,
@@ -22,12 +28,134 @@ from drl.envs.env_attributes import (
     set_before,
     set_on,
 )
+from drl.envs.env_names import FoundWrapper, import_for, is_installed
 from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all, reason
-from drl.envs.parallel_games import Game
-from drl.envs.spaces import Info, action_spec, obs_spec
+from drl.envs.spaces import EnvKwargs, GymSpace, Info, action_spec, obs_spec, read_mask
 
+PREFIX = "pettingzoo:"
+FAMILIES = ("atari", "butterfly", "classic", "sisl")  # folders of the package `pettingzoo`
 PADDING = {"observations": "supersuit:pad_observations_v0", "actions": "supersuit:pad_action_space_v0"}  # wrappers
+
+
+class ParallelGame(Protocol):
+    """PettingZoo's `ParallelEnv`, as far as it is used here."""
+
+    possible_agents: list[str]
+    agents: list[str]  # those who act next
+    metadata: Info
+    render_mode: str | None
+
+    def observation_space(self, agent: str) -> GymSpace:
+        """Of one agent."""
+
+    def action_space(self, agent: str) -> GymSpace:
+        """Of one agent."""
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, RawObs], dict[str, Info]]: ...
+    def step(self, actions: dict[str, object]) -> tuple[
+        dict[str, RawObs], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]
+    ]: ...  # fmt: skip
+    def render(self) -> Any:
+        """A picture of the game."""
+
+    def close(self) -> None: ...
+
+
+class SeveralAgents(BadInput):
+    """A game of several agents where one Gymnasium environment is expected."""
+
+    def __init__(self, name: str):
+        super().__init__(f"{name} is a game of several agents; expected an environment with one agent (Gymnasium)")
+
+
+def game_module(env_id: str) -> str:
+    """The module of `pettingzoo:NAME`: NAME, below `pettingzoo` if it is one of its families. Its `mpe` is `mpe2` now.
+
+    >>> game_module("pettingzoo:butterfly.pistonball_v6"), game_module("pettingzoo:mpe2.simple_spread_v3")
+    ('pettingzoo.butterfly.pistonball_v6', 'mpe2.simple_spread_v3')
+    """
+    name = re.sub(r"^mpe\.", "mpe2.", env_id.removeprefix(PREFIX))
+    return f"pettingzoo.{name}" if name.partition(".")[0] in FAMILIES else name
+
+
+def find_game(env_id: str) -> Callable[..., object]:
+    """The function that makes the game `pettingzoo:NAME`: its module's `parallel_env`, else `env`."""
+    if not is_installed("pettingzoo"):  # a file of this name in the current folder
+        raise BadInput(
+            f"{env_id!r} needs the installed package pettingzoo, but another module of its name is in the way"
+        )
+    try:
+        importlib.import_module("pettingzoo")
+    except ImportError as error:
+        raise MissingExtra(f"environment {env_id!r}", "pettingzoo", error) from error
+    module = game_module(env_id)
+    try:
+        found = import_for(f"{module}:parallel_env")
+    except BadInput as error:
+        raise _cannot_import(env_id, module, error.__cause__) from error
+    make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
+    if not callable(make):
+        raise BadInput(f"{module} has no parallel_env; expected a module with a function parallel_env(render_mode=…)")
+    return make  # type: ignore[no-any-return]
+
+
+def _cannot_import(env_id: str, module: str, error: BaseException | None) -> BadInput:
+    missing = error.name or "" if isinstance(error, ImportError) else ""
+    package, _, last = module.rpartition(".")
+    if missing in ("mpe2", "pygame"):
+        return MissingExtra(f"environment {env_id!r}", "pettingzoo", missing)
+    if missing and not module.startswith(missing) and module.startswith("pettingzoo."):
+        needs = f"pip install 'pettingzoo[{module.split('.')[1]}]'"
+        return BadInput(f"environment {env_id!r} needs the module {missing!r}; install it with: {needs}")
+    said = f"cannot import {module!r} for {env_id!r}: {'' if error is None else reason(error)}"
+    known = _games_in(package)
+    return BadInput(f"{said}; {did_you_mean(last, known)}" if known else said)
+
+
+def _games_in(package: str) -> list[str]:
+    """Names of the modules of a package that are games of PettingZoo."""
+    found = sys.modules.get(package)
+    names = (module.name for module in pkgutil.iter_modules(getattr(found, "__path__", [])))
+    return [name for name in names if re.search(r"_v\d+$", name)]
+
+
+def is_game(env: object) -> bool:
+    """Whether an object is an environment of PettingZoo."""
+    library = sys.modules.get("pettingzoo")
+    return library is not None and isinstance(env, library.ParallelEnv | library.AECEnv)
+
+
+def as_parallel(env: object, name: str) -> ParallelGame:
+    """A game in which all agents act at once. PettingZoo converts those in turns, if these say that they allow it."""
+    library = sys.modules.get("pettingzoo")
+    if library is None or not is_game(env):
+        raise BadInput(f"{name} gave {type(env).__name__}; expected a ParallelEnv of PettingZoo")
+    if isinstance(env, library.ParallelEnv):
+        return env  # type: ignore[no-any-return]
+    if not env.metadata.get("is_parallelizable"):  # type: ignore[attr-defined]
+        raise BadInput(
+            f"{name} is played in turns (PettingZoo's AEC API); expected a game in which all agents act at once, "
+            "such as pettingzoo:mpe2.simple_spread_v3"
+        )
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    return aec_to_parallel(env)  # type: ignore[no-any-return]
+
+
+def make_game(
+    call: Callable[[], object], name: str, env_kwargs: EnvKwargs, wrappers: Iterable[FoundWrapper]
+) -> ParallelGame:
+    """A game with its wrappers around it, which take and give a `ParallelEnv`."""
+    try:
+        game = as_parallel(call(), name)
+    except BadInput:
+        raise
+    except BaseException as error:
+        raise BadInput(f"cannot make {name!r} with env_kwargs={env_kwargs}: {reason(error)}") from error
+    for wrapper in wrappers:
+        game = as_parallel(wrapper(game), f"the wrapper {wrapper.name!r}")
+    return game
 
 
 @final
@@ -43,8 +171,8 @@ class ParallelVecEnv(VecEnv):
 
     vectorization = "parallel"
 
-    def __init__(self, game_fns: Sequence[Callable[[], Game]], seed: int, env_id: str, stream: str = "world"):
-        self.games: list[Game] = make_all(game_fns, env_id)
+    def __init__(self, game_fns: Sequence[Callable[[], ParallelGame]], seed: int, env_id: str, stream: str = "world"):
+        self.games: list[ParallelGame] = make_all(game_fns, env_id)
         self.env_id = env_id
         try:
             self.agents: list[str] = _agents(self.games, env_id)
@@ -284,19 +412,19 @@ class ParallelVecEnv(VecEnv):
             close_anyway(game.close, self.env_id)
 
 
-def _living(game: Game, *flags: dict[str, bool]) -> list[str]:
+def _living(game: ParallelGame, *flags: dict[str, bool]) -> list[str]:
     """The agents who act next."""
     return [name for name in game.agents if not any(flag.get(name) for flag in flags)]
 
 
-def _agents(games: Sequence[Game], env_id: str) -> list[str]:
+def _agents(games: Sequence[ParallelGame], env_id: str) -> list[str]:
     names = getattr(games[0], "possible_agents", None)
     if not names or any(list(game.possible_agents) != list(names) for game in games):
         raise BadInput(f"{env_id} has possible_agents = {names!r}; expected the same names in every copy of the game")
     return list(names)
 
 
-def _shared_specs(game: Game, agents: list[str], env_id: str) -> tuple[ObsSpec, ActionSpec]:
+def _shared_specs(game: ParallelGame, agents: list[str], env_id: str) -> tuple[ObsSpec, ActionSpec]:
     """The spaces that all agents have."""
     spaces = {name: (game.observation_space(name), game.action_space(name)) for name in agents}
     specs = {name: (obs_spec(seen), action_spec(acted)) for name, (seen, acted) in spaces.items()}

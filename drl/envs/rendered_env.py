@@ -17,14 +17,12 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from drl.core.child_processes import start_program
 from drl.core.errors import EnvFailed
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
-from drl.envs.action_masks import mask_reader
-from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE
+from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE, Failure, ignore_signals
 from drl.envs.env_attributes import call_on, set_on
 from drl.envs.env_config import EnvLike, as_config
-from drl.envs.env_worker import Failure, ignore_signals
 from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import env_maker
-from drl.envs.spaces import GymEnv, Info, action_spec, obs_spec
+from drl.envs.spaces import GymEnv, Info, action_spec, mask_reader, obs_spec
 
 PICTURES = "rgb_array"  # the render mode
 # pygame needs a screen even for drawing into memory, and a sound card always.
@@ -32,7 +30,7 @@ NO_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 INSTALL = "install one, on Debian with: apt-get install libegl1 libgl1-mesa-dri (or libosmesa6)"
 
 
-class Ready(NamedTuple):
+class WorkerSpecs(NamedTuple):
     """The first answer of the process."""
 
     obs_spec: ObsSpec
@@ -83,7 +81,7 @@ class RenderedEnv(gym.Env[object, Array]):
         except Exception as error:
             raise self._failed(f"it cannot be started: {type(error).__name__}: {error}") from error
         self._ends.callback(_kill, self._process, self._pipe)
-        ready: Ready = self._ask("make", maker)
+        ready: WorkerSpecs = self._ask("make", maker)
         self.obs_spec: ObsSpec = ready.obs_spec
         self.action_spec: ActionSpec = ready.action_spec
         self.render_mode: str | None = ready.render_mode
@@ -191,7 +189,7 @@ class _Artist:
 
     env: GymEnv
 
-    def make(self, maker: bytes) -> Ready:
+    def make(self, maker: bytes) -> WorkerSpecs:
         make: Callable[[str | None], GymEnv] = pickle.loads(maker).fn
         self.env = make(None)
         if PICTURES in self.env.metadata.get("render_modes", []):
@@ -201,7 +199,7 @@ class _Artist:
         drawn = self.env.render_mode if self.env.render_mode == PICTURES else None
         metadata = {"render_fps": self.env.metadata.get("render_fps")}
         specs = obs_spec(self.env.observation_space), action_spec(self.env.action_space)
-        return Ready(*specs, drawn, metadata, "mujoco" in sys.modules)
+        return WorkerSpecs(*specs, drawn, metadata, "mujoco" in sys.modules)
 
     def reset(self, seed: int | None) -> tuple[object, Info]:
         obs, info = self.env.reset(seed=seed)

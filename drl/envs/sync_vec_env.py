@@ -12,11 +12,10 @@ from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.specs import NUMBERS, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
-from drl.envs.action_masks import mask_reader
 from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
 from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all
-from drl.envs.spaces import GymEnv, Info, action_spec, collate, obs_spec
+from drl.envs.spaces import GymEnv, Info, action_spec, collate, mask_reader, obs_spec
 
 NEVER = 2**62  # time limit of environments without one
 

@@ -17,9 +17,9 @@ from drl.core.network_parts import import_plugins
 from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
 from drl.core.specs import PlainDict
 from drl.envs.env_config import AnyEnv, EnvConfig, as_config, given_vector
+from drl.envs.env_names import WrapperLike
+from drl.envs.env_specs import check_trusted
 from drl.envs.spaces import EnvKwargs
-from drl.envs.trust import check_trusted
-from drl.envs.wrapper_names import WrapperLike
 from drl.runs import launch
 from drl.runs.building import AnyTrainer, open_trainer
 from drl.runs.extras import Extras, MakeTrackers, OnLog, Stage

@@ -11,8 +11,7 @@ from drl.core.named_objects import give_objects, given_objects
 from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, import_plugins
 from drl.core.schedules import FUNCTIONS
 from drl.core.specs import PlainDict
-from drl.envs.user_objects import find_object
-from drl.envs.wrapper_names import split_wrapper
+from drl.envs.env_names import find_object, split_wrapper
 from drl.runs.extras import Extras
 from drl.settings.experiment import Experiment
 

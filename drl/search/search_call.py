@@ -10,8 +10,8 @@ from drl.core.errors import BadInput
 from drl.core.settings import AlgorithmName, SearchSettings
 from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike
+from drl.envs.env_names import WrapperLike
 from drl.envs.spaces import EnvKwargs
-from drl.envs.wrapper_names import WrapperLike
 from drl.experiment.one_call import as_settings
 from drl.search.run_search import SearchResult
 from drl.search.run_search import search as run

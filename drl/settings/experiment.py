@@ -18,8 +18,8 @@ from drl.core.size_limits import check_size, shown
 from drl.core.specs import PlainDict, PlainValue
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
-from drl.envs.minigrid_cells import usual_wrappers
-from drl.envs.wrapper_names import split_wrapper
+from drl.envs.env_names import split_wrapper
+from drl.envs.env_wrappers import usual_wrappers
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.scaling import ScalingConfig
 

@@ -20,7 +20,7 @@ from drl.engines.numpy.exploration import EpsilonGreedy, RandomStart
 from drl.engines.torch import agents as torch_agents
 from drl.engines.torch import models as torch_models
 from drl.envs.async_vec_env import AsyncVecEnv
-from drl.envs.frame_stack import StackedVecEnv
+from drl.envs.env_wrappers import StackedVecEnv
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.native_vec_env import wrap_vector_env
 from drl.envs.sync_vec_env import SyncVecEnv

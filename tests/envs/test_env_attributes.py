@@ -16,11 +16,10 @@ from drl.core.errors import BadInput, EnvFailed
 from drl.core.state_files import read_state, write_state
 from drl.envs.async_vec_env import AsyncVecEnv
 from drl.envs.env_attributes import restored, stored, stored_or_lost
-from drl.envs.envpool_vec_env import EnvPoolVecEnv
+from drl.envs.env_wrappers import StackedVecEnv
 from drl.envs.episode_stats import MOST_NUMBERS, numbers_in, numbers_in_infos
-from drl.envs.frame_stack import StackedVecEnv
 from drl.envs.make_vec_env import make_vec_env
-from drl.envs.native_vec_env import NativeVecEnv
+from drl.envs.native_vec_env import EnvPoolVecEnv, NativeVecEnv
 from drl.envs.sync_vec_env import SyncVecEnv
 
 

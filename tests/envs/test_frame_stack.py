@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 from vec_envs_under_test import NoisyEnv, play
 
 from drl.core.specs import ObsSpec
-from drl.envs.frame_stack import FrameStacker, StackedEnv, StackedVecEnv
+from drl.envs.env_wrappers import FrameStacker, StackedEnv, StackedVecEnv
 from drl.envs.make_vec_env import make_vec_env
 from drl.envs.native_vec_env import wrap_vector_env
 from drl.envs.sync_vec_env import SyncVecEnv

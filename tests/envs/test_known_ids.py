@@ -8,9 +8,8 @@ import gymnasium as gym
 import pytest
 
 from drl.core.errors import BadInput, MissingExtra
-from drl.envs.env_specs import find_spec
-from drl.envs.known_ids import FAMILIES
-from drl.envs.trust import check_trusted
+from drl.envs.env_names import FAMILIES
+from drl.envs.env_specs import check_trusted, find_spec
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:], ids=lambda family: family.package)

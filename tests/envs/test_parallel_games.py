@@ -9,9 +9,9 @@ from pettingzoo import AECEnv
 from roster_game import ACTS, ENDS, Masked, Roster
 
 from drl.core.errors import BadInput, EnvFailed, MissingExtra
+from drl.envs.env_specs import check_trusted
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.envs.parallel_games import SeveralAgents, game_module
-from drl.envs.trust import check_trusted
+from drl.envs.parallel_vec_env import SeveralAgents, game_module
 
 
 def play(envs, steps, seed=0):

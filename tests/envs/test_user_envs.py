@@ -10,10 +10,9 @@ import pytest
 from drl.core.errors import BadInput
 from drl.core.named_objects import name_of
 from drl.envs.env_config import EnvConfig, as_config, given_vector, without_vector
+from drl.envs.env_names import find_object, split_wrapper
+from drl.envs.env_specs import check_trusted
 from drl.envs.make_vec_env import make_env, make_vec_env
-from drl.envs.trust import check_trusted
-from drl.envs.user_objects import find_object
-from drl.envs.wrapper_names import split_wrapper
 
 FILE = '''
 import gymnasium as gym

@@ -8,9 +8,8 @@ from vec_envs_under_test import FakePool, NoisyEnv, balance, cartpole, play
 
 from drl.core.contracts import VecEnv
 from drl.envs.async_vec_env import AsyncVecEnv
-from drl.envs.envpool_vec_env import EnvPoolVecEnv
 from drl.envs.make_vec_env import make_vec_env
-from drl.envs.native_vec_env import wrap_vector_env
+from drl.envs.native_vec_env import EnvPoolVecEnv, wrap_vector_env
 from drl.envs.sync_vec_env import SyncVecEnv
 from drl.games.probes import CountingEnv, CountingVectorEnv
 

@@ -11,7 +11,7 @@ import pytest
 from drl.cli.entry import main
 from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode, Log, Played
-from drl.envs.user_objects import find_object
+from drl.envs.env_names import find_object
 from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 from drl.tracking.files import EpisodeTracker, read_episode

@@ -1,6 +1,6 @@
-"""Frame stacking: the last k frames as one observation, for every vectorization.
+"""Wrappers of ours: frame stacking and signs of rewards for every vectorization, MiniGrid's cells as categories.
 
-Layout, oldest frame first, newest last:
+Layout of stacked frames, oldest first, newest last:
     vectors (n,)          (k·n,)
     gray images (H, W)    (k, H, W)
     images                (k·C, H, W)     also if the environment returns (H, W, C)
@@ -8,12 +8,14 @@ Layout, oldest frame first, newest last:
 The first frame of an episode is repeated k times. `next_obs` at an episode's end is the stack of the old episode.
 """
 
+import re
 from typing import SupportsFloat, final
 
 import numpy as np
 from gymnasium import spaces
 
 from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
@@ -40,18 +42,53 @@ class FrameStacker:
         return np.concatenate([stack[:, self.frame_shape[0] :], frame], axis=1)
 
 
-@final
-class StackedVecEnv(VecEnv):
-    """A VecEnv whose observations are its last `frames` frames."""
+class VecEnvWrapper(VecEnv):
+    """A VecEnv around another one; everything but its steps is that of the inner one."""
 
-    def __init__(self, envs: VecEnv, frames: int):
+    def __init__(self, envs: VecEnv, obs_spec: ObsSpec | None = None):
         self.envs: VecEnv = envs
-        self.stacker: FrameStacker = FrameStacker(envs.obs_spec, frames)
         self.vectorization: str = envs.vectorization
         self.env_id: str = envs.env_id
         self.num_envs: int = envs.num_envs
-        self.obs_spec: ObsSpec = self.stacker.spec
+        self.obs_spec: ObsSpec = obs_spec or envs.obs_spec
         self.action_spec: ActionSpec = envs.action_spec
+
+    def state_dict(self) -> StateDict:
+        return self.envs.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> str | None:
+        return self.envs.load_state_dict(state)
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.envs.repeats(env_steps)
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.envs.running_episode(index)
+
+    def get(self, name: str) -> list[EnvValue]:
+        return self.envs.get(name)
+
+    def set(self, name: str, value: EnvValue) -> None:
+        self.envs.set(name, value)
+
+    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
+        return self.envs.call(name, *args, **kwargs)
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.envs.changes
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+@final
+class StackedVecEnv(VecEnvWrapper):
+    """A VecEnv whose observations are its last `frames` frames."""
+
+    def __init__(self, envs: VecEnv, frames: int):
+        self.stacker: FrameStacker = FrameStacker(envs.obs_spec, frames)
+        super().__init__(envs, self.stacker.spec)
         self.frame_stack = frames
         self._stack: Array = np.zeros(0)
 
@@ -82,27 +119,17 @@ class StackedVecEnv(VecEnv):
         self._stack = np.array(state["stack"])
         return inexact
 
-    def repeats(self, env_steps: int) -> bool:
-        return self.envs.repeats(env_steps)
 
-    def running_episode(self, index: int) -> Episode | None:
-        return self.envs.running_episode(index)
+@final
+class SignRewards(VecEnvWrapper):
+    """Replaces each reward by its sign. Episodes keep their raw returns."""
 
-    def get(self, name: str) -> list[EnvValue]:
-        return self.envs.get(name)
+    def reset(self) -> Array:
+        return self.envs.reset()
 
-    def set(self, name: str, value: EnvValue) -> None:
-        self.envs.set(name, value)
-
-    def call(self, name: str, /, *args: EnvValue, **kwargs: EnvValue) -> list[EnvValue]:
-        return self.envs.call(name, *args, **kwargs)
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.envs.changes
-
-    def close(self) -> None:
-        self.envs.close()
+    def step(self, action: Array) -> VecStep:
+        step = self.envs.step(action)
+        return step._replace(reward=np.sign(step.reward))
 
 
 @final
@@ -127,3 +154,33 @@ class StackedEnv(GymWrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._stack = self._stacker.push(self._stack, self._spec.encode_one(obs)[None])
         return self._stack[0], reward, terminated, truncated, info
+
+
+DIRECTIONS = 4  # of the agent, which are its state where all of the grid is seen
+
+
+def usual_wrappers(env_id: str) -> tuple[str, ...]:
+    """Wrappers where nothing else is said.
+
+    >>> usual_wrappers("MiniGrid-Empty-5x5-v0"), usual_wrappers("CartPole-v1")
+    (('OneHotCells',), ())
+    """
+    return (OneHotCells.__name__,) if re.match(r"(minigrid:)?(MiniGrid|BabyAI)-", env_id) else ()
+
+
+class OneHotCells(GymWrapper):
+    """Give the image of a MiniGrid environment its true space: an object, a color and a state for each cell. MiniGrid
+    says that these are pixels from 0 to 255. Observations stay as they are."""
+
+    def __init__(self, env: GymEnv):
+        super().__init__(env)
+        space = env.observation_space
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"image": space}
+        image = parts.get("image")
+        if not isinstance(image, spaces.Box) or len(image.shape) != 3 or image.shape[2] != 3:
+            raise BadInput(f"its observations are {space}; expected MiniGrid's image of cells (width, height, 3)")
+        from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+
+        categories = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(len(STATE_TO_IDX), DIRECTIONS))
+        cells = spaces.MultiDiscrete(np.broadcast_to(categories, image.shape), dtype=np.uint8)
+        self.observation_space = cells if image is space else spaces.Dict({**parts, "image": cells})
