@@ -25,8 +25,8 @@ def train_and_value(opponents: str, seed: int, games: int, flags: list[str]) -> 
     import torch
 
     from drl.cli.train import read_experiment
-    from drl.games.ipd.behavior import observe_behavior
     from drl.games.ipd.ipd_rules import Rules
+    from drl.games.ipd.tournament import observe_behavior
     from drl.runs.launch import train
 
     torch.set_num_threads(1)

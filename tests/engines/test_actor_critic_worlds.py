@@ -21,7 +21,7 @@ from drl.engines.jax.fused.fused_exploration import ActByPolicy, Situation
 from drl.engines.numpy.exploration import make_exploration
 from drl.engines.torch.build import build_learner as build_torch
 from drl.envs.make_vec_env import make_vec_env
-from drl.games.probes.known_values import TwoStepEnv
+from drl.games.probes import TwoStepEnv
 from drl.runs.building import build_trainer, open_trainer
 from drl.settings.experiment import Experiment
 

@@ -19,8 +19,8 @@ from drl.core.seeding import Seeds
 from drl.engines.torch.build import build_learner
 from drl.envs.make_vec_env import make_vec_env
 from drl.games.ipd import NAMED, IteratedPrisonersDilemmaEnv, IteratedPrisonersDilemmaVectorEnv, Rules, as_pool
-from drl.games.ipd.axelrod_players import agent_player, load_axelrod
 from drl.games.ipd.exact_values import policy_values, upper_bound
+from drl.games.ipd.opponents import agent_player, load_axelrod
 from drl.games.ipd.tournament import round_robin
 from drl.testing.environment_check import check_environment
 

@@ -7,8 +7,7 @@ import pytest
 
 from drl.core.errors import BadInput, UnusableFile
 from drl.games.ipd import IteratedPrisonersDilemmaEnv, Rules, as_pool, load_pool
-from drl.games.ipd.exact_values import policy_values
-from drl.games.ipd.replicator import Breeding, breed_pool, payoff_matrix
+from drl.games.ipd.exact_values import Breeding, breed_pool, payoff_matrix, policy_values
 from drl.settings.experiment import RunConfig
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.games.ipd import NAMED, IteratedPrisonersDilemmaVectorEnv, Rules, as_pool
-from drl.games.ipd.behavior import observe_behavior
 from drl.games.ipd.exact_values import (
     best_memory_one_reply,
     best_response,
@@ -15,8 +14,7 @@ from drl.games.ipd.exact_values import (
     pool_value,
     upper_bound,
 )
-from drl.games.ipd.games import play_games, seat_for
-from drl.games.ipd.tournament import round_robin
+from drl.games.ipd.tournament import observe_behavior, play_games, round_robin, seat_for
 
 SEEN_BY_OTHER = {"": 0, "CC": 1, "CD": 3, "DC": 2, "DD": 4}
 STRANGE = Rules(payoffs=[2.0, -1.5, 3.5, 0.25], survival=0.7)

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 from drl.core.errors import BadInput
 from drl.envs.make_vec_env import make_env
-from drl.games.movie_rec import CATALOGUE, PERSONAS, MovieRecEnv, MovieRecVectorEnv, Persona, Rules
+from drl.games.movie_rec import CATALOGUE, PERSONAS, MovieRecEnv, MovieRecRules, MovieRecVectorEnv, Persona
 from drl.games.registry import register_envs
 from drl.testing.environment_check import check_environment
 
@@ -38,7 +38,7 @@ def session(*draws, persona=0.0, **settings):
 
 def test_the_genre_index():
     expected = "Action Adventure Animation Children Comedy Documentary Drama Fantasy Horror IMAX Mystery Romance Sci-Fi"
-    assert Rules().genres == (*expected.split(), "Thriller", "War")
+    assert MovieRecRules().genres == (*expected.split(), "Thriller", "War")
     assert len(CATALOGUE) == 20
     assert [p.name for p in PERSONAS] == ["action_fan", "romance_lover", "sci-fi_geek"]
 
@@ -63,11 +63,11 @@ def test_the_genre_index():
     ],
 )
 def test_click_probabilities_by_hand(persona, movie, fatigue, prob):
-    assert Rules().click_prob[persona, movie, fatigue] == prob
+    assert MovieRecRules().click_prob[persona, movie, fatigue] == prob
 
 
 def test_probabilities_are_clipped_at_both_ends():
-    rules = Rules([["A", "B", "C"], ["D"]], [Persona("one", ("A", "B", "C"), ("D",))])
+    rules = MovieRecRules([["A", "B", "C"], ["D"]], [Persona("one", ("A", "B", "C"), ("D",))])
     assert rules.click_base.tolist() == [[120, 10]]
     assert rules.click_prob[0, 0, :6].tolist() == [0.95] * 6
     assert rules.click_prob[0, 0, 6] == 0.9

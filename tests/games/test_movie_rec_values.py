@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 
 from drl.core.errors import BadInput
-from drl.games.movie_rec import MovieRecVectorEnv, Persona, Rules
-from drl.games.movie_rec.hidden_persona import BeliefPolicy, belief_bounds
-from drl.games.movie_rec.optimal import PersonaOracle, constant_returns, random_return, upper_bound
+from drl.games.movie_rec import MovieRecRules, MovieRecVectorEnv, Persona
+from drl.games.movie_rec.optimal import (
+    BeliefPolicy,
+    PersonaOracle,
+    belief_bounds,
+    constant_returns,
+    random_return,
+    upper_bound,
+)
 
 ENVS = 1024
 
@@ -31,14 +37,14 @@ def test_the_numbers_of_the_readme():
 
 
 def test_one_step_by_hand():
-    rules = Rules(max_session_length=1)
+    rules = MovieRecRules(max_session_length=1)
     assert upper_bound(rules) == pytest.approx(0.9 * 1.0 - 0.1 * 0.2)
     assert random_return(rules) == pytest.approx((1.2 * rules.click_prob[:, :, 0] - 0.2).mean())
 
 
 def test_certain_churn_by_hand():
     """Hated by all: clicks come with probability 0.1, then 0.05; five misses in a row end it."""
-    rules = Rules([["A"]], [Persona("x", (), ("A",))], max_session_length=2)
+    rules = MovieRecRules([["A"]], [Persona("x", (), ("A",))], max_session_length=2)
     first = 0.1 * 1.0 - 0.9 * 0.2
     after_click, after_miss = 0.1 * 1.0 - 0.9 * 0.2, 0.05 * 1.0 - 0.95 * 0.2
     assert upper_bound(rules) == random_return(rules) == pytest.approx(first + 0.1 * after_click + 0.9 * after_miss)
@@ -85,8 +91,8 @@ def _brute_force(rules, weights, fatigue, step):
     [(3, (2, 3, 5, 14), 5), (2, (0, 5, 17), 6), (1, (0, 5), 6)],
 )
 def test_the_bounds_enclose_what_brute_force_finds(personas, movies, length):
-    full = Rules()
-    rules = Rules([full.catalogue[m] for m in movies], full.personas[:personas], max_session_length=length)
+    full = MovieRecRules()
+    rules = MovieRecRules([full.catalogue[m] for m in movies], full.personas[:personas], max_session_length=length)
     truth = _brute_force(rules, np.full(personas, 1 / personas), 0, 0)
     lower, upper = belief_bounds(rules, resolution=24)
     assert lower <= truth + 1e-9
@@ -99,7 +105,9 @@ def test_interpolation_reproduces_whatever_is_linear():
     """Corners and weights of any belief give the belief back, for two to four personas."""
     rng = np.random.default_rng(0)
     for count, resolution in ((2, 9), (3, 7), (4, 5)):
-        rules = Rules(personas=[Persona(f"p{i}", likes=("Action",)) for i in range(count)], max_session_length=1)
+        rules = MovieRecRules(
+            personas=[Persona(f"p{i}", likes=("Action",)) for i in range(count)], max_session_length=1
+        )
         policy = BeliefPolicy(rules, resolution)
         points, place = policy._grid()
         beliefs = np.concatenate([rng.dirichlet(np.full(count, 0.3), 200), np.eye(count), policy.prior[None]])
@@ -114,7 +122,7 @@ def test_interpolation_reproduces_whatever_is_linear():
 
 def test_a_learned_belief_earns_the_lower_bound():
     """The belief policy in the real environment, with a shorter session so that the test stays quick."""
-    rules = Rules(max_session_length=8)
+    rules = MovieRecRules(max_session_length=8)
     policy = BeliefPolicy(rules, resolution=16)
     lower, upper = policy.expected_return(), policy.upper_bound
     assert lower <= upper <= upper_bound(rules)

@@ -8,7 +8,7 @@ from vec_envs_under_test import play
 
 from drl.core.errors import BadInput
 from drl.envs.make_vec_env import make_vec_env
-from drl.games.movie_rec import MovieRecEnv, MovieRecVectorEnv, Rules
+from drl.games.movie_rec import MovieRecEnv, MovieRecRules, MovieRecVectorEnv
 from drl.games.movie_rec.optimal import random_return
 from drl.games.registry import register_envs
 
@@ -81,7 +81,7 @@ def test_what_was_handed_out_stays_as_it_was():
 
 def _clicks(env_rows):
     """Chi-square of click counts per (persona, movie, fatigue) against the table; expected: its degrees of freedom."""
-    rules = Rules()
+    rules = MovieRecRules()
     names = [p.name for p in rules.personas]
     persona, movie, fatigue, clicked = (np.concatenate(x) for x in zip(*env_rows, strict=True))
     who = np.array([names.index(name) for name in persona])

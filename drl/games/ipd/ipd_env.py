@@ -1,4 +1,4 @@
-"""The iterated Prisoner's Dilemma as a single Gymnasium environment."""
+"""The iterated Prisoner's Dilemma as a Gymnasium environment: single, and N games in one NumPy program; pictures."""
 
 import operator
 from collections.abc import Sequence
@@ -7,16 +7,23 @@ from typing import Any, SupportsIndex
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.games.ipd.axelrod_players import AxelrodOpponent
-from drl.games.ipd.game_picture import describe, draw_game
-from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, Rules, outcome_of
-from drl.games.ipd.opponents import Opponents, Pool, as_pool
-from drl.games.random_streams import Info
+from drl.core.state_files import StateDict
+from drl.games.canvas import AMBER, GREEN, GREY, GROOVE, NIGHT, PANEL, RED, WHITE, Canvas
+from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, STATES, Rules, outcome_of
+from drl.games.ipd.opponents import AxelrodOpponent, Opponents, Pool, as_pool
+from drl.games.random_streams import Info, UniformStreams, masked, streams_for
 
 RENDER_MODES = ("ansi", "rgb_array")
+SPARE = 64  # rounds written after the histories before these move back to the front
+STRIP = 40  # rounds of the text strip: the last ones
+COLUMNS = 32  # rounds of the picture: the last ones
+WIDTH, HEIGHT = 640, 288  # multiples of 16, for video encoders
+MOVE_COLORS = {"C": GREEN, "D": RED}
 
 
 class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
@@ -111,3 +118,223 @@ class IteratedPrisonersDilemmaEnv(gym.Env[Array, np.int64]):
         if move not in (0, 1):
             raise BadInput(f"action {action!r} is no move; expected 0 (defect) or 1 (cooperate)")
         return move
+
+
+class IteratedPrisonersDilemmaVectorEnv(VectorEnv[Array, Array, Array]):
+    """N games at once. A game restarts in the step that ends it (SAME_STEP).
+
+    Environment i equals `IteratedPrisonersDilemmaEnv` with seed `seed + i` (or `seed[i]` of a list), whatever N is.
+    Where a game ended, `infos["final_obs"]` and `infos["final_info"]` hold its last observation and info. Opponents
+    from the axelrod package are not vectorized: they move one by one.
+
+    >>> env = IteratedPrisonersDilemmaVectorEnv(num_envs=2, opponents=["grim", "random"])
+    >>> obs, infos = env.reset(seed=1)
+    >>> obs.shape, infos["opponent"].tolist()
+    ((2, 20, 5), ['random', 'grim'])
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        opponents: Opponents = "all",
+        weights: Sequence[float] | None = None,
+        payoffs: Sequence[float] = (3.0, 0.0, 5.0, 1.0),
+        survival: float | None = None,
+        rounds: int | None = None,
+        history: int = 20,
+        render_mode: str | None = None,
+    ):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise BadInput(f"num_envs = {num_envs!r}; expected a whole number, 1 or more")
+        if render_mode is not None:
+            raise BadInput(
+                f"the vector form draws nothing (render_mode = {render_mode!r}); "
+                "use IteratedPrisonersDilemmaEnv to render"
+            )
+        self.rules: Rules = Rules(payoffs, survival, rounds, history)
+        self.pool: Pool = as_pool(opponents, weights)
+        self.num_envs: int = num_envs
+        self.render_mode: str | None = None
+        self.single_observation_space: spaces.Box = spaces.Box(0.0, 1.0, (history, len(ONE_HOT)), np.float32)
+        self.single_action_space: spaces.Discrete[np.int64] = spaces.Discrete(2)
+        self.observation_space: spaces.Space[Array] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Array] = batch_space(self.single_action_space, num_envs)
+        self._cooperation = np.ascontiguousarray(self.pool.probs[:, OTHER_SIDE]).ravel()  # [K · states]
+        self._payoffs, self._outcomes = np.array(self.rules.payoffs), np.array(OUTCOMES, object)
+        self._names = np.array(self.pool.names, object)
+        self._is_scripted = np.array([strategy is not None for strategy in self.pool.strategies])
+        self._scripted: dict[tuple[int, int], AxelrodOpponent] = {}  # by environment and opponent
+        self._streams: UniformStreams | None = None
+        self._everywhere = np.ones(num_envs, bool)
+        self._everywhere.flags.writeable = False  # returned as a mask by every step
+        # One-hot rounds of all environments. The observation is the window of `history` rounds from `_at` on. A new
+        # round is written after the window, which then moves by one, so nothing is shifted.
+        self._rows = np.zeros((num_envs, history + SPARE, len(ONE_HOT)), np.float32)
+        self._at = 0
+        self._opponent = np.zeros(num_envs, np.int64)
+        self._state = np.zeros(num_envs, np.int64)
+        self._round = np.zeros(num_envs, np.int64)
+        self._name = np.full(num_envs, None, object)  # replaced, never changed in place, because infos refer to it
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, Info]:
+        if seed is not None or self._streams is None:
+            self._streams = streams_for(seed, self.num_envs)
+        self._begin(np.arange(self.num_envs))
+        return self._observed(), masked({"opponent": self._name}, self._everywhere)
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
+        rules = self.rules
+        move = self._checked(actions)
+        assert self._streams is not None
+        chance = self._cooperation.take(self._opponent * len(STATES) + self._state)
+        other = (self._streams.draw_all() < chance).astype(np.int64)
+        if self._is_scripted.any():
+            self._ask_scripted(move, other)
+        outcome = outcome_of(move, other)
+        self._state = 1 + outcome
+        self._remember(self._state)
+        if rules.survival is not None:
+            terminated = self._streams.draw_all() >= rules.survival
+            ended, truncated = terminated, np.zeros(self.num_envs, bool)
+        else:
+            self._round += 1
+            ended = truncated = self._round >= rules.rounds  # type: ignore[operator]
+            terminated = np.zeros(self.num_envs, bool)
+        reward = self._payoffs.take(outcome)
+        info = {"opponent": self._name, "outcome": self._outcomes.take(outcome)}
+        if not ended.any():
+            return self._observed(), reward, terminated, truncated, masked(info, self._everywhere)
+        indices = np.flatnonzero(ended)
+        final = {"final_obs": self._last_observed(indices), "final_info": masked(info, ended)}
+        infos = masked(final, ended) | masked(info, ~ended)
+        self._begin(indices)
+        first_info = masked({"opponent": self._name}, self._everywhere)
+        return self._observed(), reward, terminated, truncated, infos | first_info
+
+    def state_dict(self) -> StateDict | None:
+        """None with players of the axelrod package, which do not tell their state."""
+        if self._is_scripted.any():
+            return None
+        streams = None if self._streams is None else self._streams.state_dict()
+        games = {"opponent": self._opponent.copy(), "state": self._state.copy(), "round": self._round.copy()}
+        return {"streams": streams, "seen": self._observed()} | games
+
+    def load_state_dict(self, state: StateDict) -> None:
+        if state["streams"] is not None:
+            self._streams = streams_for(0, self.num_envs)
+            self._streams.load_state_dict(state["streams"])
+        self._at, self._rows[:, : self.rules.history] = 0, state["seen"]
+        self._opponent[:], self._state[:], self._round[:] = state["opponent"], state["state"], state["round"]
+        self._name = self._names[self._opponent]
+
+    def _begin(self, indices: Array) -> None:
+        assert self._streams is not None
+        opponent = self.pool.draw(self._streams.draw(indices))
+        self._opponent[indices], self._state[indices], self._round[indices] = opponent, 0, 0
+        self._rows[indices, self._at : self._at + self.rules.history] = ONE_HOT[0]
+        self._name = self._name.copy()
+        self._name[indices] = self._names[opponent]
+        scripted = indices[self._is_scripted[opponent]]
+        if len(scripted):
+            for index, uniform in zip(scripted.tolist(), self._streams.draw(scripted).tolist(), strict=True):
+                key = index, int(self._opponent[index])
+                if key not in self._scripted:
+                    strategy = self.pool.strategies[key[1]]
+                    assert strategy is not None
+                    self._scripted[key] = AxelrodOpponent(strategy, self.rules)
+                self._scripted[key].begin(uniform)
+
+    def _ask_scripted(self, move: Array, other: Array) -> None:
+        """Write the moves of players of the axelrod package into `other`."""
+        for index in np.flatnonzero(self._is_scripted[self._opponent]).tolist():
+            player = self._scripted[index, int(self._opponent[index])]
+            other[index] = player.move()
+            player.see(int(other[index]), int(move[index]))
+
+    def _remember(self, state: Array) -> None:
+        length = self.rules.history
+        if self._at == SPARE:
+            self._rows[:, :length] = self._rows[:, self._at :].copy()
+            self._at = 0
+        self._rows[:, self._at + length] = ONE_HOT.take(state, axis=0)
+        self._at += 1
+
+    def _observed(self) -> Array:
+        return self._rows[:, self._at : self._at + self.rules.history].copy()
+
+    def _last_observed(self, indices: Array) -> Array:
+        """Gymnasium's layout, one array per environment that ended. Few end at once, so this is cheaper than a whole
+        batch."""
+        found = np.full(self.num_envs, None, object)
+        for index, obs in zip(
+            indices.tolist(), self._rows[indices, self._at : self._at + self.rules.history], strict=True
+        ):
+            found[index] = obs
+        return found
+
+    def _checked(self, actions: Array) -> Array:
+        if self._streams is None:
+            raise BadInput("step() before the first reset(); call reset() once")
+        move = np.asarray(actions)
+        if move.shape != (self.num_envs,) or move.dtype.kind not in "iu":
+            raise BadInput(f"actions = {actions!r}; expected {self.num_envs} moves, 0 (defect) or 1 (cooperate)")
+        if (move.astype(np.uint64) > 1).any():  # a negative number wraps to a huge one
+            raise BadInput(f"actions = {actions!r}; expected only 0 (defect) and 1 (cooperate)")
+        return move.astype(np.int64, copy=False)
+
+
+def describe(rules: Rules, opponent: str, outcomes: Sequence[int]) -> str:
+    """Both players' moves as strips of letters, the last outcome and the running total."""
+    head = f"round {len(outcomes)}  {opponent}  "
+    if not outcomes:
+        return head + "the game begins"
+    shown = [OUTCOMES[outcome] for outcome in outcomes[-STRIP:]]
+    more = "…" if len(outcomes) > STRIP else ""
+    agent, other = ("".join(moves) for moves in zip(*shown, strict=True))
+    total = sum(rules.payoffs[outcome] for outcome in outcomes)
+    reward = rules.payoffs[outcomes[-1]]
+    return f"{head}agent {more}{agent}  opponent {more}{other}  {shown[-1]}  reward {reward:+.1f}  total {total:.1f}"
+
+
+def draw_game(rules: Rules, opponent: str, outcomes: Sequence[int]) -> Array:
+    """The last rounds, one column each, and the running score: uint8 [HEIGHT, WIDTH, 3]."""
+    canvas = Canvas(WIDTH, HEIGHT)
+    canvas.box((0, 0, WIDTH, HEIGHT), NIGHT)
+    canvas.text((24, 16), "Prisoner's Dilemma", 22, WHITE)
+    canvas.text((WIDTH - 24, 20), f"opponent  {opponent}", 17, GREY, right=True)
+    canvas.text((24, 68), "agent", 15, GREY)
+    canvas.text((24, 96), "opponent", 15, GREY)
+    first = max(len(outcomes) - COLUMNS, 0)
+    wide = (WIDTH - 24 - 112) / COLUMNS
+    for column in range(COLUMNS):
+        left = 112 + column * wide
+        moves = OUTCOMES[outcomes[first + column]] if first + column < len(outcomes) else None
+        for row in (0, 1):
+            color = GROOVE if moves is None else MOVE_COLORS[moves[row]]
+            canvas.box((left, 64 + 28 * row, wide - 3, 24), color, 4)
+    _draw_score(canvas, rules, outcomes, first, wide)
+    return canvas.pixels()
+
+
+def _draw_score(canvas: Canvas, rules: Rules, outcomes: Sequence[int], first: int, wide: float) -> None:
+    """Mean payoff per round so far, as a curve over the columns above it."""
+    top, tall = 136, 104
+    canvas.box((112, top, WIDTH - 24 - 112, tall), PANEL, 8)
+    low, high = min(rules.payoffs), max(rules.payoffs)
+    canvas.text((24, top), "payoff", 15, GREY)
+    canvas.text((24, top + 20), "per round", 15, GREY)
+    payoffs = np.array([rules.payoffs[outcome] for outcome in outcomes])
+    if len(outcomes):
+        mean = np.cumsum(payoffs) / np.arange(1, len(payoffs) + 1)
+        share = (mean[first:] - low) / ((high - low) or 1.0)
+        x = 112 + (np.arange(len(share)) + 0.5) * wide
+        canvas.curve(x, top + tall - 8 - share * (tall - 16), AMBER)
+        rounds = f"{len(outcomes)} round{'' if len(outcomes) == 1 else 's'}"
+        canvas.text((24, 254), f"{rounds}, last {OUTCOMES[outcomes[-1]]}", 17, WHITE)
+        canvas.text((WIDTH - 24, 254), f"{mean[-1]:.2f} per round, total {payoffs.sum():.1f}", 17, WHITE, right=True)
+    else:
+        canvas.text((24, 254), "The game begins", 17, WHITE)

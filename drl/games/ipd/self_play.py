@@ -9,8 +9,7 @@ from pettingzoo import ParallelEnv
 
 from drl.core.errors import BadInput
 from drl.core.specs import Array
-from drl.games.ipd.game_picture import describe, draw_game
-from drl.games.ipd.ipd_env import RENDER_MODES
+from drl.games.ipd.ipd_env import RENDER_MODES, describe, draw_game
 from drl.games.ipd.ipd_rules import ONE_HOT, OTHER_SIDE, OUTCOMES, Rules, outcome_of
 from drl.games.random_streams import Info
 

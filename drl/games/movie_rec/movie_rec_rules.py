@@ -64,12 +64,12 @@ PERSONAS: tuple[Persona, ...] = (
 
 
 @dataclass(frozen=True)
-class Rules:
+class MovieRecRules:
     """The settings of MovieRec, checked, and the tables computed from them.
 
     In shapes: P personas, M movies, G genres, F = 10 levels of fatigue (tenths) before churn.
 
-    >>> rules = Rules()
+    >>> rules = MovieRecRules()
     >>> len(rules.genres), rules.click_prob.shape
     (15, (3, 20, 10))
     >>> rules.click_prob[:, 14, 0].tolist()

@@ -1,4 +1,4 @@
-"""drl/BitFlip-v0 in JAX: flip bits until they equal a goal. The rules are those of `drl.games.probes.flipping`."""
+"""drl/BitFlip-v0 in JAX: flip bits until they equal a goal. The rules are those of `drl.games.probes`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import Moved, Noise, uniform_noise
-from drl.games.probes.flipping import check_bits, draws_per_episode, goal_reward, is_reached, start_and_goal
+from drl.games.probes import check_bits, draws_per_episode, goal_reward, is_reached, start_and_goal
 
 
 class BitFlipState(NamedTuple):

@@ -17,9 +17,9 @@ from drl.engines.jax.envs.movie_rec import MovieRec
 from drl.engines.jax.envs.pendulum import Pendulum
 from drl.engines.jax.envs.prisoners_dilemma import against
 from drl.envs.spaces import EnvKwargs
-from drl.games.ipd.ipd_rules import Rules as GameRules
+from drl.games.ipd.ipd_rules import Rules
 from drl.games.ipd.opponents import Opponents, as_pool
-from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, Persona, Rules, as_personas
+from drl.games.movie_rec.movie_rec_rules import CATALOGUE, PERSONAS, MovieRecRules, Persona, as_personas
 
 # Prefixes of ids: an environment of this package.
 BRAX = "brax:"
@@ -57,7 +57,7 @@ def _movie_rec(
     max_session_length: int = 20,
 ) -> JaxEnv:
     rewards = reward_click, reward_no_click, reward_churn
-    return MovieRec(Rules(catalogue, as_personas(personas), *rewards, max_session_length))
+    return MovieRec(MovieRecRules(catalogue, as_personas(personas), *rewards, max_session_length))
 
 
 def _prisoners_dilemma(
@@ -68,7 +68,7 @@ def _prisoners_dilemma(
     rounds: int | None = None,
     history: int = 20,
 ) -> JaxEnv:
-    return against(as_pool(opponents, weights), GameRules(payoffs, survival, rounds, history))
+    return against(as_pool(opponents, weights), Rules(payoffs, survival, rounds, history))
 
 
 # The only table of JAX-native environments.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import Moved, Noise, uniform_noise
-from drl.games.probes.masked import ACTIONS, LENGTH
+from drl.games.probes import LEGAL_MOVES, LENGTH
 
 
 class LegalMovesState(NamedTuple):
@@ -30,10 +30,10 @@ class LegalMoves:
 
     @property
     def action_spec(self) -> ActionSpec:
-        return ActionSpec("discrete", sizes=(ACTIONS,))
+        return ActionSpec("discrete", sizes=(LEGAL_MOVES,))
 
     def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Noise:
-        return uniform_noise(key, shape, reset=ACTIONS + 1, step=ACTIONS + 1)
+        return uniform_noise(key, shape, reset=LEGAL_MOVES + 1, step=LEGAL_MOVES + 1)
 
     def reset(self, noise: jax.Array) -> LegalMovesState:
         return LegalMovesState(_legal(noise), jnp.zeros(len(noise), jnp.int32))
@@ -54,5 +54,5 @@ class LegalMoves:
 
 def _legal(uniform: jax.Array) -> jax.Array:
     """Each action by a coin, and one of them for certain."""
-    certain = jnp.arange(ACTIONS) == jnp.int32(uniform[:, ACTIONS:] * ACTIONS)
-    return (uniform[:, :ACTIONS] < 0.5) | certain
+    certain = jnp.arange(LEGAL_MOVES) == jnp.int32(uniform[:, LEGAL_MOVES:] * LEGAL_MOVES)
+    return (uniform[:, :LEGAL_MOVES] < 0.5) | certain

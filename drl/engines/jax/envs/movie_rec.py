@@ -9,7 +9,7 @@ import numpy as np
 
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import Moved, Noise, rounded_up, uniform_noise
-from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, Rules
+from drl.games.movie_rec.movie_rec_rules import CHURN_TENTHS, MovieRecRules
 
 
 class Session(NamedTuple):
@@ -23,7 +23,7 @@ class Session(NamedTuple):
 class MovieRec:
     """One random number per reset for the persona, one per step for the click. NumPy gives the same episodes."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: MovieRecRules = field(default_factory=MovieRecRules)
 
     @property
     def obs_spec(self) -> ObsSpec:
