@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test slow real-worlds faults mutants check settings format bench zoo docs release clean
+.PHONY: setup demo quick test test-full test-all slow real-worlds faults mutants check settings format bench zoo docs release clean
 
 setup: $(VENV)/.dev  ## .venv with everything for development
 
@@ -18,21 +18,29 @@ demo: $(VENV)/.core  ## train PPO on CartPole until solved, evaluate it, write a
 	echo "  agent   $${run}agent"; \
 	page=$$($(BIN)/drl report $$run) && echo "  report  $$page   (open it in a browser)"
 
-test: $(VENV)/.dev  ## the default tests, about a quarter of an hour; three workers, since many tests wait
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 3
+quick: $(VENV)/.dev  ## less than a minute: lint, types and tests of the packages that changed
+	$(ONE_THREAD) $(BIN)/python .ci/quick.py
+
+test: $(VENV)/.test  ## the default tests: every feature once, at most five minutes on two cores
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+
+test-full: $(VENV)/.dev  ## the tests that `make test` leaves out; three workers, since many tests wait
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 -m 'full and not slow'
+
+test-all: test test-full  ## all tests but those of `make slow`, at most twenty minutes
 
 slow: $(VENV)/.dev  ## tests that prove learning, many minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m slow
 
 real-worlds: $(VENV)/.worlds  ## environments of other packages: one tiny training and evaluation on each
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/real_worlds tests/envs/test_known_ids.py -rs
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m 'not slow' tests/real_worlds tests/envs/test_known_ids.py -rs
 
 faults: $(VENV)/.dev  ## every fault of tests/faults, at most an hour; prints a table
 	rm -f .faults.jsonl
-	DRL_FAULTS=long DRL_FAULTS_RECORD=$(CURDIR)/.faults.jsonl $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/faults tests/cluster/test_random_kills.py; \
+	DRL_FAULTS=long DRL_FAULTS_RECORD=$(CURDIR)/.faults.jsonl $(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m 'not slow' tests/faults tests/cluster/test_random_kills.py; \
 	status=$$?; $(BIN)/python tests/faults/table.py .faults.jsonl; exit $$status
 
-mutants: $(VENV)/.dev  ## bugs put back in on purpose: each must fail a default test
+mutants: $(VENV)/.dev  ## bugs put back in on purpose: each must fail a test, nine of ten a default test
 	$(ONE_THREAD) $(BIN)/python tests/faults/mutants.py
 
 check: $(VENV)/.dev  ## lint, format, types
@@ -48,7 +56,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## steps per second against Stable-Baselines3, in one run
+bench: $(VENV)/.bench  ## steps per second against Stable-Baselines3, in one run
 	$(ONE_THREAD) $(BIN)/python benchmarks/speed_ppo.py
 
 zoo: $(VENV)/.dev  ## docs/zoo.md and docs/by_environment.md from the records of the presets
@@ -70,8 +78,16 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
+$(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/.core
+
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.core $(VENV)/.test
+
+$(VENV)/.bench: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) -e '.[bench]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.worlds: $(VENV)/.dev

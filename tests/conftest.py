@@ -1,5 +1,6 @@
 """One thread per process: small tensors only lose by sharing, and results must not depend on the machine."""
 
+import fnmatch
 import importlib.util
 import os
 import signal
@@ -19,20 +20,40 @@ if "drl-tests-" not in os.environ.get("XDG_STATE_HOME", ""):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a job in the background, and so in the processes of tests
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What the extra `dev` installs and tests import. One that is there but broken fails the tests that need it.
+# Packages that the extras `test` and `dev` install and tests import. A broken one fails the tests that need it.
+TEST = [
+    "ale_py", "Box2D", "cv2", "httpx", "huggingface_hub", "jax", "minigrid", "mpe2", "numba", "onnx", "onnxruntime",
+    "onnxscript", "optuna", "starlette", "uvicorn", "xdist",
+]  # fmt: skip
 DEV = [
-    "ale_py", "axelrod", "Box2D", "brax", "cv2", "envpool", "gymnax", "httpx", "huggingface_hub", "jax", "mlflow",
-    "mpe2", "numba", "onnx", "onnxruntime", "onnxscript", "optuna", "playwright", "ray", "starlette", "uvicorn",
-    "wandb", "xdist",
+    *TEST, "axelrod", "brax", "envpool", "gymnax", "mlflow", "nbclient", "playwright", "ray", "rliable",
+    "stable_baselines3", "wandb",
 ]  # fmt: skip
 
 
-def pytest_configure():
-    if missing := [name for name in DEV if importlib.util.find_spec(name) is None]:
+def pytest_configure(config):
+    extra, needed = ("test", TEST) if "not full" in config.getoption("-m") else ("dev", DEV)
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise pytest.UsageError(
-            f"the tests need the development tools (missing: {', '.join(missing)}); install them with: "
-            "pip install -c constraints.txt -e '.[dev]'"
+            f"these tests need the extra {extra!r} (missing: {', '.join(missing)}); install it with: "
+            f"pip install -c constraints.txt -e '.[{extra}]'"
         )
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config, items):
+    """`@pytest.mark.default("a", "b-*")`: cases whose id fits a pattern are default tests, the others are `full`."""
+    named, fitting = set(), set()
+    for item in items:
+        if mark := item.get_closest_marker("default"):
+            test = item.nodeid.partition("[")[0]
+            named |= {(test, pattern) for pattern in mark.args}
+            if fits := [pattern for pattern in mark.args if fnmatch.fnmatchcase(item.callspec.id, pattern)]:
+                fitting |= {(test, pattern) for pattern in fits}
+            else:
+                item.add_marker(pytest.mark.full)
+    if named - fitting and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"no case fits these patterns of `default`: {sorted(named - fitting)}")
 
 
 @pytest.fixture

@@ -200,6 +200,7 @@ def wrong_commands(text: str) -> list[str]:
 WITH_COMMANDS = [page for page in PAGES if "drl train" in page.read_text() and page.stem != "extending"]  # runs itself
 
 
+@pytest.mark.default("README.md", "docs/commands.md", "docs/tour.md", "docs/tuning.md", "docs/scaling.md")
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=title)
 def test_every_command_is_understood(page):
     assert wrong_commands(page.read_text()) == []

@@ -111,6 +111,7 @@ TOGETHER = [
 ]  # each is a process
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", TOGETHER)
 def test_the_pages_run(names, tmp_path):
     """Short pages share a process. JAX needs to compile, and an ablation is many runs: these commands are parsed, as
@@ -119,11 +120,13 @@ def test_the_pages_run(names, tmp_path):
     run(program(text, without="--engine jax|drl ablate"), tmp_path)
 
 
+@pytest.mark.full
 def test_the_page_on_environments_runs(tmp_path):
     """Its own example; the environments of other packages have tests/real_worlds."""
     run(program((DOCS / "environments.md").read_text(), without="^(?!.*my_dilemma)"), tmp_path)
 
 
+@pytest.mark.full
 def test_a_page_that_is_wrong_does_not_run(tmp_path):
     with pytest.raises(AssertionError, match="exit code 2"):
         run(program("```bash\ndrl evaluate results/nothing --episodes 3\n```"), tmp_path)
@@ -134,6 +137,7 @@ def test_a_page_that_is_wrong_does_not_run(tmp_path):
 COLUMNS = {"from_stable_baselines3": "Stable-Baselines3", "from_cleanrl": "CleanRL"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("side", ["theirs", "ours"])
 @pytest.mark.parametrize("page", COLUMNS)
 def test_both_columns_of_a_migration_page_run(page, side, tmp_path):

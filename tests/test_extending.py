@@ -35,6 +35,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_the_page_runs(folder):
     commands = []
     for kind, code in BLOCKS:

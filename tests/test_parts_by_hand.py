@@ -90,6 +90,7 @@ def test_a_script_has_at_most_twelve_lines_and_two_imports(algorithm):
     assert sum("import" in line for line in lines) == 2
 
 
+@pytest.mark.default("sac-torch", "dqn-jax", "ppo-torch", "reinforce-torch")
 @ENGINES
 @pytest.mark.parametrize("algorithm", SCRIPTS)
 def test_parts_by_hand_give_the_logs_of_make_trainer(algorithm, engine):

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_experiments_run(script, tmp_path):
     steps = "2500" if script.stem == "cartpole_dqn" else "600"  # it learns from step 1,024 on
@@ -26,6 +27,7 @@ def test_experiments_run(script, tmp_path):
     assert list(tmp_path.rglob("loss.png"))
 
 
+@pytest.mark.full
 def test_a_script_resumes_its_run(tmp_path):
     """From its checkpoint at 10,240 of 12,288 steps: it writes the last rows again."""
     script = [sys.executable, str(ROOT / "experiments" / "cartpole_ppo.py"), "--steps", "12000", "--results-dir", "r"]
@@ -51,6 +53,7 @@ def test_the_readmes_python_runs(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.full
 def test_the_readmes_first_example_runs_as_a_notebook(tmp_path):
     """Each line is a cell; progress is printed below it, and a run is shown with its learning curve."""
     import nbformat

@@ -66,6 +66,7 @@ def change_card(run, **changes):
     path.write_text(json.dumps(card | {SEAL: _checksum(card)}, indent=2) + "\n")
 
 
+@pytest.mark.default("evil_module")
 @pytest.mark.parametrize("module", ["evil_module", "miniworld"])  # the second has the name of a well-known package
 def test_an_agents_card_does_not_import_a_module(downloaded, module):
     notes = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
@@ -80,6 +81,7 @@ def test_an_agents_card_does_not_import_a_module(downloaded, module):
         assert (folder / "ran").exists()
 
 
+@pytest.mark.full
 def test_what_a_known_package_lacks_is_not_taken_from_the_folder(downloaded):
     """`gymnasium:` ids import mujoco where they need it; a mujoco.py beside the agent is not it."""
     (downloaded.parent / "mujoco.py").write_text(EVIL)
@@ -212,6 +214,7 @@ def test_settings_are_a_plain_file(tmp_path):
     assert "more than" in drl_command("train", "ppo", "--config", "large.yaml", cwd=tmp_path).stderr
 
 
+@pytest.mark.default('"env_steps": "x"', '"finished": 5')
 @pytest.mark.parametrize(
     "row", ['"finished": 5', '"env_steps": "x"', '"learn/x": [1]', '"finished": [[1, 2]]', '"env_steps": 1e999']
 )
@@ -334,6 +337,7 @@ def test_a_card_of_wrong_words_is_refused(downloaded, number):
             drl.load_agent(downloaded, engine=engine)
 
 
+@pytest.mark.default("notes0")
 @pytest.mark.parametrize("notes", [{"env": 5}, {"env_kwargs": [1]}, {"frame_stack": 10**10}, {"frame_stack": "x"}])
 def test_a_card_describes_its_environment_rightly(downloaded, notes):
     known = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]

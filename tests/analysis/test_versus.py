@@ -176,6 +176,7 @@ def shared(rng, shape):
     return of_seed + rng.normal(size=shape), of_seed + rng.normal(size=shape)
 
 
+@pytest.mark.default("shape0-*", "shape1-*")
 @pytest.mark.parametrize("world", [normal, other_spread, failing, shared])
 @pytest.mark.parametrize("shape", [(4, 1), (5, 1), (10, 1), (5, 3)])
 def test_false_winners_are_rare(world, shape):

@@ -172,6 +172,7 @@ def test_wrong_input_is_one_message_exit_2_and_nothing_written(tmp_path, argumen
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_process_says_it_too(trained, tmp_path):
     folder, _ = trained
     assert "did you mean 'ppo'" in drl_process("train", "pp0", cwd=tmp_path, code=2).stderr
@@ -231,6 +232,7 @@ def test_a_env_in_a_module_of_the_current_folder(tmp_path):
     drl_process("train", "ppo", "--env", "my_worlds:Mine-v0", *TINY, "--quiet", *LEAN, cwd=tmp_path)
 
 
+@pytest.mark.full
 def test_a_signal_saves_and_says_so(tmp_path):
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--total-timesteps", "100000000", *LEAN]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -246,6 +248,7 @@ def test_a_signal_saves_and_says_so(tmp_path):
     assert list(tmp_path.rglob("agent/card.json"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_the_final_save_loses_nothing(tmp_path, sent):
     """The signals arrive while the agent is being written: it is whole, and only the final evaluation is left."""

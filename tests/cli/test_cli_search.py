@@ -39,6 +39,7 @@ def kill_within_a_trial(process, database):
     raise AssertionError("no trial was seen running")
 
 
+@pytest.mark.full
 def test_a_killed_search_loses_only_its_running_trial(tmp_path):
     (tmp_path / "small.yaml").write_text("num_envs: 2\nrollout_length: 16\nepochs: 1\nminibatches: 1\n")
     folder = tmp_path / "results" / "drl_Match-v0_ppo_search"

@@ -16,6 +16,8 @@ from drl.runs.building import open_trainer
 from drl.runs.launch import train
 from drl.settings.experiment import Experiment
 
+pytestmark = pytest.mark.full
+
 PPO = {"algorithm": "ppo", "rollout_length": 32, "minibatches": 2, "epochs": 1, "total_timesteps": 600}
 DQN = {"algorithm": "dqn", "warmup": 60, "batch_size": 16, "train_every": 4, "total_timesteps": 240, "n_step": 3}
 DQN |= {"updates_per_log": 10}

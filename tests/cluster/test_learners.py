@@ -86,6 +86,7 @@ def assert_same(logs, others):
             np.testing.assert_allclose(log[name], other[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.default("ppo", "sac", "dqn")
 @pytest.mark.parametrize("name", CASES)
 def test_an_update_of_several_learners_is_that_of_one(name):
     alone, _, logs = learned(CASES[name], 1, 4)
@@ -96,6 +97,7 @@ def test_an_update_of_several_learners_is_that_of_one(name):
         assert_same(logs, others)
 
 
+@pytest.mark.full
 def test_a_compiled_update_is_shared_too():
     """The program ends with the gradient, which is then summed; here over one learner, to compile one program only."""
     settings = {"rollout_length": 8, "hidden_sizes": [16], "normalize_advantage": True}
@@ -210,6 +212,7 @@ def is_gone(process):
     return True
 
 
+@pytest.mark.full
 def test_a_run_with_two_learners(shared, cluster, tmp_path, capsys):
     """It is that of one learner to 1e-6; stopped and resumed it is the same to the last bit."""
     alone = train(experiment("ppo", **ROLLOUT, name="alone"))
@@ -244,6 +247,7 @@ def test_a_run_with_two_learners(shared, cluster, tmp_path, capsys):
         time.sleep(0.1)
 
 
+@pytest.mark.full
 def test_a_learner_that_is_killed_costs_nothing(shared, tmp_path):
     """The step is finished without it and saved; exit code 5, named; one learner can go on."""
     alone = train(experiment("dqn", **REPLAY, prioritized=True, total_timesteps=400, name="alone"))
@@ -267,6 +271,7 @@ def test_a_learner_that_is_killed_costs_nothing(shared, tmp_path):
     assert_same(rows(alone.folder), rows(folder))
 
 
+@pytest.mark.full
 def test_the_devices_of_jax(tmp_path):
     """In a process of its own, which has two devices: the numbers are those of one."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -23,6 +23,8 @@ from drl.settings.experiment import Experiment
 from tests.cluster.waiting_env import ExitingCartPole
 from tests.run_files import rows, weights
 
+pytestmark = pytest.mark.full
+
 PPO = ["train", "ppo", *SLOW_FLAGS.split()]
 
 

@@ -16,7 +16,7 @@ KILLS = 12
 SEEDS = 4
 PPO = ["train", "ppo", *SLOW_FLAGS.split(), "--num-seeds", str(SEEDS)]
 
-pytestmark = pytest.mark.skipif(not LONG, reason="DRL_FAULTS=long")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(not LONG, reason="DRL_FAULTS=long")]
 
 
 def kill_a_host(rng):

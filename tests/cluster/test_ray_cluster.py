@@ -17,6 +17,8 @@ from drl.cluster.node_process import HostReady, Needs, NodeProcess, close, wait
 from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput, MissingExtra
 
+pytestmark = pytest.mark.full
+
 ANYTHING = ("drl.search.search_worker", "work")
 
 

@@ -76,6 +76,7 @@ SLOW = {
 }
 
 
+@pytest.mark.default("nothing")
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
 def test_a_connection_without_a_request_is_closed(sent):
     async def conversation(port, server):

@@ -35,6 +35,7 @@ def cases():
         yield pytest.param(to, name, marks=[pytest.mark.slow] if slow else [])
 
 
+@pytest.mark.default("onnx-q_rainbow", "torch-export-ppo_seeing", "jax-export-ppo_lstm", "c-*")
 @pytest.mark.parametrize(("to", "name"), cases())
 def test_a_file_acts_as_the_agent(to, name, tmp_path):
     if to == "c" and find_compiler() is None:
@@ -335,6 +336,7 @@ def test_the_command(tmp_path, capsys):
     assert "actions are a Box" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
     page = Path(__file__).parents[2].joinpath("docs", "deploy.md").read_text()
     blocks = re.findall(r"```(python|c)\n(.*?)```", page, flags=re.DOTALL)

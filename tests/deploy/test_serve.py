@@ -60,6 +60,7 @@ def as_numbers(actions):
     return np.array(actions, np.float64)
 
 
+@pytest.mark.default("ppo", "q_cnn", "ppo_parts", "ppo_lstm", "sac", "q_rainbow")
 @pytest.mark.parametrize("name", KINDS)
 def test_answers_are_the_agents_alone_in_batches_and_together(name):
     agent, kind = make_agent(name), KINDS[name]

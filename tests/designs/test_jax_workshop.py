@@ -53,6 +53,7 @@ def test_a_network_is_a_backbone_and_a_head_and_its_state_is_apart():
     assert swapped.apply(swapped.init(np.random.default_rng(0)), obs).shape == (3, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["jax", "torch"])
 def test_the_quick_start_runs_with_and_without_jax(tmp_path, engine):
     """`python experiments/cartpole_reinforce.py --engine jax` leaves its files; torch needs no JAX."""

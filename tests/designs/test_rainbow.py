@@ -65,6 +65,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.full
 def test_all_commands_one_after_the_other(folder, capsys, monkeypatch):
     assert len(commands(TRAINING) + commands(EVALUATION) + commands(SEARCH)) == 28
     best, evaluate = {}, session.evaluate

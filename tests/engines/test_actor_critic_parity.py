@@ -88,6 +88,14 @@ def assert_near(mine, theirs, share=1e-5):
         np.testing.assert_allclose(mine[name], array, rtol=0, atol=limit, err_msg=name)
 
 
+@pytest.mark.default(
+    "sac-box-mlp",
+    "td3-box-layer_norm",
+    "tqc-box-qr",
+    "sac-discrete-layer_norm",
+    "ddpg-box-mlp",
+    "crossq-box-batch_renorm0",
+)
 @pytest.mark.parametrize(
     ("algorithm", "spec", "network", "settings"), CASES, ids=[f"{c[0]}-{c[1].kind}-{c[2]}" for c in CASES]
 )
@@ -132,6 +140,7 @@ def test_both_engines_make_the_same_updates(algorithm, spec, network, settings, 
     np.testing.assert_allclose(jax_agent.act(obs), torch_agent.act(obs), atol=1e-4)
 
 
+@pytest.mark.default("sac-*")
 @pytest.mark.parametrize(("algorithm", "spec", "settings"), [
     ("td3", BOX, {}), ("sac", BOX, {"num_critics": 3, "critic_subset": 2}),
 ])  # fmt: skip

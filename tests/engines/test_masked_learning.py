@@ -54,6 +54,7 @@ def test_the_best_return_is_as_stated():
     assert 5 * (legal * np.arange(4)).max(axis=1).mean() / 3 == pytest.approx(BEST, abs=0.01)
 
 
+@pytest.mark.default("ppo-torch-sync", "dqn-torch-sync", "ppo-jax-jax", "a2c-jax-sync")
 @pytest.mark.parametrize(
     ("algorithm", "engine", "vectorization"),
     [pytest.param(*each, marks=pytest.mark.slow if each in SLOW else ()) for each in RUNS],
@@ -63,6 +64,7 @@ def test_the_highest_legal_action_is_learned(algorithm, engine, vectorization):
     assert score > BEST - 0.15
 
 
+@pytest.mark.default("gru-ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_masked_and_recurrent(algorithm, kind):
@@ -74,6 +76,7 @@ def test_masked_and_recurrent(algorithm, kind):
 SOME, OTHERS = {"n_step": 3, "prioritized": True}, {"double": True, "dueling": True, "distributional": "c51"}
 
 
+@pytest.mark.default("torch-sync-switches1")
 @pytest.mark.parametrize(
     ("engine", "vectorization", "switches"),
     [("torch", "sync", SOME), ("torch", "sync", OTHERS), ("jax", "jax", SOME | OTHERS)],
@@ -109,6 +112,7 @@ class FlaxQ(nn.Module):
         return nn.Dense(4)(nn.relu(nn.Dense(16)(obs)))
 
 
+@pytest.mark.full
 def test_a_flax_tree_and_an_optax_optimizer_train_save_and_load(tmp_path):
     with make_vec_env(ID, 4, seed=0) as envs:
         model = FlaxModel(FlaxNet(), envs.obs_spec)

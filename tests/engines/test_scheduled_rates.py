@@ -72,6 +72,7 @@ def assert_rates(algorithm, pairs, name, rate):
         assert log.trainer[name] == pytest.approx(rate(share), rel=1e-4), (algorithm, name, share)
 
 
+@pytest.mark.default("*-cosine", "ppo-*")
 @pytest.mark.parametrize("kind", EXPECTED)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_learning_rate_in_torch(algorithm, kind):
@@ -82,12 +83,14 @@ def test_the_learning_rate_in_torch(algorithm, kind):
 IN_JAX = {"ppo": "cosine", "a2c": "root", "reinforce": "linear", "dqn": "root", "sac": "cosine"}
 
 
+@pytest.mark.default("ppo-cosine", "dqn-root")
 @pytest.mark.parametrize(("algorithm", "kind"), IN_JAX.items())
 def test_the_learning_rate_in_jax(algorithm, kind):
     pairs = logs_of(algorithm, learning_rate=0.01, learning_rate_schedule=kind, engine="jax")
     assert_rates(algorithm, pairs, "learning_rate", EXPECTED[kind])
 
 
+@pytest.mark.default("*-sync", "ppo-jax")
 @pytest.mark.parametrize(
     ("algorithm", "program"),
     [("ppo", "sync"), ("ppo", "jax"), ("a2c", "sync"), ("reinforce", "sync"), ("reinforce", "jax")],
@@ -107,6 +110,7 @@ def test_all_rates_of_the_on_policy_algorithms(algorithm, program):
         assert "entropy_coef" not in logs_of(algorithm, **settings)[0][1].trainer
 
 
+@pytest.mark.default("*-sync", "dqn-*-jax")
 @pytest.mark.parametrize("program", ["sync", "jax"])
 @pytest.mark.parametrize(
     ("algorithm", "rate", "decay"), [("dqn", "epsilon", "epsilon_decay"), ("td3", "noise_sigma", "noise_decay")]
@@ -164,6 +168,7 @@ def draw_rollout(seed):
     )
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_update_follows_changing_rates():
     """Three updates at different times, eager and compiled; with constant rates they would differ."""
@@ -180,6 +185,7 @@ def test_a_compiled_update_follows_changing_rates():
     torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.default("*-torch", "ppo-jax", "dqn-jax", "sac-jax")
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_factor_multiplies_every_learning_rate(algorithm, engine):

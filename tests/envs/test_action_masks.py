@@ -145,6 +145,7 @@ def play(envs, kind="discrete", steps=120):
 # ── environments ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.default("*-sync", "*step", "*disabled*", "info-async")
 @each_vec
 @pytest.mark.parametrize("how", ["info", "method", "key"])
 def test_masks_are_those_of_the_states(vec, how):
@@ -165,6 +166,7 @@ def test_masks_are_those_of_the_states(vec, how):
         assert ends > 20
 
 
+@pytest.mark.default("*-sync", "*-same_step", "multi_discrete-True-async")
 @pytest.mark.parametrize("vec", ["sync", "async", "same_step"])
 @pytest.mark.parametrize("as_parts", [False, True])
 @pytest.mark.parametrize("kind", ["multi_discrete", "multi_binary"])
@@ -211,6 +213,7 @@ def test_no_masks_are_none(vec):
         assert step.action_mask is step.next_action_mask is None
 
 
+@pytest.mark.default("sync")
 @each_vec
 def test_masks_survive_a_trip_to_disk(tmp_path, vec):
     with make_envs(vec) as envs, make_envs(vec) as others:
@@ -248,6 +251,7 @@ class Says(gym.Env):
         return np.zeros(1, np.float32), 0.0, ends, False, self._info(self.last_mask if ends else self.mask)
 
 
+@pytest.mark.default("*-sync", "only some-*")
 @each_vec
 @pytest.mark.parametrize(
     ("masks", "action_space", "message"),

@@ -34,6 +34,7 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.default("sync", "native")
 @pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
 def test_observations_are_four_small_gray_frames(vectorization):
     with make_vec_env(PONG, 2, seed=1, vectorization=vectorization, frame_stack=4) as envs:
@@ -65,6 +66,7 @@ def test_without_a_stack_a_gray_image_has_one_channel():
             assert envs.obs_spec.shape == (1, 84, 84)
 
 
+@pytest.mark.default("native")
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 def test_the_seed_decides_everything(vectorization):
     played = []
@@ -76,6 +78,7 @@ def test_the_seed_decides_everything(vectorization):
     assert not np.array_equal(played[0], played[2])
 
 
+@pytest.mark.default("ALE/Pong-v5-kwargs2-90")
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "steps"),
     [(PONG, {}, 50), ("ALE/MsPacman-v5", {"frame_skip": 2}, 30), (PONG, {"frameskip": 1}, 90)],
@@ -96,6 +99,7 @@ def test_engines_show_the_same_game(env_id, kwargs, steps):
         assert [t for t, step in enumerate(ours) if step.truncated.any()] == [19, 39]
 
 
+@pytest.mark.full
 def test_engines_agree_on_deaths_and_clocks_of_envs_that_are_not_in_step():
     kwargs = PLAIN | {"max_num_frames_per_episode": 720}  # 180 steps; a game of Breakout takes about as long
     envs = [
@@ -114,6 +118,7 @@ def test_engines_agree_on_deaths_and_clocks_of_envs_that_are_not_in_step():
         each.close()
 
 
+@pytest.mark.default("sync")
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 def test_the_end_of_a_game_is_a_termination(vectorization):
     """Breakout with five lives is over within a few hundred random steps."""
@@ -124,6 +129,7 @@ def test_the_end_of_a_game_is_a_termination(vectorization):
         assert all(step.terminated.all() and not step.truncated.any() for step in ends)
 
 
+@pytest.mark.default("native")
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 def test_no_op_starts_vary(vectorization):
     for noops, vary in ((30, True), (0, False)):
@@ -135,6 +141,7 @@ def test_no_op_starts_vary(vectorization):
             assert (len({game.tobytes() for game in played}) > 1) == vary
 
 
+@pytest.mark.default("native")
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 def test_the_learner_sees_signs_and_episodes_are_raw(vectorization):
     kwargs = {"max_num_frames_per_episode": 1000, "noop_max": 0}
@@ -175,6 +182,7 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     env.close()
 
 
+@pytest.mark.default("3-native")
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_the_replay_gives_back_the_stacks_of_the_env(vectorization, n_step):

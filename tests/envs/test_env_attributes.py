@@ -161,6 +161,7 @@ def test_every_environment_has_its_own_copy_of_a_value(kind):
         assert first is not second
 
 
+@pytest.mark.default("*-sync", "*-native", "0-async")
 @anywhere
 @pytest.mark.parametrize("steps", [0, 1, 3, 5])
 def test_a_stored_state_continues_with_what_was_set(kind, steps, tmp_path):
@@ -190,6 +191,7 @@ def test_a_stored_state_continues_with_what_was_set(kind, steps, tmp_path):
             assert [e.played for e in one.episodes] == [e.played for e in two.episodes]
 
 
+@pytest.mark.default("sync")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_what_no_file_can_hold_makes_a_resume_inexact(kind):
     for change, said in (

@@ -124,6 +124,7 @@ def test_calls_that_return_nothing_reach_the_evaluation(tmp_path):
     assert trained(tmp_path, on_log=longer).evaluation["mean_length"] == 5.0
 
 
+@pytest.mark.full
 def test_compiled_programs_refuse_by_name(tmp_path):
     seen = []
     run = trained(
@@ -211,6 +212,7 @@ def test_what_is_no_function_is_refused(tmp_path):
         trained(tmp_path, on_log=3)
 
 
+@pytest.mark.default("stages-sync", "on_log-jax")
 @pytest.mark.parametrize("where", ["sync", "async", "jax"])
 @pytest.mark.parametrize("kind", ["on_log", "stages"])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(kind, where, tmp_path):
@@ -265,6 +267,7 @@ def test_a_state_that_no_file_can_hold_is_refused_at_once(tmp_path):
         trained(tmp_path, on_log=curriculum)
 
 
+@pytest.mark.default("sync")
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_episodes_are_played_again_with_what_was_set(vectorization, tmp_path, capsys):
     """Set between two steps of running episodes; the film shows it, too."""

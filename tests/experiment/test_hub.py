@@ -110,6 +110,7 @@ def test_nothing_is_overwritten(pushed, tmp_path, capsys):
     refused(capsys, tmp_path, 2, "new exists and is not overwritten")
 
 
+@pytest.mark.default("cart", "../x", "me/..", "a/b/c")
 @pytest.mark.parametrize(
     "name", ["cart", "a/b/c", "../x", "me/..", "me/ca rt", "/etc", "https://x/y", "me/", "me/a--b"]
 )
@@ -162,6 +163,7 @@ LISTING = b'{"id": "me/cart", "sha": "../x", "siblings": [{"rfilename": "card.js
 HTML = (200, {"Content_Type": "text/html"}, b"<html>please log in</html>")
 
 
+@pytest.mark.default("*answer0-*", "*answer5-*", "*answer10-*")
 @pytest.mark.parametrize(
     ("path", "answer", "code", "words"),
     [
@@ -196,6 +198,7 @@ def test_names_in_a_listing_lead_nowhere(pushed, hub, tmp_path):
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.default("../../outside", "3")
 @pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "card.json", "weights-0.safetensors", 3])
 def test_a_card_names_no_other_file(pushed, hub, tmp_path, capsys, name):
     capsys.readouterr()

@@ -88,6 +88,7 @@ def test_they_are_imported_only_if_trusted(folder, stranger):
     assert '"trainer/learning_rate": 0.001' in rows
 
 
+@pytest.mark.full
 def test_an_agent_needs_the_module_to_act(folder, stranger):
     run = str(run_of(folder, "whole"))
     refused = command(folder, "evaluate", run, "--episodes", "1")

@@ -294,6 +294,7 @@ class ThreeActions(gym.ActionWrapper):
         return min(int(action), 1)
 
 
+@pytest.mark.full
 def test_a_fused_program_begins_with_weights(tiny):
     first = tiny(engine="torch")
     still = {"learning_rate": 1e-12, "learning_rate_end": 1e-12}
@@ -302,6 +303,7 @@ def test_a_fused_program_begins_with_weights(tiny):
     np.testing.assert_array_equal(first.agent.act(obs), again.agent.act(obs))
 
 
+@pytest.mark.full
 def test_seeds_in_processes(tmp_path, monkeypatch):
     gone = types.ModuleType("plugin_that_is_gone")  # named by an earlier run, and no child can import it
     exec("def rate(share): return 1e-3", gone.__dict__)

@@ -85,6 +85,21 @@ CASES = {
 }
 
 
+@pytest.mark.default(
+    "ppo",
+    "dqn fused",
+    "sac",
+    "sac jax",
+    "ppo jax",
+    "rainbow",
+    "td3",
+    "ppo recurrent",
+    "dqn hindsight",
+    "dqn frames",
+    "ppo native",
+    "a2c",
+    "reinforce",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_trainer_continues_exactly(case, tmp_path):
     settings, count = CASES[case], 6
@@ -232,6 +247,7 @@ def whole_and_stopped(tmp_path, settings, after=3, **changes):
     return finished.folder, stopped
 
 
+@pytest.mark.default("ppo-1", "rainbow-9")
 @pytest.mark.parametrize("after", [1, 9])  # before the first checkpoint, and later
 @pytest.mark.parametrize("case", ["ppo", "rainbow"])
 def test_a_run_is_resumed_without_a_gap_or_a_doubled_row(case, after, tmp_path):

@@ -165,6 +165,7 @@ def test_a_file_of_the_same_name_elsewhere_is_not_run(copy, tmp_path, monkeypatc
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.full
 def test_a_module_of_the_same_name_elsewhere_is_not_run(place, tmp_path):
     shutil.copy("poles.py", "poles_module.py")
     flags = [flag.replace("poles.py:", "poles_module:") for flag in TRAIN]
@@ -306,6 +307,7 @@ def test_a_home_that_cannot_be_written_is_no_error(place, tmp_path):
     assert refused(made)
 
 
+@pytest.mark.full
 def test_seeds_in_processes_are_signed(place):
     flags = [*TRAIN, "--num-seeds", "2", "--seed", "20"]
     flags[flags.index("own")] = "seeds"

@@ -1,5 +1,6 @@
 """`--num-seeds` where seeds are processes."""
 
+import pytest
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from drl.runs.seed_processes import _agent_of
 QUIET = ["--no-plots", "--no-video", "--no-tensorboard", "--quiet", "--hidden-sizes", "8", "--evaluate-every", "0"]
 
 
+@pytest.mark.full
 def test_a_signal_saves_every_run(tmp_path):
     """It reaches the whole group, as from a terminal; each run gets it once and saves its last step."""
     command = [sys.executable, "-m", "drl.cli.entry", "train", "ppo", "--num-seeds", "2", "--workers", "2"]

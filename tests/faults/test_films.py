@@ -44,6 +44,7 @@ def run_in(folder):
     return record.parent, json.loads(record.read_text())
 
 
+@pytest.mark.default("killed")
 @pytest.mark.parametrize("deed", some(list(SAID), 4))
 def test_a_renderer_that_breaks_costs_one_line(tmp_path, capfd, tally, deed):
     seconds = 4 if deed in HANGS else 60
@@ -96,6 +97,7 @@ def test_a_signal_ends_a_film_that_hangs(tmp_path, tally, number):
     tally(KIND)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("deed", some(["locked", "hang", "spin"], 1))
 def test_a_film_ends_with_a_parent_that_is_killed(tmp_path, tally, deed):
     pids = tmp_path / "pids"

@@ -267,6 +267,7 @@ TINY = ["--total-timesteps", "64", "--num-envs", "2", "--rollout-length", "16", 
 SEARCH = ["--env", "drl/Match-v0", "--n-trials", "1", "--num-timesteps-per-trial", "2000", "--reports", "1"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("environment", some([C_LOCALE, ASCII], 1), ids=lambda x: next(iter(x)))
 def test_a_terminal_without_unicode_is_served(environment, tmp_path, tally):
     """Every command prints, with question marks where a character is not in the terminal's alphabet."""

@@ -59,6 +59,7 @@ def fast(monkeypatch):
 TRIALS = [("os._exit", 1), *((fault, jobs) for fault in FAULTS for jobs in (1, 2) if (fault, jobs) != ("os._exit", 1))]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("fault", "jobs"), some(TRIALS, 1))
 def test_a_bad_trial_is_accounted_for_and_the_search_goes_on(fault, jobs, tmp_path, monkeypatch, tally):
     monkeypatch.syspath_prepend(Path(__file__).parent)

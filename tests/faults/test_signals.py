@@ -104,6 +104,7 @@ def assert_resumed(folder, whole):
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.default("in_start_up-2-1", "in_a_step-15-2")
 @pytest.mark.parametrize(("place", "number", "times"), some(CASES, 8))
 def test_a_run_stops_soon_and_is_resumed(place, number, times, whole, tmp_path, monkeypatch, tally):
     sent = []

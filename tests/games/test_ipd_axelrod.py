@@ -24,6 +24,8 @@ from drl.games.ipd.opponents import agent_player, load_axelrod
 from drl.games.ipd.tournament import round_robin
 from drl.testing.environment_check import check_environment
 
+pytestmark = pytest.mark.full
+
 # Our names and theirs.
 PEERS = {
     "always_cooperate": "Cooperator",

@@ -1,5 +1,6 @@
 """`docs/environments.md` keeps its promises: the environment in it is short, its code and its commands run."""
 
+import pytest
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ def test_the_env_is_under_forty_lines():
     assert len(blocks("python")[0].splitlines()) < 40
 
 
+@pytest.mark.full
 def test_the_page_runs(tmp_path):
     """Blocks and commands one after the other, beside the module that the first block is; budgets are small. The
     command with Brax would compile for a minute; it is in `tests/engines/jax/test_brax_env.py`."""

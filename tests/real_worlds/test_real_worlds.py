@@ -11,7 +11,10 @@ import pytest
 
 from drl.cli.entry import main
 
-pytestmark = pytest.mark.filterwarnings("default")  # other packages warn, and we do about text that is left out
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),
+]  # other packages warn, and we do about text that is left out
 
 
 class World(NamedTuple):

@@ -7,6 +7,8 @@ from written_runs import append_rows, metric_row, write_run
 from drl.report.one_file import write_report
 from drl.tracking.video import write_video
 
+pytestmark = pytest.mark.full
+
 PIXELS = """() => [...document.querySelectorAll("canvas")].map((canvas) => {
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
   copy.drawImage(canvas, 0, 0);

@@ -283,6 +283,7 @@ gym.register("Deadly-v0", entry_point=Deadly)
 '''
 
 
+@pytest.mark.full
 def test_two_workers_share_a_study_and_a_killed_one_is_replaced(tmp_path, monkeypatch):
     (tmp_path / "deadly_worlds.py").write_text(textwrap.dedent(ENVS))
     notes = tmp_path / "notes"
@@ -298,6 +299,7 @@ def test_two_workers_share_a_study_and_a_killed_one_is_replaced(tmp_path, monkey
     assert "exit code -9" in next(v for k, v in result.study.user_attrs.items() if k.startswith("lost:"))
 
 
+@pytest.mark.default("*-all")
 @pytest.mark.parametrize("mode", ["base", "all"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_point_of_every_space_builds(algorithm, mode):

@@ -31,6 +31,7 @@ def no_server(monkeypatch):
         os.environ.pop(name, None)
 
 
+@pytest.mark.full
 def test_the_real_library_keeps_a_run_and_a_resumed_one_continues_it(tmp_path):
     from mlflow.tracking import MlflowClient
 

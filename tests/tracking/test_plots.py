@@ -61,6 +61,7 @@ def test_the_same_metrics_give_the_same_bytes(tmp_path):
     assert [p.read_bytes() for p in plot_run(run)] == [p.read_bytes() for p in plot_run(run)]
 
 
+@pytest.mark.default("shape3-*", "shape5-*")
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
@@ -302,6 +303,7 @@ def test_another_suffix_is_refused(tmp_path, name):
         plot_compare([tmp_path], tmp_path / name)
 
 
+@pytest.mark.default("metrics1-3-9", "metrics0-*")
 @pytest.mark.parametrize("count", [1, 2, 9])
 @pytest.mark.parametrize("length", [3, 60, 300])
 @pytest.mark.parametrize("metrics", [["return"], ["entropy", "return", "value_loss"]])

@@ -27,6 +27,7 @@ def frames(count, height, width):
         yield frame
 
 
+@pytest.mark.default("size1-stored1")
 @pytest.mark.parametrize(("size", "stored"), [((64, 96), (64, 96)), ((45, 71), (46, 72)), ((1, 1), (2, 2))])
 def test_read_back_count_size_and_color(tmp_path, size, stored):
     path = write_video(tmp_path / "videos" / "episode.mp4", frames(7, *size), fps=15)

@@ -129,6 +129,7 @@ FUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_the_seeds_of_one_program_are_runs_of_one_group(tmp_path, fake):
     flat = FUSED | {"num_seeds": 2, "results_dir": str(tmp_path)}
     finished = train_seeds(Experiment.from_flat(flat, "test"), console=False)
@@ -225,6 +226,7 @@ def test_a_missing_library_is_told_before_anything_starts(tmp_path, monkeypatch)
         WandbTracker("project", {}, tmp_path)
 
 
+@pytest.mark.full
 def test_the_real_library_keeps_an_offline_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

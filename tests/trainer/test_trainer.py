@@ -269,6 +269,7 @@ class Closing(gymnasium.Wrapper):
         super().close()
 
 
+@pytest.mark.full
 def test_a_made_trainer_closes_the_environments_that_it_opened():
     Closing.closed = 0
     settings = {"num_envs": 2, "vectorization": "sync", "rollout_length": 16, "hidden_sizes": [8]}

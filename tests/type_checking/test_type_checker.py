@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 PROJECT = Path(__file__).parent / "user_project"
 ROOT = Path(__file__).parents[2]
 

@@ -13,6 +13,8 @@ from drl.cli.entry import main
 from drl.core.errors import BadInput, MissingExtra
 from drl.engines.jax.envs import has_jax_env, make_jax_env, step_and_reset
 
+pytestmark = pytest.mark.full
+
 PENDULUM, LIMIT = "brax:inverted_pendulum", 20
 STEPS, ENVS = 60, 8
 

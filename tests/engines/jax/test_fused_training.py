@@ -30,6 +30,7 @@ def taken(trainer, steps):
     return [(log.env_steps, log.episodes, log.learn, log.rollout, log.recent, log.finished) for log in logs]
 
 
+@pytest.mark.default("dqn", "ppo")
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_chunks_resume_and_seeds(algorithm):
     """One test for all of it: a program takes long to compile."""
@@ -57,6 +58,7 @@ def test_chunks_resume_and_seeds(algorithm):
         np.testing.assert_array_equal(value, other.trainers[0].agent.model_state.host[name])
 
 
+@pytest.mark.full
 def test_a_seed_that_is_left_stays_as_it_is():
     """The others go on in the same program."""
     seed_batch = build_seed_batch(experiment("ppo", num_seeds=2), sync_points=(64,))
@@ -152,6 +154,7 @@ def test_a_dqn_ends_at_its_budget():
     assert logs[-1].learn == {}
 
 
+@pytest.mark.full
 def test_seeds_end_each_at_its_own_episode():
     trainers = build_seed_batch(
         experiment("dqn", num_seeds=2, total_timesteps=None, num_episodes=3, num_envs=1)

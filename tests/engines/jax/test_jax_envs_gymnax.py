@@ -14,6 +14,8 @@ from drl.core.errors import BadInput, MissingExtra
 from drl.engines.jax.envs import make_jax_env, step_and_reset
 from drl.settings.presets import list_presets, load_preset
 
+pytestmark = pytest.mark.full
+
 ENVS, STEPS = 16, 120
 
 

@@ -54,6 +54,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
                 return trainer, log
 
 
+@pytest.mark.default("*values1-ppo", "*values1-dqn", "*values1-a2c", "*values1-reinforce")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
@@ -65,6 +66,7 @@ def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
     np.testing.assert_allclose(learned, values, rtol=0.12)
 
 
+@pytest.mark.default("ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce"])
 def test_learns_which_action_fits_the_observation(algorithm):
     trainer, log = train(algorithm, "drl/Match-v0", 6000)
@@ -72,6 +74,7 @@ def test_learns_which_action_fits_the_observation(algorithm):
     assert trainer.agent.act(np.array([0, 1])).tolist() == [0, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("baseline", ["none", "mean"])
 def test_reinforce_without_a_critic(baseline):
     trainer, log = train("reinforce", "drl/Match-v0", 8000, ReinforceConfig(baseline=baseline, **FAST))
@@ -79,6 +82,7 @@ def test_reinforce_without_a_critic(baseline):
     assert log.recent["mean_ep_return"] > 0.8
 
 
+@pytest.mark.full
 def test_learns_a_continuous_target():
     trainer, _ = train("ppo", "drl/Target-v0", 20_000, PPOConfig(rollout_length=32, **FAST))
     targets = np.array([[-0.8], [0.0], [0.8]], np.float32)

@@ -132,6 +132,7 @@ def trained(algorithm, settings, vectorization):
         return logs, {name: array.copy() for name, array in trainer.agent.model_state.host.items()}
 
 
+@pytest.mark.default("ppo-jax", "dqn-jax", "a2c-sync", "td3-sync", "sac-sync", "reinforce-sync")
 @pytest.mark.parametrize("vectorization", ["sync", "jax"])
 @pytest.mark.parametrize("algorithm", CASES)
 def test_an_own_loss_trains_and_logs_its_metric(algorithm, vectorization, registered):
@@ -260,6 +261,7 @@ KEYS = {
 }
 
 
+@pytest.mark.default("ppo", "dqn", "sac")
 @pytest.mark.parametrize("algorithm", KEYS)
 def test_a_learner_finds_its_state_and_continues_from_it(algorithm):
     learner, draw = learner_of(algorithm)
@@ -388,6 +390,7 @@ def test_optimizers_take_the_arguments_of_pytorch_and_make_its_steps(case):
     twins.assert_near(params["weight"], weight.detach().numpy(), share)
 
 
+@pytest.mark.default("dqn", "reinforce")
 @pytest.mark.parametrize("algorithm", KEYS)
 def test_every_algorithm_takes_every_optimizer_and_saves_its_state(algorithm):
     first, draw = learner_of(algorithm)
@@ -464,6 +467,7 @@ def test_dropout_is_on_with_a_key_only():
     assert np.asarray(value).std() > 0
 
 
+@pytest.mark.default("a2c", "dqn", "sac")
 @pytest.mark.parametrize("algorithm", KEYS)
 def test_dropout_changes_updates_but_not_actions(algorithm):
     learners = [learner_of(algorithm, dropout)[0] for dropout in (0.0, 0.5, 0.5)]
@@ -480,6 +484,7 @@ def test_dropout_changes_updates_but_not_actions(algorithm):
     assert learners[2].learn(batch).log == learners[1].learn(batch).log
 
 
+@pytest.mark.default("a2c")
 @pytest.mark.parametrize("algorithm", CASES)
 def test_dropout_in_one_program(algorithm):
     settings = CASES[algorithm][2]
@@ -488,6 +493,7 @@ def test_dropout_in_one_program(algorithm):
     assert plain[-1] != dropped[-1]
 
 
+@pytest.mark.default("ppo-jax", "dqn-sync", "sac-sync")
 @pytest.mark.parametrize("vectorization", ["sync", "jax"])
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
 def test_frozen_parameters_stay_as_they_are(algorithm, vectorization):

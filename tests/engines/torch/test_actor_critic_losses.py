@@ -616,6 +616,7 @@ def test_a_loaded_learner_continues_exactly(algorithm, config):
         np.testing.assert_array_equal(one.priority, two.priority)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])
 def test_a_compiled_update_is_the_same_update(algorithm):

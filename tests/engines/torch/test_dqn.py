@@ -279,6 +279,7 @@ def test_target_updates(tau, every):
         assert not torch.equal(target, weights(model)) or (tau == 1.0 and count % every == 0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("amsgrad", "compiled"),
@@ -314,6 +315,7 @@ def short_run(model_config, config, replay, updates=200, **options):
         return trainer, trainer.step()
 
 
+@pytest.mark.default("000000", "111111", "110101", "001010")
 @pytest.mark.parametrize("switches", SWITCHES, ids=lambda s: "".join("01"[x] for x in s))
 def test_all_combinations_learn_save_and_load(tmp_path, switches):
     double, dueling, prioritized, n_step, distributional, noisy = switches
@@ -329,6 +331,7 @@ def test_all_combinations_learn_save_and_load(tmp_path, switches):
     np.testing.assert_array_equal(load_agent(tmp_path).act(obs), agent.act(obs))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("noisy", "kind"), [(True, "c51"), *(pytest.param(False, kind, marks=pytest.mark.slow) for kind in ("none", "qr"))]
@@ -345,6 +348,9 @@ def test_compiled_update_is_the_same_update(noisy, kind):
     torch.testing.assert_close(*parameters, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.default(
+    "none-1-drl/TwoStep-v0-values0", "c51-3-drl/TwoStepTruncated-v0-values1", "qr-1-drl/TwoStepTruncated-v0-values1"
+)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", ["none", "c51", "qr"])

@@ -71,6 +71,7 @@ def test_loss_is_the_sum_of_its_oracle_terms(kind, value_clip, normalize):
     assert 0 < clip_fraction < 1
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("kind", "shared", "compiled"),
@@ -118,6 +119,7 @@ def test_groups_have_their_own_learning_rate():
     assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 def test_tied_parameters_survive_compilation():
     """Two layers with one weight: its gradient is the sum of both uses, compiled or not."""
@@ -151,6 +153,7 @@ def squares(model, obs):
     return Loss(value, {"loss": value})
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_frozen_parameters_stay(compiled):

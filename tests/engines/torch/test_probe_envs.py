@@ -32,6 +32,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
                 return trainer, log
 
 
+@pytest.mark.default("*-ppo", "*values1-a2c", "*values0-reinforce")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
@@ -41,6 +42,7 @@ def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
     np.testing.assert_allclose(learned, values, rtol=0.1)
 
 
+@pytest.mark.default("a2c")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 def test_learns_which_action_fits_the_observation(algorithm):
     trainer, log = train(algorithm, "drl/Match-v0", 6000)
@@ -48,6 +50,7 @@ def test_learns_which_action_fits_the_observation(algorithm):
     assert trainer.agent.act(np.array([0, 1])).tolist() == [0, 1]
 
 
+@pytest.mark.default("mean")
 @pytest.mark.parametrize("baseline", ["none", "mean"])
 def test_reinforce_without_a_critic(baseline):
     config = ReinforceConfig(baseline=baseline, episodes_per_step=16, **FAST)
@@ -82,6 +85,7 @@ def _one_truncated_row():
     )
 
 
+@pytest.mark.default("ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_learns_a_continuous_target(algorithm):
     configs = {"ppo": PPOConfig(rollout_length=32, **FAST), "a2c": CONFIGS["a2c"]}

@@ -43,6 +43,7 @@ def train(algorithm, env, steps, config=None, **model):
         return next((trainer, log) for log in trainer() if log.env_steps >= steps)
 
 
+@pytest.mark.default("gru-ppo", "lstm-a2c")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_memory_repeats_what_it_saw(algorithm, kind):
@@ -57,6 +58,7 @@ def test_without_a_memory_it_is_a_guess(algorithm):
     assert abs(log.recent["mean_ep_return"]) < 0.4
 
 
+@pytest.mark.default("*MoodTruncated*-ppo", "*Mood-v0*-a2c")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(
     ("env", "values"), [("drl/Mood-v0", [1.75, 1.5, 1.0]), ("drl/MoodTruncated-v0", [2.0, 2.0, 2.0])]
@@ -80,6 +82,7 @@ def test_values_of_what_is_only_remembered(algorithm, env, values):
     np.testing.assert_allclose(learned, np.outer(values, [-1, 1]), atol=0.2)
 
 
+@pytest.mark.default("gru-AutoresetMode.NEXT_STEP", "lstm-*")
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_the_learner_sees_the_policy_that_played(mode, kind):
