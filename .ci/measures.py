@@ -23,7 +23,7 @@ ITERATIONS: dict[str, dict[str, Any]] = {
     "dqn": {"env": "CartPole-v1", "warmup": 64, "batch_size": 32, "updates_per_log": 200},
     "sac": {"env": "drl/Target-v0", "warmup": 64, "batch_size": 32, "updates_per_log": 50, "compile": "off"},
 }
-TRAIN = "train ppo --env CartPole-v1 --total-timesteps 2048 --results-dir results".split()
+TRAIN = ["train", "ppo", "--env", "CartPole-v1", "--total-timesteps", "2048", "--results-dir", "results"]
 
 
 # ── read from the files ───────────────────────────────────────────────────────────────────────────────────────────

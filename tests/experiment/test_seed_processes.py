@@ -1,6 +1,5 @@
 """`--num-seeds` where seeds are processes."""
 
-import pytest
 import json
 import os
 import signal
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch
 
 from drl.core.configs import ModelConfig

@@ -1,11 +1,12 @@
 """`docs/environments.md` keeps its promises: the environment in it is short, its code and its commands run."""
 
-import pytest
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 
