@@ -71,7 +71,6 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.contracts import VecStep as VecStep
     from drl.core.errors import BadInput as BadInput
     from drl.core.errors import DrlError as DrlError
-    from drl.core.hosts import RunningServer as RunningServer
     from drl.core.log import Episode as Episode
     from drl.core.log import Log as Log
     from drl.core.network_parts import register_activation as register_activation
@@ -81,6 +80,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.core.normalize import ObsNormalizer as ObsNormalizer
     from drl.core.normalize import RewardScaler as RewardScaler
     from drl.core.normalize import obs_normalizer as obs_normalizer
+    from drl.core.processes import RunningServer as RunningServer
     from drl.core.schedules import register_schedule as register_schedule
     from drl.core.settings import Settings as Settings
     from drl.core.specs import ActionSpec as ActionSpec
@@ -158,7 +158,7 @@ _PUBLIC = {
     "RandomStartConfig ReplayConfig",
     "drl.core.contracts": "Agent Algorithm Buffer Learned Loss Tracker VecEnv VecStep",
     "drl.core.errors": "BadInput DrlError",
-    "drl.core.hosts": "RunningServer",
+    "drl.core.processes": "RunningServer",
     "drl.core.log": "Episode Log",
     "drl.core.network_parts": "register_activation register_backbone register_head register_initialization",
     "drl.core.normalize": "ObsNormalizer RewardScaler obs_normalizer",

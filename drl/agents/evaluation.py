@@ -11,10 +11,9 @@ import numpy as np
 from drl.agents.agent_env import EnvOptions, env_for, is_env_of, open_vec_env, own_run
 from drl.agents.load_agent import load_agent
 from drl.core.contracts import Agent, VecEnv
-from drl.core.errors import BadInput, EnvFailed, plural
+from drl.core.errors import BadInput, EnvFailed, html_table, plural
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
-from drl.core.notebook import html_table
 from drl.core.seeding import Seeds
 from drl.core.size_limits import check_whole
 from drl.core.specs import ActionSpec, ObsSpec

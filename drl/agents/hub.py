@@ -16,8 +16,7 @@ from typing import Any
 
 from drl.core.agent_files import open_agent, read_agent
 from drl.core.agent_readme import readme
-from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, one_line
-from drl.core.notebook import html_table
+from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, html_table, one_line
 from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, check_out, read_inside
 from drl.core.state_files import read_json
 from drl.core.variants import VARIANTS

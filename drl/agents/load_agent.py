@@ -13,9 +13,9 @@ from drl.core.configs import NoSettings, QModelConfig, plain_setting
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
-from drl.core.pth_files import check_pth
 from drl.core.safe_files import MOST_WEIGHTS, read_plain, versions
 from drl.core.specs import Array, EnvSpecs, PlainDict
+from drl.core.state_files import check_pth
 from drl.core.variants import agent_in, find_variant
 from drl.envs.make_vec_env import make_env
 from drl.envs.spaces import action_spec, obs_spec

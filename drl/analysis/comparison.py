@@ -13,8 +13,7 @@ from drl.analysis.reference_scores import Normalization, choose_normalization
 from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate, in_chunks, interval
 from drl.analysis.run_scores import ScoreTable, read_scores
 from drl.analysis.versus import Contestant, Versus, all_against_all
-from drl.core.errors import BadInput, printable
-from drl.core.notebook import html_picture, html_table, html_text
+from drl.core.errors import BadInput, html_picture, html_table, html_text, printable
 from drl.core.safe_files import check_out, unwritable
 from drl.core.specs import Array, PlainDict
 from drl.core.state_files import write_json

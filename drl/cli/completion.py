@@ -11,9 +11,8 @@ import re
 
 from drl.algorithms import ALGORITHMS
 from drl.cli.entry import COMMANDS
-from drl.core.errors import BadInput, did_you_mean
+from drl.core.errors import BadInput, did_you_mean, html_text
 from drl.core.network_parts import BACKBONES
-from drl.core.notebook import html_text
 from drl.settings.experiment import RunConfig
 from drl.settings.presets import list_presets
 from drl.settings.scaling import ScalingConfig

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import drl
 from drl.cluster.folder_copy import PIECE, Complete, Incoming, Outgoing, Piece, UnsentPiece
-from drl.core.child_processes import start_program
 from drl.core.errors import BadInput
+from drl.core.processes import start_program
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -4,10 +4,17 @@ A nested state dict becomes a folder with `arrays.safetensors` and `state.json`.
 the checksum of the arrays and one of its own content, so an incomplete or damaged folder is always detected. Rings of
 rows (`RowLog`) are kept apart, in chunks of consecutive rows: each row is written once, and states share the chunks.
 An agent's card and a run's record are sealed in the same way.
+
+`write_pth` writes a plain state dict without PyTorch, for `torch.load(path, weights_only=True)`: a zip of raw arrays
+and one small pickle that describes them. The pickle is assembled opcode by opcode; nothing is ever unpickled. A file of
+ours ends with its own checksum, as the comment of the zip, which PyTorch ignores. `check_pth` verifies it.
 """
 
 import hashlib
+import io
 import json
+import struct
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +31,12 @@ PARTS = 10  # a chunk holds at most this part of its ring, so that little is kep
 SAMPLE = 1 << 18  # bytes that are compressed to see whether it pays
 PAYS = 0.8  # largest share that compressing may leave
 HEADER = 1 << 16  # bytes of a chunk beside its rows, at most
+STORAGES = {"float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage", "int32": "IntStorage"}
+PTH_MARK = b"sha256 "  # comes before the checksum
+ZIP_END, ZIP_END_SIZE = b"PK\5\6", 22  # of a zip without a comment
+STATE_FORMAT = 2
+MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
+SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
 
 
 class RowLog(NamedTuple):
@@ -149,9 +162,6 @@ def with_fields(parts: dict[str, Array], shape: tuple[int, ...]) -> Array:
     return whole
 
 
-STATE_FORMAT = 2
-MOST_NUMBER = 1 << 128  # the state of a random generator is smaller
-SEAL = "content_checksum"  # the key of a JSON file's checksum of its own content
 StateValue = Any  # an array, a number, a string, None, or a list or dict of those
 StateDict = dict[str, StateValue]  # never objects
 
@@ -323,3 +333,84 @@ def _join(value: PlainValue, name: str, arrays: dict[str, Array], row_files: Row
     if isinstance(value, int) and abs(value) >= MOST_NUMBER:
         raise ValueError(f"{name} is a number of {value.bit_length()} bits")
     return value
+
+
+def write_pth(path: str | Path, arrays: dict[str, Array]) -> None:
+    """Write `arrays` by name, atomically."""
+    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+
+        def put(name: str, content: bytes) -> None:
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)  # no timestamp: equal arrays give equal files
+
+        put("data.pkl", _pickled(kept))
+        put("byteorder", b"little")
+        for number, array in enumerate(kept.values()):
+            put(f"data/{number}", array.astype(array.dtype.newbyteorder("<")).tobytes())
+        put("version", b"3\n")
+    write_atomically(Path(path), seal_pth(buffer.getvalue()))
+
+
+def seal_pth(content: bytes) -> bytes:
+    """A `.pth` file with its checksum at the end."""
+    sealed = content[:-2] + struct.pack("<H", len(PTH_MARK) + 64) + PTH_MARK  # length of the comment, comment
+    return sealed + hashlib.sha256(sealed).hexdigest().encode()
+
+
+def check_pth(content: bytes, source: str | Path) -> None:
+    """Raise if a `.pth` file is damaged, or larger unpacked than packed. A file that `torch.save` wrote has no checksum
+    of the whole, only one of each entry."""
+    sealed, checksum = content[:-64], content[-64:]
+    if sealed.endswith(PTH_MARK):
+        whole = hashlib.sha256(sealed).hexdigest().encode() == checksum
+    else:
+        whole = content[-ZIP_END_SIZE:].startswith(ZIP_END) and content.endswith(b"\0\0")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = archive.infolist()
+            plain = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+            plain = plain and sum(entry.file_size for entry in entries) <= len(content)
+            whole = whole and plain and archive.testzip() is None
+    except Exception:  # zipfile raises many kinds of errors for damaged files
+        whole = False
+    if not whole:
+        raise UnusableFile(f"{source} is damaged, or not a file that torch.save wrote; use another copy")
+
+
+def _pickled(arrays: dict[str, Array]) -> bytes:
+    """A dict of `torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())`, protocol 2."""
+    items = b"".join(_text(name) + _tensor(number, array) for number, (name, array) in enumerate(arrays.items()))
+    return b"\x80\x02" + b"}(" + items + b"u."  # PROTO, EMPTY_DICT, MARK, …, SETITEMS, STOP
+
+
+def _tensor(number: int, array: Array) -> bytes:
+    storage = _tuple(
+        _text("storage"),
+        _global("torch", STORAGES[array.dtype.name]),
+        _text(str(number)),
+        _text("cpu"),
+        _integer(array.size),
+    )
+    strides = [step // array.itemsize for step in array.strides]
+    hooks = _global("collections", "OrderedDict") + b")R"  # EMPTY_TUPLE, REDUCE
+    shape = _tuple(*map(_integer, array.shape))
+    arguments = _tuple(storage + b"Q", _integer(0), shape, _tuple(*map(_integer, strides)), b"\x89", hooks)
+    return _global("torch._utils", "_rebuild_tensor_v2") + arguments + b"R"
+
+
+def _tuple(*items: bytes) -> bytes:
+    return b"(" + b"".join(items) + b"t"
+
+
+def _integer(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def _global(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()

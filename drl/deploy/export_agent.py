@@ -16,10 +16,9 @@ from drl.agents.load_agent import load_agent
 from drl.core.agent_files import StoredAgent, open_agent, read_agent
 from drl.core.configs import ModelConfig
 from drl.core.contracts import Agent
-from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.errors import BadInput, MissingExtra, did_you_mean, html_table
 from drl.core.golden_pairs import sample_obs
 from drl.core.network_parts import import_plugins
-from drl.core.notebook import html_table
 from drl.core.safe_files import check_out, unwritable, write_new
 from drl.core.specs import Array, PlainDict
 from drl.deploy.parity import CHECKED, Parity, Run, affordable, check_parity, golden_inputs

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from drl import __version__
-from drl.core.hosts import is_loopback, is_own_host
+from drl.core.processes import is_loopback, is_own_host
 from drl.core.specs import MASK_KEY, PlainDict
 from drl.deploy.act_requests import ActBatches, ActRequest, RefusedRequest, read_request
 from drl.deploy.parity import golden_inputs, raw_observations, sample_inputs

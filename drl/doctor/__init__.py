@@ -1,5 +1,5 @@
 """Likely problems of an environment or a run, and what to change. Calling this module calls the function `doctor`."""
 
-from drl.core.callable_package import call_function_of
+from drl.core import call_function_of
 
 call_function_of(__name__, "drl.doctor.examine_run")

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drl.core.errors import printable
-from drl.core.notebook import html_picture, html_table, html_text
+from drl.core.errors import html_picture, html_table, html_text, printable
 from drl.core.specs import Array, PlainDict
 
 PROBLEM, ADVICE = "problem", "advice"

@@ -22,10 +22,10 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from drl.core.child_processes import start_child
 from drl.core.contracts import EnvChange, VecEnv, VecStep
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Change, Episode
+from drl.core.processes import start_child
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on

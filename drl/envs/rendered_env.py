@@ -14,8 +14,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from drl.core.child_processes import start_program
 from drl.core.errors import EnvFailed
+from drl.core.processes import start_program
 from drl.core.specs import MASK_KEY, ActionSpec, Array, EnvValue, ObsSpec
 from drl.envs.async_vec_env import GRACE, MOST_SECONDS, PATIENCE, Failure, ignore_signals
 from drl.envs.env_attributes import call_on, set_on
@@ -30,7 +30,7 @@ NO_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 INSTALL = "install one, on Debian with: apt-get install libegl1 libgl1-mesa-dri (or libosmesa6)"
 
 
-class WorkerSpecs(NamedTuple):
+class DrawingSpecs(NamedTuple):
     """The first answer of the process."""
 
     obs_spec: ObsSpec
@@ -81,7 +81,7 @@ class RenderedEnv(gym.Env[object, Array]):
         except Exception as error:
             raise self._failed(f"it cannot be started: {type(error).__name__}: {error}") from error
         self._ends.callback(_kill, self._process, self._pipe)
-        ready: WorkerSpecs = self._ask("make", maker)
+        ready: DrawingSpecs = self._ask("make", maker)
         self.obs_spec: ObsSpec = ready.obs_spec
         self.action_spec: ActionSpec = ready.action_spec
         self.render_mode: str | None = ready.render_mode
@@ -189,7 +189,7 @@ class _Artist:
 
     env: GymEnv
 
-    def make(self, maker: bytes) -> WorkerSpecs:
+    def make(self, maker: bytes) -> DrawingSpecs:
         make: Callable[[str | None], GymEnv] = pickle.loads(maker).fn
         self.env = make(None)
         if PICTURES in self.env.metadata.get("render_modes", []):
@@ -199,7 +199,7 @@ class _Artist:
         drawn = self.env.render_mode if self.env.render_mode == PICTURES else None
         metadata = {"render_fps": self.env.metadata.get("render_fps")}
         specs = obs_spec(self.env.observation_space), action_spec(self.env.action_space)
-        return WorkerSpecs(*specs, drawn, metadata, "mujoco" in sys.modules)
+        return DrawingSpecs(*specs, drawn, metadata, "mujoco" in sys.modules)
 
     def reset(self, seed: int | None) -> tuple[object, Info]:
         obs, info = self.env.reset(seed=seed)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drl.agents.agent_env import JAX_ONLY
 from drl.algorithms import ALGORITHMS
-from drl.core.errors import BadInput, did_you_mean
-from drl.core.notebook import html_table
+from drl.core.errors import BadInput, did_you_mean, html_table
 from drl.settings.preset_records import COLUMNS, zoo_rows
 from drl.settings.presets import list_named
 

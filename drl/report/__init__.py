@@ -1,5 +1,5 @@
 """Pages and plots of runs, as files and in a browser. Calling this module calls the function `report`."""
 
-from drl.core.callable_package import call_function_of
+from drl.core import call_function_of
 
 call_function_of(__name__, "drl.report.one_file")

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from drl.core.errors import BadInput, Interrupted
-from drl.core.hosts import RunningServer, is_loopback, is_own_host, url_of
+from drl.core.processes import RunningServer, is_loopback, is_own_host, url_of
 from drl.core.size_limits import check_size, check_whole
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl.core.errors import BadInput, DrlError, plural
-from drl.core.notebook import html_table
+from drl.core.errors import BadInput, DrlError, html_table, plural
 from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict
 from drl.report.found_runs import found_runs

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drl.core.errors import BadInput, DrlError, UnusableFile, one_line
-from drl.core.notebook import html_picture
+from drl.core.errors import BadInput, DrlError, UnusableFile, html_picture, one_line
 from drl.core.safe_files import check_out
 from drl.report.one_file import write_report
 from drl.runs.folder.finished import RunLike, folders_of

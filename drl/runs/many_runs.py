@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from drl.core.child_processes import start_child
 from drl.core.errors import DrlError, Interrupted
+from drl.core.processes import start_child
 from drl.runs.extras import NOTHING, Extras
 from drl.runs.packed_run import Answer, PackedRun, pack
 from drl.settings.experiment import Experiment

@@ -12,8 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from drl.agents.watch import short, write_film
-from drl.core.errors import BadInput, EnvFailed, plural
-from drl.core.notebook import html_table
+from drl.core.errors import BadInput, EnvFailed, html_table, plural
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
 from drl.envs.env_attributes import lost_in, replayed, set_before, set_on

@@ -1,5 +1,5 @@
 """Looking for good settings: studies, spaces, workers, reports. Called, it is the function of the same name."""
 
-from drl.core.callable_package import call_function_of
+from drl.core import call_function_of
 
 call_function_of(__name__, "drl.search.search_call")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.algorithms.search_dimensions import Space
-from drl.core.errors import EnvFailed
-from drl.core.notebook import html_table
+from drl.core.errors import EnvFailed, html_table
 from drl.core.specs import PlainDict
 from drl.runs.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged, starting_point

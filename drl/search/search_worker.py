@@ -23,10 +23,10 @@ import numpy as np
 
 from drl.agents.agent_env import JAX_ONLY, open_vec_env
 from drl.agents.evaluation import evaluate
-from drl.core.child_processes import start_child
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
 from drl.core.network_parts import import_plugins
+from drl.core.processes import start_child
 from drl.core.specs import PlainDict
 from drl.envs.env_names import find_wrapper
 from drl.envs.env_specs import find_spec

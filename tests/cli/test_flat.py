@@ -12,7 +12,7 @@ import yaml
 from drl.agents.load_agent import read_pth
 from drl.cli.flat import experiment_of, main, make_parser, train_command
 from drl.core.log import Log
-from drl.core.pth_files import write_pth
+from drl.core.state_files import write_pth
 from drl.envs.atari import AtariOptions
 from drl.runs.folder.run_folder import Run
 from drl.runs.folder.run_writer import BestModelCopy

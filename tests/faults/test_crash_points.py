@@ -19,9 +19,8 @@ from tiny_runs import SETTINGS
 from drl.core.agent_files import read_agent, write_agent
 from drl.core.errors import DrlError
 from drl.core.log import Log
-from drl.core.pth_files import check_pth, write_pth
 from drl.core.safe_files import DRAFT
-from drl.core.state_files import RowLog
+from drl.core.state_files import RowLog, check_pth, write_pth
 from drl.engines.torch.agents import write_state_dict
 from drl.runs.folder.checkpoints import Checkpoints
 from drl.runs.folder.run_folder import Run, read_record, read_settings, runs_in

@@ -9,7 +9,7 @@ from fault_cases import some
 from tiny_runs import call, copy_of, files_of, forget_older, newest, refused, train_tiny
 
 from drl.agents.load_agent import load_q_agent
-from drl.core.pth_files import check_pth, write_pth
+from drl.core.state_files import check_pth, write_pth
 from drl.settings.experiment import Experiment
 
 KIND = "damaged files"

@@ -18,7 +18,7 @@ from fault_cases import some
 from safetensors import numpy as safetensors_numpy
 from tiny_runs import call, copy_of, files_of, forge, forge_file, forget_older, newest, refused, train_tiny, tree
 
-from drl.core.pth_files import seal_pth
+from drl.core.state_files import seal_pth
 
 KIND = "hostile files"
 DEEP = "[" * 100_000 + "]" * 100_000

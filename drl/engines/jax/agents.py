@@ -12,10 +12,9 @@ from drl.core.configs import QModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import ACTIVATIONS
 from drl.core.normalize import ObsNormalizer
-from drl.core.pth_files import write_pth
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import Array, Distribution, Specs
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, write_pth
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.backbones import MLP, Obs, Pixels, Simba

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from drl.core.agent_files import open_agent, save_agent
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.normalize import ObsNormalizer
-from drl.core.pth_files import seal_pth
 from drl.core.safe_files import write_atomically
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import Array, Distribution, Specs
-from drl.core.state_files import StateDict
+from drl.core.state_files import StateDict, seal_pth
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax

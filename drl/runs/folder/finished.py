@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl.core.contracts import Agent
-from drl.core.errors import BadInput, plural
+from drl.core.errors import BadInput, html_picture, html_table, html_text, plural
 from drl.core.log import Log
-from drl.core.notebook import html_picture, html_table, html_text
 from drl.runs.folder.run_folder import find_agent_folder, own_settings, read_record
 from drl.tracking.files import read_metrics
 
