@@ -307,6 +307,7 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
     assert f"{name} was called" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_packages_of_the_same_name_are_called_as_the_function():
     """Python puts `drl.doctor`, the package, where the function was."""
     code = (

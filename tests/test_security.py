@@ -91,6 +91,7 @@ def test_what_a_known_package_lacks_is_not_taken_from_the_folder(downloaded):
     assert not (downloaded.parent / "ran").exists()
 
 
+@pytest.mark.full
 def test_a_config_does_not_import_a_module(downloaded):
     folder = downloaded.parent
     settings = yaml.safe_load((downloaded / "config.yaml").read_text()) | {"env": "evil_module:CartPole-v1"}
@@ -170,6 +171,7 @@ def test_links_under_the_names_of_drafts_are_not_followed(downloaded):
     assert precious.read_text() == "mine"
 
 
+@pytest.mark.default("plots")
 @pytest.mark.parametrize("room", ["plots", "videos"])
 def test_a_room_that_leads_out_of_the_folder_is_refused(downloaded, room):
     outside = downloaded.parent / "outside"

@@ -219,6 +219,7 @@ def test_an_agent_copied_out_of_its_run_knows_its_env(tmp_path):
     assert "--sampled" in drl("evaluate", "alone", "--temperature", "2", cwd=tmp_path, code=2).stderr
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_does_not_end_training(tmp_path):
     command = f"{sys.executable} -m drl.cli.entry train ppo {' '.join([*TINY, *LEAN])} | head -1"
     subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, timeout=120, check=True)

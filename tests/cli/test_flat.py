@@ -179,6 +179,7 @@ def test_movie_rec_is_watched_in_its_own_words(tmp_path):
         assert all(word in line for line in lines if "churned" not in line or word != "click")
 
 
+@pytest.mark.full
 def test_search_writes_a_preset(tmp_path):
     arguments = ("--search", "--n_trials", "2", "--num_episodes_per_trial", "4", "--batch_size", "16", "--quiet")
     flat(*arguments, cwd=tmp_path)

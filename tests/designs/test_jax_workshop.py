@@ -83,6 +83,7 @@ def test_without_the_development_tools_pytest_says_what_to_install(tmp_path):
     assert "pip install -c constraints.txt -e '.[dev]'" in said
 
 
+@pytest.mark.full
 def test_an_extra_that_is_there_but_broken_names_what_is_missing(tmp_path):
     """gymnax 1.0.1 imports six and does not declare it."""
     env = without(tmp_path, "six")

@@ -63,6 +63,7 @@ def test_success_is_what_the_env_says_and_terminated_is_what_it_is(finished):
     assert (finished.folder / "plots" / "success_rate.png").exists()
 
 
+@pytest.mark.full
 def test_where_nobody_can_tell_there_is_no_success_rate(tmp_path):
     flat = SMALL | {"env": "drl/TwoStep-v0", "results_dir": str(tmp_path), "total_timesteps": 256}
     done = launch.train(Experiment.from_flat(flat, "test"))

@@ -45,6 +45,7 @@ def base(tmp_path, monkeypatch):
     return Experiment.from_flat(TINY | {"results_dir": str(tmp_path), "updates_per_log": 50, "seed": 7}, "test")
 
 
+@pytest.mark.full
 def test_an_ablation_leaves_a_table_and_a_picture_and_goes_on_where_it_was(base, capsys):
     folder, table = ablate_experiment(base, seeds=1, workers=2, episodes=3)
     assert folder.name == "drl_Match-v0_dqn_ablation"

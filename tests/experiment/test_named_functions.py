@@ -64,6 +64,7 @@ def run_of(folder, name):
     return run
 
 
+@pytest.mark.full
 def test_the_config_names_the_functions(folder):
     settings = yaml.safe_load((run_of(folder, "whole") / "config.yaml").read_text())
     names = {name: settings[name] for name in ("learning_rate", "learning_rate_schedule", "activation", "init")}

@@ -203,6 +203,7 @@ def test_a_model_of_ones_own(tiny):
         tiny("ppo", model=lambda obs_spec, action_spec: make_torch_model(obs_spec, action_spec).body, hidden_sizes=None)
 
 
+@pytest.mark.default("ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_an_agent_from_a_plain_file_of_its_run(tiny, tmp_path, algorithm):
     replay = {"rollout_length": None, "minibatches": None, "epochs": None, "warmup": 16, "batch_size": 8}
@@ -324,6 +325,7 @@ def test_seeds_in_processes(tmp_path, monkeypatch):
     assert failed.value.exit_code == 2
 
 
+@pytest.mark.full
 def test_a_call_names_its_preset_as_the_command_does(tmp_path, monkeypatch, capsys):
     at_once = partialmethod(StartupProgress.__init__, seconds=0.0)  # as if it took long
     monkeypatch.setattr(StartupProgress, "__init__", at_once)

@@ -166,6 +166,7 @@ def learning(*arguments, folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.full
 def test_a_result_is_recorded_in_place_of_the_last_one(tmp_path):
     path = tmp_path / "records.yaml"
     kept = read_records(RECORDS)["a2c", "CartPole-v1"]

@@ -247,7 +247,7 @@ def whole_and_stopped(tmp_path, settings, after=3, **changes):
     return finished.folder, stopped
 
 
-@pytest.mark.default("ppo-1", "rainbow-9")
+@pytest.mark.default("ppo-1")
 @pytest.mark.parametrize("after", [1, 9])  # before the first checkpoint, and later
 @pytest.mark.parametrize("case", ["ppo", "rainbow"])
 def test_a_run_is_resumed_without_a_gap_or_a_doubled_row(case, after, tmp_path):
@@ -268,6 +268,7 @@ def test_a_run_is_resumed_without_a_gap_or_a_doubled_row(case, after, tmp_path):
     assert not is_unfinished(stopped)
 
 
+@pytest.mark.full
 def test_evaluations_that_are_left_out_are_left_out_by_a_resumed_run(tmp_path):
     """By default: a few short episodes fit into a tenth of the steps so far, others do not."""
     settings = Experiment.from_flat(CASES["ppo"].to_flat() | {"total_timesteps": 2000}, "test")
@@ -282,6 +283,7 @@ def test_evaluations_that_are_left_out_are_left_out_by_a_resumed_run(tmp_path):
     assert newest[0]["total"] >= len(evaluated)
 
 
+@pytest.mark.full
 def test_seeds_of_one_program_continue_together(tmp_path):
     flat = CASES["dqn fused"].to_flat() | {"num_seeds": 2, "total_timesteps": 1000, "checkpoint_every": 300}
     whole = train_seeds(Experiment.from_flat(flat | {"results_dir": str(tmp_path / "a")}, "test"), console=False)
@@ -302,6 +304,7 @@ def test_seeds_of_one_program_continue_together(tmp_path):
         assert json.loads((folder / "run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.full
 def test_sigkill_and_the_command(tmp_path, capsys):
     """A process of its own, killed as soon as it has a checkpoint; the same command in one piece is the oracle."""
     flags = (

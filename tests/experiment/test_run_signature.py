@@ -92,6 +92,7 @@ def refused(folder):
     return True
 
 
+@pytest.mark.full
 def test_every_command_takes_a_run_of_this_account(place, run):
     assert command(place, "evaluate", run, "--episodes", "1").returncode == 0
     assert command(place, "replay", run, "--episode", "last").returncode == 0
@@ -192,6 +193,7 @@ def test_a_card_that_names_another_environment_needs_the_word(copy):
             drl.evaluate(copy, episodes=1)
 
 
+@pytest.mark.full
 def test_a_file_in_the_experiment_folder_needs_the_word(place):
     """Folders of results are synchronized with others, who could change the file or what it imports from its folder."""
     experiment = place / "results" / "inside"
@@ -298,6 +300,7 @@ def test_relative_state_homes_are_ignored(monkeypatch, tmp_path):
     assert key_file() == tmp_path / ".local" / "state" / "drl" / "run_key"
 
 
+@pytest.mark.full
 def test_a_home_that_cannot_be_written_is_no_error(place, tmp_path):
     (tmp_path / "file").write_text("")
     flags = [*TRAIN[:-1], "--results-dir", tmp_path]

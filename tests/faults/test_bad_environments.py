@@ -95,6 +95,7 @@ def run(tmp_path, capfd, monkeypatch):
     return run
 
 
+@pytest.mark.default("*-sync-*", "*-native-*", "dqn-async-*")
 @pytest.mark.parametrize(("algorithm", "vectorization", "how", "keys", "said"), some(_cases(), 26))
 def test_it_is_named_with_its_reason(run, tally, algorithm, vectorization, how, keys, said):
     code, err, (record,) = run(algorithm, vectorization, how, keys=keys)

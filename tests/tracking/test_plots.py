@@ -91,6 +91,7 @@ def tinted(path):
     return float(((picture.max(-1) - picture.min(-1)) > 15).mean())
 
 
+@pytest.mark.full
 def test_very_many_episodes_are_drawn(tmp_path):
     assert len(plot_run(make_run(tmp_path / "r", rows=1000, per_row=200))) >= 3
 

@@ -75,6 +75,7 @@ def test_two_seeds_learn_and_act(runs, case):
         assert int(one_seed(seed_batch, number).learner.count) == (128 - 20) // 2
 
 
+@pytest.mark.full
 def test_hidden_weights_have_norm_one_in_one_program(runs):
     for trainer in runs("crossq")[0].trainers:
         arrays = trainer.agent.model_state.host
@@ -84,6 +85,7 @@ def test_hidden_weights_have_norm_one_in_one_program(runs):
             np.testing.assert_allclose(np.linalg.norm(arrays[name], axis=1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.default("crossq")
 @pytest.mark.parametrize("case", ["sac", "crossq"])
 def test_statistics_are_those_of_the_trainer(runs, case):
     """All observations and discounted returns of the run, merged learning step by learning step."""

@@ -163,6 +163,7 @@ def test_drawn_rows_are_n_step_transitions(prioritized, n_step, steps):
     assert len(seen) == 2 * (replay.length - n_step + 1)  # every complete row can be drawn
 
 
+@pytest.mark.full
 def test_priorities_rule_the_draw():
     config = ReplayConfig(
         capacity=32, batch_size=4, prioritized=True, priority_alpha=0.5, priority_beta=0.4, priority_beta_step=0.1

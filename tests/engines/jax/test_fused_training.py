@@ -100,6 +100,7 @@ def test_sync_points_end_chunks():
     assert all(b > a for a, b in zip([seen, *ends], ends, strict=False))
 
 
+@pytest.mark.full
 def test_seeds_train_together_as_they_would_alone(tmp_path, capsys):
     options = QUIET | {"results_dir": str(tmp_path), "env": "MovieRec-v1"}
     both = train_seeds(experiment("ppo", num_seeds=2, seed=3, **options | {"plots": True, "quiet": False}))

@@ -132,7 +132,7 @@ def trained(algorithm, settings, vectorization):
         return logs, {name: array.copy() for name, array in trainer.agent.model_state.host.items()}
 
 
-@pytest.mark.default("ppo-jax", "dqn-jax", "a2c-sync", "td3-sync", "sac-sync", "reinforce-sync")
+@pytest.mark.default("ppo-jax", "dqn-sync", "a2c-sync", "td3-sync", "sac-sync", "reinforce-sync")
 @pytest.mark.parametrize("vectorization", ["sync", "jax"])
 @pytest.mark.parametrize("algorithm", CASES)
 def test_an_own_loss_trains_and_logs_its_metric(algorithm, vectorization, registered):
@@ -493,7 +493,7 @@ def test_dropout_in_one_program(algorithm):
     assert plain[-1] != dropped[-1]
 
 
-@pytest.mark.default("ppo-jax", "dqn-sync", "sac-sync")
+@pytest.mark.default("ppo-jax", "dqn-sync")
 @pytest.mark.parametrize("vectorization", ["sync", "jax"])
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
 def test_frozen_parameters_stay_as_they_are(algorithm, vectorization):
