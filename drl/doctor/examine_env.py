@@ -8,12 +8,10 @@ import numpy as np
 
 from drl.agents.agent_env import JAX_ONLY
 from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite
-from drl.doctor.action_effects import action_findings
-from drl.doctor.complaints import Complaints
-from drl.doctor.env_scales import LONGEST, SLOW_STEP, may_be_endless, scale_findings
+from drl.doctor.checked_env import Complaints
+from drl.doctor.env_checks import LONGEST, SLOW_STEP, action_findings, may_be_endless, scale_findings
 from drl.doctor.findings import PROBLEM, Diagnosis, Finding
-from drl.doctor.random_play import RandomPlay, Trace
-from drl.doctor.repetition import repetition_findings
+from drl.doctor.random_play import RandomPlay, Trace, repetition_findings
 from drl.envs.env_config import EnvConfig
 from drl.envs.faults import close_anyway
 from drl.envs.make_vec_env import make_env

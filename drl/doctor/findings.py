@@ -1,20 +1,25 @@
-"""Findings of the doctor with evidence, as text or plain data."""
+"""Findings of the doctor with evidence, as text, plain data or a figure."""
 
+import math
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from drl.core.errors import html_picture, html_table, html_text, printable
+from drl.core.errors import html_picture, html_table, html_text, plural, printable
 from drl.core.specs import Array, PlainDict
+from drl.tracking.curves import thinned
+from drl.tracking.figures import draw_line, finish, look, make_panels, panel_title, save_figure
 
 PROBLEM, ADVICE = "problem", "advice"
 BARS = "▁▂▃▄▅▆▇█"
 STEPS = "environment steps"
 WIDTH, SPARK = 110, 40  # columns of the text, and of a sparkline
+POINTS = 500  # of a drawn curve
 
 
 class Series(NamedTuple):
@@ -73,29 +78,34 @@ class Diagnosis:
 
     def plain(self) -> PlainDict:
         """Return plain data for JSON; numbers that are not finite become text."""
-        told = [
+        findings = [
             {"name": each.name, "severity": each.severity, "seen": each.seen, "change": each.change}
             for each in self.findings
         ]
         numbers = {name: value if _is_plain(value) else str(value) for name, value in self.numbers.items()}
-        plain: PlainDict = {"subject": self.subject, "problems": self.problems, "findings": told, "numbers": numbers}
+        plain: PlainDict = {
+            "subject": self.subject,
+            "problems": self.problems,
+            "findings": findings,
+            "numbers": numbers,
+        }
         return plain | {"notes": list(self.notes), "pictures": list(self.pictures)}
 
     def text(self) -> str:
         """Return the text for a terminal."""
         advice = len(self.findings) - self.problems
-        counts = [_counted(self.problems, "problem")] if self.problems or not advice else []
-        counts += [f"{advice} piece{'s' if advice > 1 else ''} of advice"] if advice else []
-        told = [f"{self.subject}: {', '.join(counts) if self.findings else 'nothing to complain about'}"]
-        told += _wrapped("", " · ".join(f"{name} {_short(value)}" for name, value in self.numbers.items()))
+        counts = [plural(self.problems, "problem")] if self.problems or not advice else []
+        counts += [plural(advice, "piece of advice", "pieces of advice")] if advice else []
+        lines = [f"{self.subject}: {', '.join(counts) if self.findings else 'nothing to complain about'}"]
+        lines += _wrapped("", " · ".join(f"{name} {_short(value)}" for name, value in self.numbers.items()))
         for finding in sorted(self.findings, key=lambda each: each.severity != PROBLEM):
-            told += ["", f"{finding.severity}: {finding.name}", *_wrapped("  seen    ", finding.seen)]
+            lines += ["", f"{finding.severity}: {finding.name}", *_wrapped("  seen    ", finding.seen)]
             if finding.series is not None:
-                told.append(f"          {sparkline(finding.series.y)}  {finding.series.label}")
-            told += _wrapped("  change  ", finding.change)
-        told += ["", *(line for note in self.notes for line in _wrapped("note: ", note))] if self.notes else []
-        told += [f"picture: {path}" for path in self.pictures]
-        return "\n".join(map(printable, told))  # run files are untrusted
+                lines.append(f"          {sparkline(finding.series.y)}  {finding.series.label}")
+            lines += _wrapped("  change  ", finding.change)
+        lines += ["", *(line for note in self.notes for line in _wrapped("note: ", note))] if self.notes else []
+        lines += [f"picture: {path}" for path in self.pictures]
+        return "\n".join(map(printable, lines))  # run files are untrusted
 
 
 def sparkline(values: Array, width: int = SPARK) -> str:
@@ -121,12 +131,37 @@ def _short(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def _wrapped(head: str, text: str) -> list[str]:
     """Wrap text to `WIDTH` columns, keeping flags with their values."""
     kept = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
     lines = textwrap.wrap(kept, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path:
+    """Draw a panel for every finding with numbers over steps; the limit is dashed."""
+    shown = [(finding.name, finding.series) for finding in findings if finding.series is not None]
+    wide = math.ceil(math.sqrt(len(shown)))
+    down = -(-len(shown) // wide)
+    title = f"{folder.resolve().parent.name} / {folder.resolve().name}"
+    about = "evidence of drl doctor; dashed: a limit that a healthy run does not cross"
+    figure, axes = make_panels(title, about, down, wide, (3.0, 1.8), titled=True)
+    for ax, (name, series) in zip(axes, shown, strict=False):
+        kept = thinned(len(series.y), POINTS)
+        if series.over == STEPS:
+            draw_line(ax, series.x[kept], series.y[kept], look(0))
+        else:
+            ax.bar(series.x, series.y, width=0.8 * _gap(series.x), color=look(0).color)
+        if series.limit is not None and np.isfinite(series.limit):
+            ax.axhline(series.limit, color=look(1).color, linestyle="--", linewidth=1.2)
+        finish(ax, series.label, series.over)
+        panel_title(ax, name)
+    for ax in axes[len(shown) :]:
+        ax.set_visible(False)
+    path.parent.mkdir(exist_ok=True)
+    return save_figure(figure, path)
+
+
+def _gap(x: Array) -> float:
+    """Distance between neighboring bars."""
+    return float(x[1] - x[0]) if len(x) > 1 else 1.0

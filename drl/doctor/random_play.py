@@ -1,19 +1,31 @@
-"""Play an environment with random actions and record the results."""
+"""Random play, recorded and repeated.
+
+Determinism is checked with the same episodes again, in a fresh environment, and alternating with another one.
+"""
 
 import copy
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
+from drl.core.errors import plural
 from drl.core.specs import Array
-from drl.doctor.checked_env import CheckedEnv, Outcome
-from drl.doctor.complaints import Broken, Complaints
-from drl.doctor.obs_faults import box_row
-from drl.envs.spaces import GymEnv, flat_mask
+from drl.doctor.checked_env import Broken, CheckedEnv, Complaints, StepOutcome, box_row
+from drl.doctor.findings import ADVICE, PROBLEM, Finding
+from drl.envs.faults import close_anyway
+from drl.envs.spaces import GymEnv, GymSpace, flat_mask
+
+AGAIN = 500  # compared steps
+TOGETHER = 100  # steps of each of two alternating environments
+SOON, CLEAR = 20, 1e-4  # steps, relative size: caches of physics engines cause later or smaller differences
+SEEDS = 5  # tried seeds
+USE_SEED = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
+RandomState = tuple[object, object]
 
 
 @dataclass
@@ -22,7 +34,7 @@ class Trace:
 
     step_seconds: list[float]  # of every step
     reset_seconds: list[float]  # of every reset
-    outcomes: list[Outcome] = field(default_factory=list)  # of every step
+    outcomes: list[StepOutcome] = field(default_factory=list)  # of every step
     firsts: list[bytes] = field(default_factory=list)  # digests of the first observations of episodes
     rows: list[Array] = field(default_factory=list)  # numbers of Boxes in every observation, see `box_row`
     lengths: list[int] = field(default_factory=list)  # of finished episodes
@@ -88,7 +100,7 @@ class RandomPlay:
         self.trace.firsts.append(self.checked.reset(seed))
         self.trace.rows.append(box_row(self.checked.env.observation_space, self.checked.obs))
 
-    def _step(self) -> Outcome:
+    def _step(self) -> StepOutcome:
         trace, outcome = self.trace, self.checked.step(self._action())
         trace.running, self._return = trace.running + 1, self._return + outcome.reward
         if outcome.over:
@@ -111,3 +123,139 @@ class RandomPlay:
         action = space.sample()  # of a MultiBinary: the mask has two entries for each
         legal = np.take_along_axis(flat.reshape(-1, 2), action.reshape(-1, 1), axis=1).reshape(action.shape)
         return np.where(legal, action, 1 - action).astype(action.dtype)
+
+
+class Difference(NamedTuple):
+    """First difference between two traces."""
+
+    where: str
+    step: int  # 0: in the first observation
+    size: float  # relative to the largest numbers; infinite if unknown
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is too large or too early for rounding and caches."""
+        return self.step <= SOON and self.size > CLEAR
+
+
+def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], seed: int) -> list[Finding]:
+    """Compare the trace of `env` with the same episodes in a fresh environment and in the same one again."""
+    steps, space = min(len(trace.outcomes), AGAIN), env.observation_space
+    faults = Complaints()  # faults that appear only in repeated play
+    again = RandomPlay(env, faults).play(steps, seed)
+    other = fresh()
+    try:
+        elsewhere = RandomPlay(other, faults).play(steps, seed)
+        if faults.first and min(len(again.outcomes), len(elsewhere.outcomes)) < steps:
+            return faults.findings()
+        if (gap := _difference(space, trace, elsewhere)) is not None:
+            seen = f"two environments with seed {seed} and the same actions differ {gap.where}"
+            seen = f"{seen}; runs cannot be repeated or resumed exactly"
+            return [Finding("not-deterministic", PROBLEM, seen, USE_SEED)]
+        if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
+            seen = f"after {plural(len(trace.outcomes), 'step')}, reset(seed={seed}) returned the last observation"
+            change = "reset the whole state in reset"
+            return [Finding("reset-without-effect", PROBLEM, seen, change)]
+        if (gap := _difference(space, trace, again)) is not None:
+            seen = f"the same environment with the same seed {seed} and actions differs {gap.where} after it has played"
+            change = "reset everything in reset, including counters, caches and goals that earlier episodes changed"
+            severity = PROBLEM if gap.step == 0 or gap.clear else ADVICE
+            return [Finding("depends-on-earlier-episodes", severity, seen, change)]
+        return _shared_state(env, other, trace, seed) or _ignored_seed(env, seed)
+    finally:
+        close_anyway(other.close, "the environment")
+
+
+def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[Finding]:
+    """Step two instances alternately; the second must not affect the first."""
+    faults = Complaints()
+    one, two = RandomPlay(env, faults), RandomPlay(other, faults)
+    steps = min(len(trace.outcomes), TOGETHER)
+    _take_turns(one.walk(steps, seed), two.walk(steps, seed + SEEDS))
+    if min(len(one.trace.outcomes), len(two.trace.outcomes)) < steps:
+        return faults.findings()
+    gap = _difference(env.observation_space, trace, one.trace)
+    if gap is None or not gap.clear:
+        return []
+    seen = f"two environments that are stepped alternately affect each other: with seed {seed} one differs {gap.where}"
+    change = "keep state in `self`, created in `__init__` or reset, not in the class, the module or a default argument"
+    return [Finding("shared-state", PROBLEM, seen, change)]
+
+
+def _take_turns(*walks: Iterator[None]) -> None:
+    """Step all alternately until one ends. Each has its own state of the global random generators: an environment that
+    seeds these in reset shares nothing that would harm training."""
+    states = [_global_random()] * len(walks)
+    while True:
+        for place, walk in enumerate(walks):
+            _set_global_random(states[place])
+            if next(walk, StopIteration) is StopIteration:
+                return
+            states[place] = _global_random()
+
+
+def _global_random() -> RandomState:
+    return random.getstate(), np.random.get_state()  # noqa: NPY002 (an environment may use it)
+
+
+def _set_global_random(state: RandomState) -> None:
+    random.setstate(state[0])  # type: ignore[arg-type]
+    np.random.set_state(state[1])  # type: ignore[arg-type]  # noqa: NPY002
+
+
+def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
+    """Check whether reset passes its seed on. Gymnasium's reset stores the seed that it was given."""
+    checked, taken = CheckedEnv(env, Complaints()), []
+    try:
+        for number in range(SEEDS):
+            checked.reset(seed + number)
+            taken.append(getattr(env.unwrapped, "_np_random_seed", None))
+    except Broken:
+        return []
+    if not isinstance(taken[0], int) or taken[0] < 0 or len(set(taken)) > 1:  # -1: a generator of its own
+        return []
+    seen = (
+        f"reset with {SEEDS} different seeds began with seed {taken[0]} each time: all episodes draw the same numbers"
+    )
+    return [Finding("seed-without-effect", ADVICE, seen, "pass the seed on: `super().reset(seed=seed)`")]
+
+
+def _difference(space: GymSpace, one: Trace, other: Trace) -> Difference | None:
+    """Return the first difference between two traces; None if there is none."""
+    if one.firsts[:1] != other.firsts[:1]:
+        return Difference("in the first observation", 0, np.inf)
+    begun = 1  # started episodes, each with a row for its first observation
+    for number, (a, b) in enumerate(zip(one.outcomes, other.outcomes, strict=False), start=1):
+        parts = [name for name, x, y in zip(a._fields, a, b, strict=True) if not _same(x, y)]
+        if parts:
+            size = _size(space, one, other, number, begun + number - 1)
+            return Difference(f"at step {number:,} (in {', '.join(parts)})", number, size)
+        begun += a.over
+    pairs = enumerate(zip(one.firsts, other.firsts, strict=False), start=1)
+    late = next((number for number, (a, b) in pairs if a != b), None)
+    return None if late is None else Difference(f"in the first observation of episode {late:,}", SOON + 1, np.inf)
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)  # NaN
+
+
+def _size(space: GymSpace, one: Trace, other: Trace, step: int, row: int) -> float:
+    """Distance of two traces at a step, relative to the largest numbers so far."""
+    a, b = one.outcomes[step - 1], other.outcomes[step - 1]
+    if (a.terminated, a.truncated) != (b.terminated, b.truncated):
+        return np.inf
+    sizes = [abs(a.reward - b.reward) / max(np.abs(one.rewards).max(), 1e-12)]
+    table, numbers = np.stack(one.rows[: row + 1]), other.rows[row]
+    if len(numbers) and not np.array_equal(table[-1], numbers):
+        sizes.append(float((np.abs(table[-1] - numbers) / np.maximum(np.abs(table).max(axis=0), 1e-12)).max()))
+    elif a.obs != b.obs and _has_choices(space):
+        return np.inf
+    return max(sizes)
+
+
+def _has_choices(space: GymSpace) -> bool:
+    """Whether observations have discrete parts, which rounding cannot change slightly."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(map(_has_choices, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
+    return not isinstance(space, spaces.Box)

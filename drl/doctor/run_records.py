@@ -14,7 +14,7 @@ from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, Array, PlainDict
 from drl.doctor.findings import Series
 from drl.runs.folder.run_folder import find_agent_folder, read_record, read_settings
-from drl.tracking.curves import column, episodes_of, trailing_mean
+from drl.tracking.curves import EpisodeTable, column, episodes_of, trailing_mean
 from drl.tracking.files import Row, evaluation_in, read_metrics
 
 LEAST_ROWS, LEAST_EPISODES = 20, 20  # learning steps and episodes needed to judge learning
@@ -34,11 +34,8 @@ class RunRecords:
         self.settings: PlainDict = read_settings(folder)
         metrics = folder / "metrics.jsonl"
         self.rows: list[Row] = read_metrics(metrics) if os.path.lexists(metrics) else []
-        finished = [episode for row in self.rows for episode in row.get("finished", ())]
-        table = np.array(finished, float).reshape(len(finished), 4)  # null becomes NaN
-        self.returns: Array = table[:, 0]
-        self.lengths: Array = table[:, 1]
-        self.terminated: Array = table[:, 2] > 0
+        self.episodes: EpisodeTable = episodes_of(self.rows)
+        self.returns: Array = self.episodes.returns
 
     def setting(self, name: str, default: float) -> float:
         """Return a numeric setting."""
@@ -123,7 +120,7 @@ class RunRecords:
         """Return episode returns smoothed by a trailing mean over a tenth of them."""
         window = max(10, len(self.returns) // 10)
         smooth = trailing_mean(self.returns, window)
-        return Series(f"return, mean of {window} episodes", episodes_of(self.rows).env_steps, smooth)
+        return Series(f"return, mean of {window} episodes", self.episodes.env_steps, smooth)
 
     @cached_property
     def action_spec(self) -> ActionSpec | None:

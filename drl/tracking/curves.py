@@ -25,6 +25,8 @@ class EpisodeTable(NamedTuple):
 
     env_steps: Array  # [E] approximate end: spread evenly over the learning step
     returns: Array  # [E] NaN if not finite
+    lengths: Array  # [E]
+    terminated: Array  # [E] bool
     success: Array  # [E] 0 or 1; NaN if unknown
     row: Array  # [E] index of its log
 
@@ -105,7 +107,7 @@ def episodes_of(rows: list[Row]) -> EpisodeTable:
     row = np.repeat(np.arange(len(rows)), counts)
     place = np.arange(len(finished)) - np.repeat(np.cumsum(counts) - counts, counts) + 1  # 1 … n within its row
     env_steps = starts[row] + (ends - starts)[row] * place / counts[row]
-    return EpisodeTable(env_steps, table[:, 0], table[:, 3], row)
+    return EpisodeTable(env_steps, table[:, 0], table[:, 1], table[:, 2] > 0, table[:, 3], row)
 
 
 def column(rows: list[Row], name: str) -> Array:

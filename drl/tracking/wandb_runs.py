@@ -138,6 +138,6 @@ def _has_key() -> bool:
     try:
         if "prompt" in inspect.signature(wandb.login).parameters:
             return bool(wandb.login(prompt=False, verify=False))
-        return bool(wandb.api.api_key)  # type: ignore[attr-defined]  # before 0.31
+        return bool(wandb.api.api_key)  # before 0.31
     except Exception:
         return False

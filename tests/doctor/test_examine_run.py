@@ -11,8 +11,7 @@ import pytest
 
 from drl.agents.load_agent import load_agent
 from drl.core.errors import DrlError, UnusableFile
-from drl.doctor.agent_checks import AgentPlay, saturated_actions
-from drl.doctor.examine_run import examine_run
+from drl.doctor.examine_run import AgentPlay, examine_run, saturated_actions
 from drl.doctor.run_records import RunRecords
 from drl.runs.folder.run_folder import Run, read_settings
 from tests.doctor.sabotaged_runs import HEALTHY, HERE, PPO, SABOTAGED, train_tiny
