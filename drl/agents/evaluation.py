@@ -15,7 +15,7 @@ from drl.core.errors import BadInput, EnvFailed, html_table, plural
 from drl.core.golden_pairs import GoldenInputs, InputSampler, pairs_for
 from drl.core.log import Episode
 from drl.core.seeding import Seeds
-from drl.core.size_limits import check_whole
+from drl.core.setting_rules import check_whole
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.envs.async_vec_env import PATIENCE
 from drl.envs.atari import whole_games

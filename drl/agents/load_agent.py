@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl.core.agent_files import check_finite, open_agent, read_agent
-from drl.core.configs import NoSettings, QModelConfig, plain_setting
+from drl.core.configs import NoSettings, QModelConfig
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, MissingExtra, UnusableFile, did_you_mean, one_line, printable
 from drl.core.golden_pairs import difference, pairs_from_json
 from drl.core.safe_files import MOST_WEIGHTS, read_plain, versions
+from drl.core.setting_rules import plain_setting
 from drl.core.specs import Array, EnvSpecs, PlainDict
 from drl.core.state_files import check_pth
 from drl.core.variants import agent_in, find_variant

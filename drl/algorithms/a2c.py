@@ -1,11 +1,13 @@
 """A2C: its settings and its record."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
 from drl.algorithms.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, SWITCH, WIDTH, Choice
-from drl.core.configs import not_negative, require, settle_optimizer
+from drl.core.configs import settle_optimizer
 from drl.core.schedules import settle_rates
+from drl.core.setting_rules import ABOVE_0, FROM_0, FROM_0_TO_1, WHOLE_FROM_1, Rules, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,17 @@ class A2CConfig:
     normalize_advantage: bool = False  # to mean 0 and standard deviation 1 over the rollout
     max_grad_norm: float | None = 0.5  # clip gradients to this global norm; None: no clipping
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "rollout_length",
+        FROM_0_TO_1: "gamma gae_lambda",
+        ABOVE_0: "learning_rate optimizer_eps max_grad_norm",
+        FROM_0: "learning_rate_end entropy_coef entropy_coef_end value_coef",
+    }
+
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")
         settle_optimizer(self)
-        require(self, "a whole number of at least 1", "rollout_length", lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate optimizer_eps max_grad_norm", lambda x: x > 0)
-        at_least_0 = "learning_rate_end entropy_coef entropy_coef_end value_coef"
-        require(self, "a number of at least 0", at_least_0, not_negative)
+        check_fields(self)
 
 
 RECORD = AlgorithmRecord(

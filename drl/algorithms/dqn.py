@@ -1,11 +1,13 @@
 """DQN and the six parts of Rainbow: its settings and its record."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.algorithms.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, WIDTH, Choice, Real
-from drl.core.configs import EpsilonGreedyConfig, QModelConfig, not_negative, require, settle_optimizer
+from drl.core.configs import EpsilonGreedyConfig, QModelConfig, settle_optimizer
 from drl.core.schedules import settle_rates
+from drl.core.setting_rules import ABOVE_0, FROM_0, FROM_0_TO_1, WHOLE_FROM_1, Rules, check_fields, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,18 @@ class DQNConfig:
     max_grad_norm: float | None = 10.0  # clip gradients to this global norm; None: no clipping
     max_grad_value: float | None = None  # clip each gradient entry to ± this value; None: no clipping
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "target_every",
+        FROM_0_TO_1: "gamma tau",
+        ABOVE_0: "learning_rate adam_eps max_grad_norm max_grad_value tau",
+        FROM_0: "learning_rate_end weight_decay",
+        one_of("huber", "squared"): "loss",
+    }
+
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")
         settle_optimizer(self)
-        require(self, "a whole number of at least 1", "target_every", lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate adam_eps max_grad_norm max_grad_value tau", lambda x: x > 0)
-        require(self, "a number of at least 0", "learning_rate_end weight_decay", not_negative)
-        require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
+        check_fields(self)
 
 
 RECORD = AlgorithmRecord(

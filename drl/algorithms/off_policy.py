@@ -1,11 +1,22 @@
 """Settings shared by the off-policy actor-critic algorithms, and the parts that `drl ablate` turns off in them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.search_dimensions import GAMMA, LEARNING_RATE, SWITCH, Choice, Real, Space
-from drl.core.configs import not_negative, require, settle_optimizer
+from drl.core.configs import settle_optimizer
 from drl.core.errors import BadInput
 from drl.core.schedules import settle_rates
+from drl.core.setting_rules import (
+    ABOVE_0,
+    FROM_0,
+    FROM_0_BELOW_1,
+    FROM_0_TO_1,
+    WHOLE_FROM_1,
+    Rules,
+    check_fields,
+    one_of,
+)
 from drl.core.specs import ActionSpec, PlainDict
 
 
@@ -36,19 +47,21 @@ class OffPolicyConfig:
     adam_eps: float = 1e-8  # epsilon of adam, adamw and rmsprop, added to the denominator
     max_grad_norm: float | None = None  # clip the critics' and the actor's gradients to this norm; None: no clipping
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "target_every policy_delay critic_subset",
+        FROM_0_TO_1: "gamma tau",
+        FROM_0_BELOW_1: "adam_beta1",
+        ABOVE_0: "learning_rate actor_learning_rate adam_eps max_grad_norm tau reward_scale",
+        FROM_0: "learning_rate_end weight_decay",
+        one_of("min", "mean"): "target_q",
+        one_of("min", "mean", "first"): "actor_q",
+        one_of("huber", "squared"): "loss",
+    }
+
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate")
         settle_optimizer(self)
-        whole = "target_every policy_delay critic_subset"
-        require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma tau", lambda x: 0 <= x <= 1)
-        require(self, "a number of at least 0, below 1", "adam_beta1", lambda x: 0 <= x < 1)
-        positive = "learning_rate actor_learning_rate adam_eps max_grad_norm tau reward_scale"
-        require(self, "a number above 0", positive, lambda x: x > 0)
-        require(self, "a number of at least 0", "learning_rate_end weight_decay", not_negative)
-        require(self, "'min' or 'mean'", "target_q", lambda x: x in ("min", "mean"))
-        require(self, "'min', 'mean' or 'first'", "actor_q", lambda x: x in ("min", "mean", "first"))
-        require(self, "'huber' or 'squared'", "loss", lambda x: x in ("huber", "squared"))
+        check_fields(self)
 
 
 def check_critics(config: OffPolicyConfig, critics: int, kind: str, atoms: int, normed: bool, spec: ActionSpec) -> None:

@@ -1,11 +1,13 @@
 """PPO-clip: its settings and its record."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import ROLLOUT, AlgorithmRecord
 from drl.algorithms.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, LEARNING_RATE, WIDTH, Choice
-from drl.core.configs import not_negative, require, settle_optimizer
+from drl.core.configs import settle_optimizer
 from drl.core.schedules import settle_rates
+from drl.core.setting_rules import ABOVE_0, FROM_0, FROM_0_TO_1, WHOLE_FROM_1, Rule, Rules, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +39,18 @@ class PPOConfig:
     optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
     adam_eps: float = 1e-5  # epsilon of adam, adamw and rmsprop, added to the denominator
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "rollout_length epochs minibatches",
+        FROM_0_TO_1: "gamma gae_lambda",
+        ABOVE_0: "learning_rate critic_learning_rate clip_range value_clip",
+        Rule("a number above 0, or None", lambda x: x > 0): "max_grad_norm target_kl adam_eps",
+        FROM_0: "learning_rate_end clip_range_end entropy_coef entropy_coef_end value_coef",
+    }
+
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "clip_range", "entropy_coef")
         settle_optimizer(self)
-        require(self, "a whole number of at least 1", "rollout_length epochs minibatches", lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "gamma gae_lambda", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate critic_learning_rate clip_range value_clip", lambda x: x > 0)
-        require(self, "a number above 0, or None", "max_grad_norm target_kl adam_eps", lambda x: x > 0)
-        at_least_0 = "learning_rate_end clip_range_end entropy_coef entropy_coef_end value_coef"
-        require(self, "a number of at least 0", at_least_0, not_negative)
+        check_fields(self)
 
 
 RECORD = AlgorithmRecord(

@@ -1,11 +1,13 @@
 """REINFORCE: its settings and its record."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import EPISODES, AlgorithmRecord
 from drl.algorithms.search_dimensions import ACTIVATION, ENTROPY, GAMMA, GRAD_NORM, SWITCH, WIDTH, Choice, Real
-from drl.core.configs import not_negative, require, settle_optimizer
+from drl.core.configs import settle_optimizer
 from drl.core.schedules import settle_rates
+from drl.core.setting_rules import ABOVE_0, FROM_0, FROM_0_TO_1, WHOLE_FROM_1, Rules, check_fields, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +32,18 @@ class ReinforceConfig:
     optimizer_kwargs: tuple[str, ...] = ()  # arguments: NAME=VALUE pairs with YAML values; in Python also a dict
     adam_eps: float = 1e-5  # epsilon of adam, adamw and rmsprop, added to the denominator
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "episodes_per_step",
+        one_of("none", "mean", "value"): "baseline",
+        FROM_0_TO_1: "gamma mean_momentum",
+        ABOVE_0: "learning_rate adam_eps max_grad_norm",
+        FROM_0: "learning_rate_end entropy_coef entropy_coef_end value_coef",
+    }
+
     def __post_init__(self) -> None:
         settle_rates(self, "learning_rate", "entropy_coef")
         settle_optimizer(self)
-        require(self, "a whole number of at least 1", "episodes_per_step", lambda x: x >= 1)
-        require(self, "'none', 'mean' or 'value'", "baseline", lambda x: x in ("none", "mean", "value"))
-        require(self, "a number from 0 to 1", "gamma mean_momentum", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "learning_rate adam_eps max_grad_norm", lambda x: x > 0)
-        at_least_0 = "learning_rate_end entropy_coef entropy_coef_end value_coef"
-        require(self, "a number of at least 0", at_least_0, not_negative)
+        check_fields(self)
 
 
 RECORD = AlgorithmRecord(

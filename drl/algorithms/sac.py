@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.algorithms.off_policy import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
 from drl.algorithms.search_dimensions import Choice
-from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, ReplayConfig, not_negative, require
+from drl.core.configs import ActorCriticConfig, PolicyNoiseConfig, ReplayConfig
 from drl.core.errors import BadInput
+from drl.core.setting_rules import ABOVE_0, WHOLE_FROM_0, Rules
 from drl.core.specs import ActionSpec
 
 LIKELY = 0.98  # target entropy of Discrete actions, as a share of the largest
@@ -23,10 +25,13 @@ class SACConfig(OffPolicyConfig):
     target_entropy: float | None = None  # None: −1 per dimension of a Box action, 0.98 · log(legal actions) if Discrete
     quantiles_to_drop: int = 0  # qr: number of largest target quantiles to drop per critic
 
+    RULES: ClassVar[Rules] = {
+        ABOVE_0: "temperature temperature_learning_rate",
+        WHOLE_FROM_0: "quantiles_to_drop",
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "a number above 0", "temperature temperature_learning_rate", lambda x: x > 0)
-        require(self, "a whole number of at least 0", "quantiles_to_drop", not_negative)
         if not self.learn_temperature and (self.target_entropy, self.temperature_learning_rate) != (None, None):
             raise BadInput(
                 "target_entropy and temperature_learning_rate are for a learned temperature; leave them out, or use "

@@ -1,11 +1,13 @@
 """DDPG and TD3: deterministic policies for Box actions. Their settings and their records."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl.algorithms.algorithm_record import REPLAY, AlgorithmRecord
 from drl.algorithms.off_policy import SEARCH_ALL, SEARCH_BASE, SWITCHES, OffPolicyConfig
 from drl.algorithms.search_dimensions import Real
-from drl.core.configs import ActionNoiseConfig, ActorCriticConfig, not_negative, require
+from drl.core.configs import ActionNoiseConfig, ActorCriticConfig
+from drl.core.setting_rules import FROM_0, Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +19,7 @@ class DDPGConfig(OffPolicyConfig):
     target_noise: float = 0.0  # standard deviation of the noise on target actions; 0: none
     target_noise_clip: float = 0.5  # clip this noise to ± this value
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "a number of at least 0", "target_noise target_noise_clip", not_negative)
+    RULES: ClassVar[Rules] = {FROM_0: "target_noise target_noise_clip"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import BadInput, Interrupted, html_picture, html_table
-from drl.core.size_limits import check_size, check_whole
+from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import PlainDict
 from drl.core.state_files import read_json, write_json
 from drl.envs.env_config import AnyEnv

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drl.analysis.reproduction import Answer, Preset, Say, answers_file, find_preset, reproduce_preset
 from drl.core.errors import BadInput, DrlError, html_table
-from drl.core.size_limits import check_size, check_whole
+from drl.core.setting_rules import check_size, check_whole
 from drl.settings.preset_records import FAIL, PASS, RECORDS, UNDECIDED, all_records, keep_record
 from drl.settings.presets import list_presets, load_preset
 

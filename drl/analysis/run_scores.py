@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drl.core.errors import BadInput, DrlError, plural
-from drl.core.size_limits import is_score
+from drl.core.setting_rules import is_score
 from drl.core.specs import PlainDict, PlainValue
 from drl.runs.folder.run_folder import read_record, read_settings, runs_in
 from drl.tracking.files import read_metrics

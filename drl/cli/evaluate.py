@@ -3,12 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
 from drl.cli.flags import list_wrappers, parse_flags
-from drl.core.configs import require
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
@@ -18,6 +17,7 @@ from drl.runs.folder.run_folder import find_agent_folder
 if TYPE_CHECKING:
     from drl.agents.evaluation import Evaluation
     from drl.envs.env_config import EnvConfig
+from drl.core.setting_rules import ABOVE_0, WHOLE_FROM_0, WHOLE_FROM_1, Rules, check_fields
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class Flags:
     trust: bool = False  # import the modules named on the agent's card; this runs their code
     strict: bool = False  # fail, not only warn, if the agent acts differently from its golden pairs
 
+    RULES: ClassVar[Rules] = {WHOLE_FROM_1: "episodes max_steps", WHOLE_FROM_0: "seed", ABOVE_0: "temperature"}
+
 
 def main(arguments: list[str]) -> int:
     """Run `drl evaluate`."""
     flags = parse_flags(
         Flags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
     )
-    require(flags, "a whole number of at least 1", "episodes max_steps", lambda x: x >= 1)
-    require(flags, "a whole number of at least 0", "seed", lambda x: x >= 0)
-    require(flags, "a number above 0", "temperature", lambda x: x > 0)
+    check_fields(flags)
     if flags.temperature != 1.0 and not flags.sampled:
         raise BadInput("--temperature is for sampled actions; add --sampled")
     import_plugins(flags.plugins)

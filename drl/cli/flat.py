@@ -12,7 +12,7 @@ from pathlib import Path
 from drl.cli.entry import EXIT_CODES, report_errors
 from drl.cli.flags import Parser
 from drl.core.errors import BadInput
-from drl.core.size_limits import check_size
+from drl.core.setting_rules import check_size
 from drl.core.specs import PlainDict
 from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment

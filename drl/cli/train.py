@@ -9,7 +9,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import list_wrappers, parse_flags
 from drl.core.errors import BadInput
 from drl.core.network_parts import import_plugins
-from drl.core.size_limits import check_size, shown
+from drl.core.setting_rules import check_size, shown
 from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
 from drl.runs.folder.run_folder import is_own_config

@@ -7,7 +7,7 @@ import yaml
 
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import read_inside, write_atomically
-from drl.core.size_limits import is_score
+from drl.core.setting_rules import is_score
 from drl.core.specs import PlainDict, PlainValue
 
 MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this line to keep your own text -->"

@@ -4,10 +4,8 @@ All engines share these classes, so a config means the same in PyTorch and in JA
 """
 
 import dataclasses
-import math
 import os
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +28,20 @@ from drl.core.network_parts import (
 )
 from drl.core.safe_files import parse_yaml
 from drl.core.schedules import EPSILON_SHAPES, settle_rates
-from drl.core.size_limits import check_size
-from drl.core.specs import ObsSpec, PlainDict, PlainValue
+from drl.core.setting_rules import (
+    ABOVE_0,
+    FROM_0,
+    FROM_0_BELOW_1,
+    FROM_0_TO_1,
+    WHOLE_FROM_0,
+    WHOLE_FROM_1,
+    WHOLE_FROM_2,
+    Rule,
+    Rules,
+    check_fields,
+    one_of,
+)
+from drl.core.specs import ObsSpec, PlainDict
 
 Config = Any  # an instance of a config dataclass, one of ours or a plugin's
 ConfigClass = type[Any]
@@ -43,36 +53,6 @@ Number = float | Whole | np.floating[Any]
 Switch = bool | np.bool_
 AnyPath = str | os.PathLike[str]
 Rate = Number | Callable[[float], float]  # a number, or a function from the share of the time used to the value
-
-
-def require(config: Config, rule: str, names: str, test: Callable[[Any], bool]) -> None:
-    """Raise unless `test` holds for each field in `names`; None always passes. Every field of the config is replaced
-    by its `plain_setting` and must be finite and not too large."""
-    for name, given in list(vars(config).items()):
-        if (value := plain_setting(given)) is not given:
-            object.__setattr__(config, name, value)
-        check_size(name, value)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadInput(f"{name} is {value}; expected a finite number")
-    for name in names.split():
-        if (value := getattr(config, name)) is not None and not test(value):
-            raise BadInput(f"{name} is {value!r}; expected {rule}")
-
-
-def plain_setting(value: PlainValue) -> PlainValue:
-    """Convert a setting for files: NumPy numbers to Python's, paths and torch devices to text, lists to tuples.
-
-    >>> plain_setting([np.int64(64), np.float32(0.5)]), plain_setting(range(3))
-    ((64, 0.5), (0, 1, 2))
-    """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, list | tuple | range):
-        return tuple(plain_setting(each) for each in value)
-    torch = sys.modules.get("torch")  # loaded already if the value is a device
-    return str(value) if torch is not None and isinstance(value, torch.device) else value
 
 
 def stated_type(kind: ConfigClass, name: str) -> tuple[Any, bool]:
@@ -110,9 +90,9 @@ def changed_config(kind: type[ConfigT], config: ConfigT | None, settings: Mappin
     return kind(**settings) if config is None else replace(config, **settings)  # type: ignore[type-var]
 
 
-def not_negative(value: float) -> bool:
-    """Whether a number is at least 0."""
-    return value >= 0
+_WIDTHS = Rule("up to 100 widths of at least 1", lambda x: len(x) <= 100 and min(x, default=1) > 0)
+_WIDTH = Rule("a width of at least 1", lambda x: x >= 1)
+_NETWORK: Rules = {_WIDTHS: "hidden_sizes", _WIDTH: "cnn_features", FROM_0_BELOW_1: "dropout"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +119,15 @@ class ModelConfig:
     distribution: str = "auto"  # auto · gaussian · tanh_gaussian (state-dependent std), for Box actions
     log_std_init: float = 0.0  # initial log standard deviation of a Gaussian policy
 
+    RULES: ClassVar[Rules] = {
+        **_NETWORK,
+        one_of("none", "gru", "lstm"): "recurrent",
+        _WIDTH: "cnn_features recurrent_size",
+        one_of("auto", "gaussian", "tanh_gaussian"): "distribution",
+    }
+
     def __post_init__(self) -> None:
-        _check_backbone(self)
-        require(self, "'none', 'gru' or 'lstm'", "recurrent", lambda x: x in ("none", "gru", "lstm"))
-        require(self, "a width of at least 1", "recurrent_size", lambda x: x >= 1)
-        kinds = ("auto", "gaussian", "tanh_gaussian")
-        require(self, "'auto', 'gaussian' or 'tanh_gaussian'", "distribution", lambda x: x in kinds)
+        _check_network(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +156,15 @@ class QModelConfig:
     v_min: float = -10.0  # c51: smallest return of the support
     v_max: float = 10.0  # c51: largest return of the support
 
+    RULES: ClassVar[Rules] = {
+        **_NETWORK,
+        one_of("none", "c51", "qr"): "distributional",
+        WHOLE_FROM_2: "num_atoms",
+        ABOVE_0: "noisy_sigma",
+    }
+
     def __post_init__(self) -> None:
-        _check_backbone(self)
-        require(self, "'none', 'c51' or 'qr'", "distributional", lambda x: x in ("none", "c51", "qr"))
-        require(self, "a whole number of at least 2", "num_atoms", lambda x: x >= 2)
-        require(self, "a number above 0", "noisy_sigma", lambda x: x > 0)
+        _check_network(self)
         if self.noisy and self.init != "auto":
             raise BadInput(f"init is {self.init!r}, but noisy layers have one of their own; leave one of both out")
         if not self.v_min < self.v_max:
@@ -217,14 +204,17 @@ class ActorCriticConfig:
     v_min: float = -10.0  # c51: smallest return of the support
     v_max: float = 10.0  # c51: largest return of the support
 
+    RULES: ClassVar[Rules] = {
+        **_NETWORK,
+        one_of("none", "c51", "qr"): "distributional",
+        WHOLE_FROM_2: "num_atoms",
+        WHOLE_FROM_1: "num_critics",
+        WHOLE_FROM_0: "renorm_warmup",
+        _WIDTHS: "hidden_sizes critic_hidden_sizes",
+    }
+
     def __post_init__(self) -> None:
-        _check_backbone(self)
-        require(self, "'none', 'c51' or 'qr'", "distributional", lambda x: x in ("none", "c51", "qr"))
-        require(self, "a whole number of at least 2", "num_atoms", lambda x: x >= 2)
-        require(self, "a whole number of at least 1", "num_critics", lambda x: x >= 1)
-        require(self, "a whole number of at least 0", "renorm_warmup", not_negative)
-        widths = "up to 100 widths of at least 1"
-        require(self, widths, "critic_hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
+        _check_network(self)
         if not self.v_min < self.v_max:
             raise BadInput(f"v_min is {self.v_min} and v_max is {self.v_max}; expected v_min below v_max")
         if self.backbone == "simba" and (self.layer_norm or self.batch_renorm):
@@ -244,7 +234,7 @@ class ActorCriticConfig:
 AnyModelConfig = ModelConfig | QModelConfig | ActorCriticConfig
 
 
-def _check_backbone(config: AnyModelConfig) -> None:
+def _check_network(config: AnyModelConfig) -> None:
     for part, table in (("backbone", BACKBONES), ("head", HEADS)):
         name = getattr(config, part)
         if name != "auto" and name not in table:
@@ -256,9 +246,7 @@ def _check_backbone(config: AnyModelConfig) -> None:
     init = name_in(INITIALIZATIONS, "init", config.init, lambda function: function, ("auto",))
     object.__setattr__(config, "activation", activation)
     object.__setattr__(config, "init", init)
-    require(config, "up to 100 widths of at least 1", "hidden_sizes", lambda x: len(x) <= 100 and min(x, default=1) > 0)
-    require(config, "a width of at least 1", "cnn_features", lambda x: x >= 1)
-    require(config, "a number of at least 0, below 1", "dropout", lambda x: 0 <= x < 1)
+    check_fields(config)
     object.__setattr__(config, "backbone_kwargs", as_pairs("backbone_kwargs", config.backbone_kwargs))
     plain_pairs("backbone_kwargs", config.backbone_kwargs)
 
@@ -346,14 +334,16 @@ class ReplayConfig:
     # Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact.
     checkpoint_rows: int | None = None
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "batch_size capacity train_every gradient_steps updates_per_log n_step",
+        FROM_0_TO_1: "priority_alpha priority_beta her_ratio",
+        one_of("none", "future", "final", "episode"): "her",
+        ABOVE_0: "priority_eps",
+        FROM_0: "warmup priority_beta_step checkpoint_rows",
+    }
+
     def __post_init__(self) -> None:
-        whole = "batch_size capacity train_every gradient_steps updates_per_log n_step"
-        require(self, "a whole number of at least 1", whole, lambda x: x >= 1)
-        require(self, "a number from 0 to 1", "priority_alpha priority_beta her_ratio", lambda x: 0 <= x <= 1)
-        kinds = ("none", "future", "final", "episode")
-        require(self, "'none', 'future', 'final' or 'episode'", "her", lambda x: x in kinds)
-        require(self, "a number above 0", "priority_eps", lambda x: x > 0)
-        require(self, "a number of at least 0", "warmup priority_beta_step checkpoint_rows", not_negative)
+        check_fields(self)
         if self.capacity < self.batch_size:
             raise BadInput(f"capacity is {self.capacity}, less than one batch of {self.batch_size}")
 
@@ -368,10 +358,11 @@ class EpsilonGreedyConfig:
     epsilon_decay: float = 1000.0  # in environment steps: time constant (exponential) or length (all others)
     epsilon_schedule: str = "exponential"  # exponential · linear · cosine · constant, or a function
 
+    RULES: ClassVar[Rules] = {FROM_0_TO_1: "epsilon_start epsilon_end", ABOVE_0: "epsilon_decay"}
+
     def __post_init__(self) -> None:
         settle_rates(self, "epsilon", shapes=EPSILON_SHAPES)
-        require(self, "a number from 0 to 1", "epsilon_start epsilon_end", lambda x: 0 <= x <= 1)
-        require(self, "a number above 0", "epsilon_decay", lambda x: x > 0)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,8 +371,10 @@ class RandomStartConfig:
 
     random_steps: int | None = None  # environment steps with uniformly random actions; None: until the first update
 
+    RULES: ClassVar[Rules] = {WHOLE_FROM_0: "random_steps"}
+
     def __post_init__(self) -> None:
-        require(self, "a whole number of at least 0", "random_steps", not_negative)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,14 +388,16 @@ class ActionNoiseConfig(RandomStartConfig):
     noise_decay: float = 100_000.0  # length of the noise schedule in environment steps
     noise_theta: float = 0.15  # ornstein_uhlenbeck: mean reversion per step
 
+    RULES: ClassVar[Rules] = {
+        one_of("gaussian", "ornstein_uhlenbeck"): "noise",
+        FROM_0: "noise_sigma noise_sigma_end",
+        ABOVE_0: "noise_decay",
+        FROM_0_TO_1: "noise_theta",
+    }
+
     def __post_init__(self) -> None:
-        super().__post_init__()
         settle_rates(self, "noise_sigma")
-        kinds = ("gaussian", "ornstein_uhlenbeck")
-        require(self, "'gaussian' or 'ornstein_uhlenbeck'", "noise", lambda x: x in kinds)
-        require(self, "a number of at least 0", "noise_sigma noise_sigma_end", not_negative)
-        require(self, "a number above 0", "noise_decay", lambda x: x > 0)
-        require(self, "a number from 0 to 1", "noise_theta", lambda x: 0 <= x <= 1)
+        super().__post_init__()
 
     @property
     def quiet(self) -> bool:

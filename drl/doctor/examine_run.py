@@ -15,7 +15,7 @@ from drl.core.contracts import Agent
 from drl.core.errors import BadInput, DrlError, UnusableFile, plural
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
-from drl.core.size_limits import check_size, check_whole
+from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import Array
 from drl.doctor.findings import PROBLEM, Diagnosis, Finding, Series, draw_evidence
 from drl.doctor.run_checks import CAUSES, LOSSES, RETURNS, UPDATES, has_vanished, no_progress

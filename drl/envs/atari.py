@@ -5,7 +5,7 @@ maximum of the last two, because many games draw some objects only in every othe
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, SupportsIndex, final
+from typing import Any, ClassVar, SupportsIndex, final
 
 import gymnasium as gym
 import numpy as np
@@ -14,8 +14,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import TimeLimit
 
-from drl.core.configs import require
 from drl.core.errors import BadInput, MissingExtra
+from drl.core.setting_rules import Rule, Rules, check_fields
 from drl.core.specs import Array
 from drl.envs.spaces import EnvKwargs, GymEnv, GymVectorEnv, GymWrapper, Info, VectorBatch
 
@@ -39,13 +39,17 @@ class AtariOptions:
     fire_reset: bool = False  # press FIRE at the start if the game has that action
     preprocess: bool = True  # False: the unwrapped game; all of the above are ignored
 
+    RULES: ClassVar[Rules] = {
+        Rule("a whole number", lambda x: type(x) is int): "screen_size noop_max frame_skip",
+        Rule("at least 1", lambda x: x >= 1): "screen_size frame_skip",
+        Rule("at least 0", lambda x: x >= 0): "noop_max",
+        Rule("true or false", lambda x: type(x) is bool): (
+            "grayscale clip_reward terminal_on_life_loss fire_reset preprocess"
+        ),
+    }
+
     def __post_init__(self) -> None:
-        whole = "screen_size noop_max frame_skip"
-        require(self, "a whole number", whole, lambda x: isinstance(x, int) and not isinstance(x, bool))
-        require(self, "at least 1", "screen_size frame_skip", lambda x: x >= 1)
-        require(self, "at least 0", "noop_max", lambda x: x >= 0)
-        switches = "grayscale clip_reward terminal_on_life_loss fire_reset preprocess"
-        require(self, "true or false", switches, lambda x: isinstance(x, bool))
+        check_fields(self)
 
 
 def is_atari(spec: EnvSpec) -> bool:

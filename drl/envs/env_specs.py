@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from drl.core.errors import BadInput, UnusableFile, did_you_mean, one_line
 from drl.core.named_objects import is_given
 from drl.core.safe_files import read_plain
-from drl.core.size_limits import shown
+from drl.core.setting_rules import shown
 from drl.envs.env_config import VECTORS
 from drl.envs.env_names import find_object, import_for, import_package_of, is_installed, split_wrapper
 from drl.envs.parallel_vec_env import PREFIX, find_game, game_module

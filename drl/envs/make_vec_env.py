@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from drl.core.configs import Whole, plain_setting
+from drl.core.configs import Whole
 from drl.core.contracts import VecEnv
 from drl.core.errors import BadInput, MissingExtra, did_you_mean
+from drl.core.setting_rules import plain_setting
 from drl.envs import atari
 from drl.envs.async_vec_env import PATIENCE, AsyncVecEnv
 from drl.envs.env_config import (

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from drl.core.errors import BadInput, Interrupted
 from drl.core.processes import RunningServer, is_loopback, is_own_host, url_of
-from drl.core.size_limits import check_size, check_whole
+from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import PlainValue
 from drl.report.board_content import BoardContent
 from drl.report.page_html import render_page

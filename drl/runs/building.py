@@ -15,7 +15,7 @@ from drl.core.errors import BadInput, MissingExtra, plural
 from drl.core.network_parts import resolve
 from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
-from drl.core.size_limits import check_memory
+from drl.core.setting_rules import check_memory
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec, PlainDict, Specs
 from drl.core.start_weights import Start
 from drl.core.transition import Batch

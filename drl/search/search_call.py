@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from drl.algorithms.search_dimensions import Choice, Dimension, Real, Space
-from drl.core.configs import plain_setting
 from drl.core.errors import BadInput
+from drl.core.setting_rules import plain_setting
 from drl.core.settings import AlgorithmName, SearchSettings
 from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike

@@ -12,18 +12,18 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from drl.agents.agent_env import open_vec_env
 from drl.algorithms import find_algorithm
 from drl.algorithms.search_dimensions import Choice, Space
-from drl.core.configs import require
 from drl.core.errors import BadInput, did_you_mean, shown
+from drl.core.setting_rules import WHOLE_FROM_0, WHOLE_FROM_1, Rule, Rules, check_fields, one_of
 from drl.core.specs import PlainDict
 from drl.runs.building import build_trainer, start_engine
 from drl.runs.launch import check_boards, check_server
 from drl.search.search_worker import Job
-from drl.settings.experiment import Experiment, RunConfig, is_folder_name
+from drl.settings.experiment import FOLDER_NAME, Experiment, RunConfig
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.presets import BUDGETS, load_preset, one_budget
 from drl.settings.scaling import ScalingConfig
@@ -125,23 +125,23 @@ class SearchConfig:
     plots: bool = True  # plots of the study at the end
     quiet: bool = False  # print one line at the end
 
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: "n_trials num_timesteps_per_trial num_episodes_per_trial reports evaluation_episodes",
+        WHOLE_FROM_0: "seed rerun_best rerun_seeds n_jobs",
+        Rule("a number of minutes above 0", lambda x: x > 0): "trial_timeout",
+        one_of(*MODES): "mode",
+        one_of(*PRUNERS): "pruner",
+        FOLDER_NAME: "name",
+        Rule("a name, a folder or a URL", lambda x: x.strip() != ""): (
+            "env results_dir storage wandb_project mlflow_experiment"
+        ),
+    }
+
     def __post_init__(self) -> None:
-        positive = "n_trials num_timesteps_per_trial num_episodes_per_trial reports evaluation_episodes"
-        require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
-        require(self, "a whole number of at least 0", "seed rerun_best rerun_seeds n_jobs", lambda x: x >= 0)
-        require(self, "a number of minutes above 0", "trial_timeout", lambda x: x > 0)
+        check_fields(self)
         ScalingConfig(cluster=self.cluster, cpus_per_run=self.cpus_per_run, gpus_per_run=self.gpus_per_run)
         if self.cluster is not None and self.n_jobs == 0:
             raise BadInput("n_jobs is 0, trials in this process, and cluster is given; give --n-jobs 2 or leave it out")
-        require(self, "'base' or 'all'", "mode", lambda x: x in MODES)
-        require(self, "'median', 'hyperband' or 'none'", "pruner", lambda x: x in PRUNERS)
-        require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
-        require(
-            self,
-            "a name, a folder or a URL",
-            "env results_dir storage wandb_project mlflow_experiment",
-            lambda x: x.strip() != "",
-        )
         if self.num_timesteps_per_trial and self.num_episodes_per_trial:
             raise BadInput("both num_timesteps_per_trial and num_episodes_per_trial are given; give one budget")
 

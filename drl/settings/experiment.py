@@ -1,20 +1,33 @@
 """Settings of a run. They have the same flat names in YAML files, on the command line and in presets."""
 
+import copy
 import dataclasses
-import math
+import functools
 import os
 import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from drl.algorithms import find_algorithm
-from drl.core.configs import Config, as_pairs, plain_pairs, plain_setting, require, stated_type
+from drl.core.configs import Config, as_pairs, plain_pairs, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.safe_files import read_yaml_file
-from drl.core.size_limits import check_size, shown
+from drl.core.setting_rules import (
+    ABOVE_0,
+    WHOLE_FROM_0,
+    WHOLE_FROM_1,
+    Rule,
+    Rules,
+    check_fields,
+    check_size,
+    one_of,
+    plain_setting,
+    shown,
+)
 from drl.core.specs import PlainDict, PlainValue
 from drl.envs.atari import usual_frame_stack
 from drl.envs.env_config import EnvConfig
@@ -33,6 +46,12 @@ OF_A_RUN = """
     checkpoint_minutes keep_checkpoints num_checkpoints tensorboard plots video quiet log_every results_url
     cpus_per_run gpus_per_run
 """
+
+_FOLDER = re.compile(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*")
+FOLDER_NAME = Rule(
+    "a plain folder name of at most 200 bytes",
+    lambda x: _FOLDER.fullmatch(x) is not None and len(x.encode()) <= 200,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,28 +122,29 @@ class RunConfig:
     # If the output is a file or pipe: learning steps between full logs; 0: one line every five seconds.
     log_every: int = 0
 
-    def __post_init__(self) -> None:
-        positive = "num_envs total_timesteps num_episodes window evaluation_episodes eval_max_steps threads num_seeds"
-        positive += " workers"
-        require(self, "a whole number of at least 1", positive, lambda x: x >= 1)
-        require(self, "'torch' or 'jax'", "engine", lambda x: x in ("torch", "jax"))
-        require(self, "'auto', 'on' or 'off'", "compile", lambda x: x in ("auto", "on", "off"))
-        require(self, "a number above 0", "max_minutes checkpoint_minutes", lambda x: x > 0)
-        require(self, "a number of seconds above 0", "worker_timeout", lambda x: 0 < x < math.inf)
-        not_negative = (
+    RULES: ClassVar[Rules] = {
+        WHOLE_FROM_1: (
+            "num_envs total_timesteps num_episodes window evaluation_episodes eval_max_steps threads num_seeds workers"
+        ),
+        one_of("torch", "jax"): "engine",
+        one_of("auto", "on", "off"): "compile",
+        ABOVE_0: "max_minutes checkpoint_minutes",
+        Rule("a number of seconds above 0", lambda x: x > 0): "worker_timeout",
+        WHOLE_FROM_0: (
             "evaluate_every checkpoint_every keep_checkpoints num_checkpoints seed best_after frame_stack log_every"
-        )
-        require(self, "a whole number of at least 0", not_negative, lambda x: x >= 0)
-        require(self, "a plain folder name of at most 200 bytes", "name", is_folder_name)
-        require(self, "a folder", "results_dir", lambda x: x != "")
-        names = "env device wandb_project mlflow_experiment group from_agent license"
-        require(self, "a name", names, lambda x: x.strip() != "")
-        require(
-            self,
-            "different whole numbers of at least 0",
-            "seeds",
-            lambda x: min(x, default=0) >= 0 and len(set(x)) == len(x),
-        )
+        ),
+        FOLDER_NAME: "name",
+        Rule("a folder", lambda x: x != ""): "results_dir",
+        Rule("a name", lambda x: x.strip() != ""): (
+            "env device wandb_project mlflow_experiment group from_agent license"
+        ),
+        Rule("different whole numbers of at least 0", lambda x: min(x, default=0) >= 0 and len(set(x)) == len(x)): (
+            "seeds"
+        ),
+    }
+
+    def __post_init__(self) -> None:
+        check_fields(self)
         if self.seeds and self.num_seeds > 1:
             raise BadInput(f"both seeds {list(self.seeds)} and num_seeds {self.num_seeds} are given; give one of them")
         if self.workers is not None and len(self.all_seeds) == 1:
@@ -147,13 +167,20 @@ class RunConfig:
         for wrapper in self.wrappers:
             split_wrapper(wrapper)
 
-    @property
+    @functools.cached_property
     def env_config(self) -> EnvConfig:
         """Config of the environment as the agent sees it."""
         arguments = plain_pairs("env_kwargs", self.env_kwargs)
         frames = self.frame_stack or usual_frame_stack(self.env, arguments)
         wrappers = usual_wrappers(self.env) if self.wrappers == AUTO else self.wrappers
         return EnvConfig(env=self.env, env_kwargs=arguments, wrappers=wrappers, frame_stack=frames)
+
+    def resolved(self, chosen: PlainDict) -> "RunConfig":
+        """Return a copy with values for settings that were left open; all others are checked already."""
+        run = copy.copy(self)
+        vars(run).update(chosen)
+        vars(run).pop("env_config", None)
+        return run
 
     @property
     def all_seeds(self) -> list[int]:
@@ -168,15 +195,6 @@ class RunConfig:
     def budget(self) -> int:
         """Budget in environment steps, or in episodes if `num_episodes` is given."""
         return self.num_episodes or self.total_timesteps or 100_000
-
-
-def is_folder_name(name: str) -> bool:
-    """Whether a text is the name of one folder, without a path.
-
-    >>> is_folder_name("my runs"), is_folder_name("../x"), is_folder_name(".")
-    (True, False, False)
-    """
-    return bool(re.fullmatch(r"[^/\\\0]*[^/\\\0\s.][^/\\\0]*", name)) and len(name.encode()) <= 200
 
 
 PARTS = (
@@ -214,12 +232,13 @@ class Experiment:
             "normalize_obs": backbone is not None and backbone.normalize_obs,
             "normalize_reward": record.normalize_reward,
         }
-        left_open = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
+        chosen = {name: value for name, value in expected.items() if getattr(self.run, name) is None}
         if self.run.frame_stack == 0:
-            left_open["frame_stack"] = self.run.env_config.frame_stack
+            chosen["frame_stack"] = self.run.env_config.frame_stack
         if self.run.wrappers == AUTO:
-            left_open["wrappers"] = () if self.run.vectorization == "envpool" else self.run.env_config.wrappers
-        object.__setattr__(self, "run", dataclasses.replace(self.run, **left_open))  # type: ignore[arg-type]
+            chosen["wrappers"] = () if self.run.vectorization == "envpool" else self.run.env_config.wrappers
+        if chosen:
+            object.__setattr__(self, "run", self.run.resolved(chosen))
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":

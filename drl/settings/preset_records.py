@@ -18,7 +18,7 @@ import yaml
 
 from drl.core.errors import UnusableFile
 from drl.core.safe_files import write_atomically
-from drl.core.size_limits import is_score
+from drl.core.setting_rules import is_score
 from drl.core.specs import PlainDict
 from drl.settings.experiment import read_yaml
 from drl.settings.presets import list_presets, load_preset

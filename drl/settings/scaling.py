@@ -1,9 +1,10 @@
 """Settings for a cluster. See docs/scaling.md."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from drl.core.configs import require
 from drl.core.errors import BadInput
+from drl.core.setting_rules import ABOVE_0, FROM_0, WHOLE_FROM_0, WHOLE_FROM_1, Rule, Rules, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +31,17 @@ class ScalingConfig:
         """Whether the whole run is a process of the cluster, not only its collectors or learners."""
         return self.cluster is not None and not self.num_collectors and self.num_learners == 1
 
+    RULES: ClassVar[Rules] = {
+        Rule("local, auto or an address", lambda x: x.strip() != ""): "cluster",
+        Rule("a URL such as s3://bucket/runs", lambda x: "://" in x): "results_url",
+        ABOVE_0: "cpus_per_run",
+        FROM_0: "gpus_per_run",
+        WHOLE_FROM_0: "num_collectors collector_restarts",
+        WHOLE_FROM_1: "env_blocks num_learners",
+    }
+
     def __post_init__(self) -> None:
-        require(self, "local, auto or an address", "cluster", lambda x: x.strip() != "")
-        require(self, "a URL such as s3://bucket/runs", "results_url", lambda x: "://" in x)
-        require(self, "a number above 0", "cpus_per_run", lambda x: x > 0)
-        require(self, "a number of at least 0", "gpus_per_run", lambda x: x >= 0)
-        require(self, "a whole number of at least 0", "num_collectors collector_restarts", lambda x: x >= 0)
-        require(self, "a whole number of at least 1", "env_blocks num_learners", lambda x: x >= 1)
+        check_fields(self)
         if self.cluster is None and (self.num_collectors or self.num_learners > 1):
             name = "num_collectors" if self.num_collectors else "num_learners"
             raise BadInput(f"{name} is {getattr(self, name)} without a cluster; add --cluster local")

@@ -1,10 +1,20 @@
-"""The largest sizes that settings may have. A size that cannot fit is refused before anything is allocated."""
+"""Rules that settings must satisfy, and the largest sizes that they may have.
 
+A config class lists its rules in `RULES`; `check_fields` applies them once, when a config is made. A size that cannot
+fit is refused before anything is allocated.
+"""
+
+import math
 import os
+import sys
+from collections.abc import Callable, Mapping
 from numbers import Integral
-from typing import TypeGuard
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
 
 from drl.core.errors import BadInput
+from drl.core.specs import PlainValue
 
 MOST_WHOLE = 10**15  # of a whole number without a limit of its own
 MOST_TEXT = 4096  # characters of a text
@@ -46,6 +56,72 @@ MOST = {
     "rerun_seeds": 10_000,
     "workers": 1024,
 }
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words and as a test."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+Rules = Mapping[Rule, str]  # rule → names of the settings that it is for
+WHOLE_FROM_2 = Rule("a whole number of at least 2", lambda x: x >= 2)
+WHOLE_FROM_1 = Rule("a whole number of at least 1", lambda x: x >= 1)
+WHOLE_FROM_0 = Rule("a whole number of at least 0", lambda x: x >= 0)
+ABOVE_0 = Rule("a number above 0", lambda x: x > 0)
+FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
+FROM_0_TO_1 = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
+FROM_0_BELOW_1 = Rule("a number of at least 0, below 1", lambda x: 0 <= x < 1)
+
+
+def one_of(*options: str) -> Rule:
+    """Return the rule that a setting is one of several texts.
+
+    >>> one_of("none", "gru", "lstm").text
+    "'none', 'gru' or 'lstm'"
+    """
+    *first, last = map(repr, options)
+    return Rule(f"{', '.join(first)} or {last}", lambda x: x in options)
+
+
+def check_fields(config: Any) -> None:
+    """Replace every field of a new config by its `plain_setting`; raise unless it is finite, not too large, and
+    satisfies the rules that its class and parent classes state in `RULES`. None satisfies every rule."""
+    values = vars(config)
+    for name, given in list(values.items()):
+        value = given
+        if type(given) not in PLAIN and (value := plain_setting(given)) is not given:
+            object.__setattr__(config, name, value)
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise BadInput(f"{name} is {value}; expected a finite number")
+        elif value is not None and type(value) is not bool and value != ():
+            check_size(name, value)
+    for kind in reversed(type(config).__mro__):
+        for rule, names in vars(kind).get("RULES", {}).items():
+            for name in names.split():
+                if (value := values[name]) is not None and not rule.holds(value):
+                    raise BadInput(f"{name} is {value!r}; expected {rule.text}")
+
+
+PLAIN = (bool, int, float, str, type(None))  # types of settings that stay as they are
+
+
+def plain_setting(value: PlainValue) -> PlainValue:
+    """Convert a setting for files: NumPy numbers to Python's, paths and torch devices to text, lists to tuples.
+
+    >>> plain_setting([np.int64(64), np.float32(0.5)]), plain_setting(range(3))
+    ((64, 0.5), (0, 1, 2))
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple | range):
+        return tuple(each if type(each) in PLAIN else plain_setting(each) for each in value)
+    torch = sys.modules.get("torch")  # loaded already if the value is a device
+    return str(value) if torch is not None and isinstance(value, torch.device) else value
 
 
 def is_score(value: object) -> TypeGuard[float]:
