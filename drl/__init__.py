@@ -109,11 +109,11 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.experiment.one_call import train as train
     from drl.experiment.one_call import train_seeds as train_seeds
     from drl.games import ipd as ipd
-    from drl.report.board_server import board as board
-    from drl.report.one_file import ReportPage as ReportPage
-    from drl.report.one_file import report as report
+    from drl.report.board import board as board
     from drl.report.plot_call import Plots as Plots
     from drl.report.plot_call import plot as plot
+    from drl.report.report_page import ReportPage as ReportPage
+    from drl.report.report_page import report as report
     from drl.runs.extras import Context as Context
     from drl.runs.folder.finished import Finished as Finished
     from drl.runs.folder.run_folder import Run as Run
@@ -188,8 +188,8 @@ _PUBLIC = {
     "drl.runs.folder.run_folder": "Run",
     "drl.runs.stages": "checkpoint_every evaluate_every progress stop_at track",
     "drl.agents.watch": "film",
-    "drl.report.board_server": "board",
-    "drl.report.one_file": "ReportPage report",
+    "drl.report.board": "board",
+    "drl.report.report_page": "ReportPage report",
     "drl.report.plot_call": "Plots plot",
     "drl.search.run_search": "SearchResult",
     "drl.search.search_call": "search",

@@ -311,7 +311,7 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
 def test_packages_of_the_same_name_are_called_as_the_function():
     """Python puts `drl.doctor`, the package, where the function was."""
     code = (
-        "import inspect, drl, drl.doctor.findings, drl.report.one_file, drl.search.search_plan\n"
+        "import inspect, drl, drl.doctor.findings, drl.report.report_page, drl.search.search_plan\n"
         "from drl.doctor.examine_run import doctor\n"
         "assert inspect.signature(drl.doctor) == inspect.signature(doctor)\n"
         "assert drl.doctor('CartPole-v1', steps=50).subject == 'CartPole-v1'\n"

@@ -20,7 +20,7 @@ class Flags:
 def main(arguments: list[str]) -> int:
     """Run `drl board`."""
     flags = parse_flags(Flags, arguments, prog="drl board", description="Watch runs live in a browser.")
-    from drl.report.board_server import board
+    from drl.report.board import board
 
     board(flags.folder, port=flags.port, host=flags.host, wait=True, console=True)
     return 0

@@ -20,7 +20,7 @@ class Flags:
 def main(arguments: list[str]) -> int:
     """Run `drl report`."""
     flags = parse_flags(Flags, arguments, prog="drl report", description="Write an HTML page about one or more runs.")
-    from drl.report.one_file import report
+    from drl.report.report_page import report
 
     print(report(flags.runs, out=flags.out, video=flags.video))
     return 0

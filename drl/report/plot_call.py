@@ -9,7 +9,7 @@ from typing import Any
 
 from drl.core.errors import BadInput, DrlError, UnusableFile, html_picture, one_line
 from drl.core.safe_files import check_out
-from drl.report.one_file import write_report
+from drl.report.report_page import write_report
 from drl.runs.folder.finished import RunLike, folders_of
 from drl.runs.folder.run_folder import find_run, runs_in
 from drl.tracking.figures import picture_format

@@ -1,22 +1,39 @@
-"""Content of a run's page as plain data for JSON. A run's files are untrusted."""
+"""Content of a run's page as plain data for JSON. A run's files are untrusted.
 
+Curves are thinned to few enough points for a page. Settings are compared with those of a run without any flag: its
+preset, or the defaults of its algorithm.
+"""
+
+import itertools
 import json
+import math
 import os
 import shlex
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from drl.core.errors import DrlError, UnusableFile
+import numpy as np
+
+from drl.algorithms import find_algorithm
+from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.log import COUNTERS
 from drl.core.safe_files import read_inside
-from drl.core.specs import PlainDict, PlainValue
-from drl.report.base_settings import base_of
-from drl.report.thinned_curves import curves_of_rows
+from drl.core.specs import Array, PlainDict, PlainValue
 from drl.runs.folder.run_folder import UNFINISHED, is_in_use, read_record, settings_at_start
+from drl.settings.experiment import AS_SET, Experiment
+from drl.settings.presets import load_preset
 from drl.tracking.console import clock
+from drl.tracking.curves import column, episodes_of, grouped
 from drl.tracking.files import Row, evaluation_in, read_metrics
+from drl.tracking.run_curves import RETURN
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # per text
 MOST_VIDEO = 64 << 20  # bytes
+MOST_CURVES = 200  # per run
+DIGITS = 6  # significant digits of a value
 
 
 def read_run(folder: Path, name: str, points: int) -> PlainDict:
@@ -118,6 +135,103 @@ def _notes(record: PlainDict) -> list[str]:
     return [short_text(note) for note in notes]
 
 
+def unreadable(run: PlainDict) -> UnusableFile | None:
+    """Return the error of a run that `read_run` could not read."""
+    return UnusableFile(run["problem"]) if "problem" in run else None
+
+
+def curves_of_rows(rows: list[Row], points: int) -> dict[str, PlainDict]:
+    """Map each metric to a curve of at most `points` points. The return per episode comes first."""
+    found = ((name, thinned_curve(x, y, points)) for name, x, y in _series(rows))
+    return {name: curve for name, curve in found if curve["x"]}
+
+
+def _series(rows: list[Row]) -> Iterator[tuple[str, Array, Array]]:
+    episodes = episodes_of(rows)
+    yield RETURN, episodes.env_steps, episodes.returns
+    steps = column(rows, "env_steps")
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in (*COUNTERS, "finished")]
+    for name in names[:MOST_CURVES]:
+        yield name, steps, column(rows, name)
+
+
+def thinned_curve(x: Array, y: Array, points: int) -> PlainDict:
+    """Return the finite points in the order of `x`. If there are more than `points`, neighbors are merged: `y` is their
+    mean, `low` and `high` are their extremes, so that no spike is lost, and `each` is the largest number merged.
+
+    >>> thinned_curve(np.arange(4.0), np.array([1.0, 3.0, 5.0, 0.0]), 2)
+    {'x': [1, 3], 'y': [2, 2.5], 'low': [1, 0], 'high': [3, 5], 'each': 2}
+    >>> thinned_curve(np.arange(2.0), np.array([1.0, np.nan]), 2)
+    {'x': [0], 'y': [1]}
+    """
+    keep = np.isfinite(x) & np.isfinite(y)
+    order = np.argsort(x[keep], kind="stable")
+    x, y = np.rint(x[keep][order]), y[keep][order]
+    if len(x) <= points:
+        return {"x": plain_numbers(x), "y": plain_numbers(y)}
+    starts = np.unique(np.linspace(0, len(x), points, endpoint=False).astype(int))
+    with np.errstate(all="ignore"):  # a forged run may hold numbers whose sum is infinite
+        band = grouped(x, y, starts)
+    low, high = np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts)
+    curve: PlainDict = {"x": plain_numbers(band.x), "y": plain_numbers(band.center)}
+    return curve | {"low": plain_numbers(low), "high": plain_numbers(high), "each": math.ceil(len(x) / len(starts))}
+
+
+def plain_numbers(values: Array) -> list[float | int | None]:
+    """Convert to JSON numbers: integers without a point, others with `DIGITS` digits, None if not finite.
+
+    >>> plain_numbers(np.array([120.0, 0.123456789, np.inf]))
+    [120, 0.123457, None]
+    """
+    return [_plain_number(value) for value in values.tolist()]
+
+
+def _plain_number(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    if value.is_integer() and abs(value) < 1 << 53:  # exact in JavaScript
+        return int(value)
+    return float(f"{value:.{DIGITS}g}")
+
+
+class Base(NamedTuple):
+    """Settings that a run's settings are compared with."""
+
+    name: str  # in words
+    settings: PlainDict
+
+
+def base_of(settings: PlainDict, command: Sequence[str], compiled: PlainValue = None) -> Base | None:
+    """Return the base settings; None if the algorithm or the preset is unknown. `command` is the typed command, which
+    may name a preset. `compiled` is the run's record of its compilation."""
+    algorithm, env = settings.get("algorithm"), settings.get("env")
+    if not isinstance(algorithm, str) or not isinstance(env, str):
+        return None
+    named = _preset_named(command)
+    try:
+        find_algorithm(algorithm)  # before its name becomes part of a path
+        preset = load_preset(algorithm, env, named)
+        made = Experiment.from_flat((preset or {}) | {"algorithm": algorithm, "env": env}, "preset").to_flat()
+    except BadInput:
+        return None
+    if isinstance(compiled, dict) and compiled.get("reason") != AS_SET:
+        made["compile"] = settings.get("compile")  # the resolved value of auto is not a change
+    words = f"preset {named} of {algorithm} for {env}" if named else f"preset of {algorithm} for {env}"
+    return Base(words if preset is not None else f"defaults of {algorithm}", made)
+
+
+def _preset_named(command: Sequence[str]) -> str | None:
+    """
+    >>> _preset_named(["drl", "train", "dqn", "--preset", "rainbow"]), _preset_named(["drl", "--preset=x"])
+    ('rainbow', 'x')
+    """
+    for word, following in itertools.pairwise([*command, ""]):
+        flag, equals, value = word.partition("=")
+        if flag == "--preset":
+            return (value if equals else following) or None
+    return None
+
+
 def find_video(folder: Path) -> Path | None:
     """Return the video of the final agent, or else the newest one."""
     final = folder / "videos" / "final_agent.mp4"
@@ -151,8 +265,3 @@ def short_text(value: PlainValue) -> str:
 
 def _texts(values: PlainDict) -> dict[str, str]:
     return {short_text(name): short_text(value) for name, value in values.items()}
-
-
-def unreadable(run: PlainDict) -> UnusableFile | None:
-    """Return the error of a run that `read_run` could not read."""
-    return UnusableFile(run["problem"]) if "problem" in run else None

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from written_runs import write_run
 
-from drl.report.board_server import board_server
+from drl.report.board import board_server
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -13,9 +13,8 @@ import pytest
 from written_runs import append_rows, metric_row, write_run
 
 from drl.core.errors import BadInput
-from drl.report.board_content import BoardContent, last_row
-from drl.report.board_server import board_server
-from drl.report.found_runs import found_runs
+from drl.report.board import BoardContent, board_server, last_row
+from drl.report.report_page import found_runs
 
 
 def ask(port, path, method="GET", **headers):
@@ -46,7 +45,7 @@ def test_it_lists_runs_and_has_a_page_for_each(board, run):
 
 
 def test_new_rows_and_new_runs_appear(board, run, monkeypatch):
-    monkeypatch.setattr("drl.report.board_content.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("drl.report.board.FRESH_SECONDS", 0.0)
     path = "/data.json?run=first/run-1"
     tag = ask(board, path)[0].headers["ETag"]
     assert ask(board, path, If_None_Match=tag)[0].status == 304
@@ -180,7 +179,7 @@ def test_the_command_serves_until_it_is_stopped(run, number, code):
 
 
 def test_a_board_forgets_runs_that_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("drl.report.board_content.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("drl.report.board.FRESH_SECONDS", 0.0)
     content = BoardContent(tmp_path)
     runs = [write_run(tmp_path / "a" / f"r{number}") for number in range(3)]
     content.listing()
@@ -193,7 +192,7 @@ def test_a_board_forgets_runs_that_are_gone(tmp_path, monkeypatch):
 
 
 def test_the_last_row_may_be_long(run, monkeypatch):
-    monkeypatch.setattr("drl.report.board_content.TAIL", 64)
+    monkeypatch.setattr("drl.report.board.TAIL", 64)
     append_rows(run, [metric_row(77) | {"episodes": [1.0] * 500}])
     assert last_row(run)["env_steps"] == metric_row(77)["env_steps"]
     (run / "metrics.jsonl").write_text(json.dumps(metric_row(5)) + "\n")  # the only row

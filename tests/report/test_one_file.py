@@ -10,11 +10,9 @@ from written_runs import append_rows, metric_row, write_run
 
 from drl.cli.entry import main
 from drl.core.errors import BadInput, UnusableFile
-from drl.report.base_settings import base_of
-from drl.report.board_content import BoardContent
-from drl.report.one_file import MOST_BYTES, write_report
-from drl.report.run_content import read_run
-from drl.report.thinned_curves import thinned_curve
+from drl.report.board import BoardContent
+from drl.report.report_page import MOST_BYTES, write_report
+from drl.report.run_content import base_of, read_run, thinned_curve
 from drl.settings.presets import PRESETS
 
 EVIL = "</script><img src=x onerror=alert(1)><!-- {{data}} &amp;"
@@ -147,7 +145,7 @@ def test_a_run_without_rows_is_shown(tmp_path):
 
 def test_long_runs_are_thinned_until_the_page_is_small(tmp_path, monkeypatch):
     assert MOST_BYTES == 5_000_000
-    monkeypatch.setattr("drl.report.one_file.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("drl.report.report_page.MOST_BYTES", 1_000_000)
     runs = [write_run(tmp_path / "long" / f"r{number}", rows=0) for number in range(2)]
     values = np.random.default_rng(1).normal(size=(1500, 20)).tolist()
     rows = [{"env_steps": step, "finished": []} for step in range(1, 1501)]
@@ -163,7 +161,7 @@ def test_long_runs_are_thinned_until_the_page_is_small(tmp_path, monkeypatch):
     assert curve["y"][0] == pytest.approx(np.mean(numbers[:3]), rel=1e-5)
     assert max(curve["high"]) == pytest.approx(max(numbers), rel=1e-5)
     assert min(curve["low"]) == pytest.approx(min(numbers), rel=1e-5)
-    monkeypatch.setattr("drl.report.one_file.MOST_BYTES", 50_000)  # less than the scripts have
+    monkeypatch.setattr("drl.report.report_page.MOST_BYTES", 50_000)  # less than the scripts have
     with pytest.raises(BadInput, match=r"a report on 1 run is too large"):
         write_report([write_run(tmp_path / "short", rows=1)])
 
@@ -177,7 +175,7 @@ def test_thinning_sorts_and_leaves_out_what_is_not_finite():
 
 
 def test_videos_that_would_make_the_page_too_large_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("drl.report.one_file.MOST_VIDEOS", 5)
+    monkeypatch.setattr("drl.report.report_page.MOST_VIDEOS", 5)
     runs = [write_run(tmp_path / "a" / f"r{number}") for number in range(2)]
     for run in runs:
         (run / "videos").mkdir()
@@ -186,7 +184,7 @@ def test_videos_that_would_make_the_page_too_large_are_named(tmp_path, monkeypat
     assert "video" in first
     assert "video" not in second
     assert "is not on this page: the page would become too large" in second["notes"][0]
-    monkeypatch.setattr("drl.report.one_file.MOST_VIDEOS", 3)
+    monkeypatch.setattr("drl.report.report_page.MOST_VIDEOS", 3)
     assert "is not on this page" in data_of(write_report(runs[:1]))[0]["notes"][0]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from written_runs import append_rows, metric_row, write_run
 
-from drl.report.one_file import write_report
+from drl.report.report_page import write_report
 from drl.tracking.video import write_video
 
 pytestmark = pytest.mark.full

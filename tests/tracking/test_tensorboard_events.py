@@ -55,7 +55,7 @@ def test_nothing_heavy_is_imported():
     script = """
         import sys
         import drl.tracking.console, drl.tracking.files, drl.tracking.guarded, drl.tracking.plots, drl.tracking.video
-        import drl.report.board_server, drl.tracking.tensorboard_events
+        import drl.report.board, drl.tracking.tensorboard_events
         heavy = {"torch", "jax", "matplotlib", "rich", "tensorboard", "imageio_ffmpeg"} & set(sys.modules)
         assert not heavy, heavy
     """

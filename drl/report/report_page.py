@@ -1,17 +1,22 @@
-"""`drl.report`, `write_report`: a self-contained HTML file about one or more runs."""
+"""`drl.report`, `write_report`: a self-contained HTML file about one or more runs.
+
+A page is one HTML text with inline styles and scripts. Its Content-Security-Policy forbids loading anything else.
+"""
 
 import base64
+import hashlib
+import html
+import json
 import os
+import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drl.core.errors import BadInput, DrlError, html_table, plural
 from drl.core.safe_files import write_atomically
-from drl.core.specs import PlainDict
-from drl.report.found_runs import found_runs
-from drl.report.page_html import is_our_page, render_page
+from drl.core.specs import PlainDict, PlainValue
 from drl.report.run_content import find_video, read_run, read_video, unreadable
 from drl.runs.folder.finished import RunLike, folders_of
 from drl.tracking.run_curves import distinct_names
@@ -21,6 +26,13 @@ POINTS, FEWEST_POINTS = 1000, 10  # per curve
 POINTS_OF_ALL = 3000  # per metric over all runs, so that the page does not grow with the number of runs
 MOST_BYTES = 5_000_000  # without videos
 MOST_VIDEOS = 64 << 20  # bytes of all videos together
+DEPTH = 4  # folders below the given one
+PARTS = Path(__file__).parent / "page"
+SCRIPTS: dict[str, tuple[str, ...]] = {
+    "report": ("uPlot.iife.min.js", "elements.js", "charts.js", "tables.js", "report.js"),
+    "board": ("elements.js", "board.js"),
+}
+MARK = '<meta name="generator" content="drl report">'  # distinguishes our pages from other files
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,27 @@ def report(
     if console:
         print(page)
     return page
+
+
+def found_runs(given: str | Path) -> list[Path]:
+    """Return the run itself, or every run below. Links are not followed, because they may lead anywhere."""
+    folder = Path(given)
+    if not str(given) or not folder.is_dir():
+        raise BadInput(f"{str(given)!r} is not a folder; expected a run, or a folder of runs such as results/")
+    return list(_below(folder, DEPTH))
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    if os.path.lexists(folder / "run.json"):
+        yield folder
+    elif depth:
+        try:
+            with os.scandir(folder) as entries:
+                inside = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
+        except OSError:  # deleted, or without permission to read
+            return
+        for name in inside:
+            yield from _below(folder / name, depth - 1)
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = True) -> Path:
@@ -146,3 +179,52 @@ def _common_folder(runs: Sequence[Path]) -> Path:
         return runs[0]
     common = Path(os.path.commonpath([run.resolve() for run in runs]))
     return next((parent for parent in runs[0].parents if parent.resolve() == common), common)
+
+
+def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False) -> str:
+    """Fill `page/<skeleton>.html` (`report` or `board`) with the `data` that its scripts draw. Only a `live` page,
+    which a board serves, may request more from its server."""
+    style = _part("uPlot.min.css") + _part("report.css")
+    scripts = [_part(name) for name in SCRIPTS[skeleton]]
+    sources = " ".join(map(_hash, scripts))
+    own = "'self'" if live else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {sources}; style-src {_hash(style)}; connect-src {own}; "
+        f"media-src {own if live else 'data:'}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy),
+        "mark": MARK,
+        "title": html.escape(title),
+        "style": style,
+        "data": json_in_html(data),
+        "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _part(f"{skeleton}.html"))
+
+
+def json_in_html(data: PlainValue) -> str:
+    """Return JSON that cannot close the HTML element around it.
+
+    >>> json_in_html("</script>")
+    '"\\\\u003c/script\\\\u003e"'
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def is_our_page(path: Path) -> bool:
+    """Whether a file is a page that we wrote and may overwrite."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(4096)
+
+
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the hash by which the policy allows a script or a style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
