@@ -269,7 +269,7 @@ def _choose(net: CNetwork, graph: PolicyGraph, spec: ActionSpec) -> None:
 
 def _scale_action(net: CNetwork, graph: PolicyGraph, spec: ActionSpec) -> None:
     assert graph.distribution is not None
-    low, high = (net.constant(f"drl_{name}", np.array(getattr(spec, name))) for name in ("low", "high"))
+    low, high = net.constant("drl_low", np.array(spec.low)), net.constant("drl_high", np.array(spec.high))
     value = f"{net.x}[i]" if graph.distribution.kind == "gaussian" else f"tanhf({net.x}[i])"
     net.lines += [
         f"for (int i = 0; i < {spec.entries}; i++) {{",

@@ -22,14 +22,14 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.contracts import VecStep
 from drl.core.errors import BadInput, DrlError, EnvFailed
-from drl.core.log import Change, Episode
+from drl.core.log import Change
 from drl.core.processes import start_child
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import call_on, check_set, get_from, replayed, set_before, set_on
-from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
+from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, reason, warn_of_closing
 from drl.envs.spaces import GymEnv, Info, action_spec, flat_mask, mask_reader, obs_spec
 
@@ -194,7 +194,7 @@ class _Worker:
 
 
 @final
-class AsyncVecEnv(VecEnv):
+class AsyncVecEnv(ReplayableVecEnv):
     """Steps Gymnasium environments in worker processes. `timeout` is in seconds, for each start, reset and step."""
 
     vectorization = "async"
@@ -329,15 +329,6 @@ class AsyncVecEnv(VecEnv):
         self._end()
         return error
 
-    def repeats(self, env_steps: int) -> bool:
-        return self.stats.env_steps == env_steps
-
-    def running_episode(self, index: int) -> Episode | None:
-        return self.stats.running(index)
-
-    def state_dict(self) -> StateDict:
-        return self.stats.state_dict()
-
     def load_state_dict(self, state: StateDict) -> str | None:
         stats = self.stats
         stats.load_state_dict(state)
@@ -376,10 +367,6 @@ class AsyncVecEnv(VecEnv):
         answers = self._reach("call", name, (args, kwargs))
         self.stats.called(name, answers, args, kwargs)
         return answers
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.stats.changes.changes
 
     def _reach(self, what: str, name: str, content: object = None) -> list[EnvValue]:
         """Ask every worker about an attribute. A refusal closes nothing."""

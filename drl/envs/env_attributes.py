@@ -146,9 +146,8 @@ class Changes:
         made = [[each.number, each.tick - tick, each.change.name, each.stored] for each in self.made]
         return {"made": made, "count": self.count, "known": list(self.known)}
 
-    def load_state_dict(self, state: StateDict | None) -> None:
-        """Ticks count from the state. Checkpoints of earlier versions have none."""
-        state = state or {"made": [], "count": 0, "known": [0] * len(self.known)}
+    def load_state_dict(self, state: StateDict) -> None:
+        """Ticks count from the state."""
         self.made = [
             _Made(int(number), int(tick), EnvChange(str(name), restored(value)), value)
             for number, tick, name, value in state["made"]

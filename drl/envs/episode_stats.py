@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 import gymnasium as gym
 import numpy as np
 
-from drl.core.contracts import EnvChange
+from drl.core.contracts import EnvChange, VecEnv
 from drl.core.errors import BadInput, EnvFailed, NonFinite, plural
 from drl.core.log import NO_NUMBERS, Change, Episode, Played, wrong_name
 from drl.core.seeding import Seeds
@@ -254,7 +254,7 @@ class EpisodeStats:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self.action_mask = None if state["action_mask"] is None else np.array(state["action_mask"], bool)
         self.actions = _joined(state["actions"] or [])
-        self.changes.load_state_dict(state.get("changes"))
+        self.changes.load_state_dict(state["changes"])
         self.begun = False  # until the environments are where they were, or reset
 
     def _check_each_obs(self, obs: Array, spec: ObsSpec) -> None:
@@ -277,6 +277,25 @@ class EpisodeStats:
             f"environment {self.env_id!r}, environment {self.first_index + bad[0]}: reward {reward[bad[0]]} at step "
             f"{self.lengths[bad[0]] + 1} of its episode ({self.env_steps} steps in total); rewards must be finite"
         )
+
+
+class ReplayableVecEnv(VecEnv):
+    """A VecEnv whose episodes are their seed and their actions, which its `stats` record."""
+
+    stats: EpisodeStats
+
+    def repeats(self, env_steps: int) -> bool:
+        return self.stats.env_steps == env_steps
+
+    def running_episode(self, index: int) -> Episode | None:
+        return self.stats.running(index)
+
+    def state_dict(self) -> StateDict:
+        return self.stats.state_dict()
+
+    @property
+    def changes(self) -> list[EnvChange]:
+        return self.stats.changes.changes
 
 
 def _joined(columns: Sequence[Array]) -> list[Array]:

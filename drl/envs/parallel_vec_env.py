@@ -328,7 +328,7 @@ class ParallelVecEnv(VecEnv):
         self._alive = np.array(state["alive"], bool)
         self._numbers = [int(number) for number in state["games"]["numbers"]]
         self._played = [list(actions) for actions in state["games"]["actions"]]
-        self._changes.load_state_dict(state.get("game_changes"))
+        self._changes.load_state_dict(state["game_changes"])
         why = self._continued()
         if why is not None or self.stats.obs is None:
             for copy in range(len(self.games)):

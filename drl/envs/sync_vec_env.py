@@ -7,13 +7,13 @@ from typing import final
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from drl.core.contracts import EnvChange, VecEnv, VecStep
+from drl.core.contracts import VecStep
 from drl.core.errors import BadInput
 from drl.core.log import Episode
 from drl.core.specs import NUMBERS, ActionSpec, Array, EnvValue, ObsSpec, RawObs
 from drl.core.state_files import StateDict
 from drl.envs.env_attributes import call_on, check_set, get_from, own_copy, replayed, set_before, set_on
-from drl.envs.episode_stats import EpisodeStats, numbers_in, success_in
+from drl.envs.episode_stats import EpisodeStats, ReplayableVecEnv, numbers_in, success_in
 from drl.envs.faults import checked, checked_info, close_anyway, make_all
 from drl.envs.spaces import GymEnv, Info, action_spec, collate, mask_reader, obs_spec
 
@@ -21,7 +21,7 @@ NEVER = 2**62  # time limit of environments without one
 
 
 @final
-class SyncVecEnv(VecEnv):
+class SyncVecEnv(ReplayableVecEnv):
     """Steps single Gymnasium environments one after the other.
 
     >>> import gymnasium as gym
@@ -172,15 +172,6 @@ class SyncVecEnv(VecEnv):
                     raise self.stats.failed(error, index) from error
             raise
 
-    def repeats(self, env_steps: int) -> bool:
-        return self.stats.env_steps == env_steps
-
-    def running_episode(self, index: int) -> Episode | None:
-        return self.stats.running(index)
-
-    def state_dict(self) -> StateDict:
-        return self.stats.state_dict()
-
     def load_state_dict(self, state: StateDict) -> str | None:
         self.stats.load_state_dict(state)
         self.action_mask = self.stats.action_mask
@@ -231,10 +222,6 @@ class SyncVecEnv(VecEnv):
                 raise self.stats.failed(error, index) from error
         self.stats.called(name, answers, args, kwargs)
         return answers
-
-    @property
-    def changes(self) -> list[EnvChange]:
-        return self.stats.changes.changes
 
     def _where(self, index: int) -> str:
         return f"environment {self.stats.first_index + index} of {self.env_id!r}"
