@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from drl.core.contracts import Agent, Taken, VecStep
+from drl.core.contracts import Agent, CollectedStep, VecStep
 from drl.core.log import Episode
 from drl.core.seeding import generator_state, restore_generator
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
@@ -149,7 +149,7 @@ def collect(block: Collector, order: CollectRequest, count: Callable[[], None]) 
     )
 
 
-def _kept(taken: Taken) -> Taken:
+def _kept(taken: CollectedStep) -> CollectedStep:
     """With arrays that the environments do not write into again."""
     return taken._replace(obs=taken.obs.copy(), step=taken.step._replace(next_obs=taken.step.next_obs.copy()))
 
@@ -173,7 +173,7 @@ def go_to(block: Collector, state: BlockState) -> str | None:
     return why
 
 
-def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Taken]:
+def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[CollectedStep]:
     """The steps of blocks as steps of all environments. `slice` is a block's place in a row; rows of environments that
     are in no block here are not valid."""
     steps, like = len(chunks[0][1].reward), chunks[0][1]
@@ -210,7 +210,9 @@ def joined(chunks: Sequence[tuple[slice, Chunk]], num_envs: int) -> list[Taken]:
         ended = sorted(episodes[t], key=lambda episode: episode.env_index)
         masks = (None if mask is None else mask[t + 1], None if next_mask is None else next_mask[t])
         step = VecStep(reward[t], terminated[t], truncated[t], next_obs[t], obs[t + 1], valid[t], ended, *masks)
-        taken.append(Taken(obs[t], action[t], step, None if mask is None else mask[t], rnn_state if t == 0 else None))
+        taken.append(
+            CollectedStep(obs[t], action[t], step, None if mask is None else mask[t], rnn_state if t == 0 else None)
+        )
     return taken
 
 

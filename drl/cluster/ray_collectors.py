@@ -21,7 +21,7 @@ from drl.cluster.env_blocks import (
     Weights,
     joined,
 )
-from drl.core.contracts import Agent, EnvChange, Taken
+from drl.core.contracts import Agent, CollectedStep, EnvChange
 from drl.core.errors import BadInput, DrlError, EnvFailed
 from drl.core.log import Episode
 from drl.core.specs import ActionSpec, Array, EnvValue, ObsSpec
@@ -91,7 +91,7 @@ class RayCollectors:
         self.in_env_step: bool = False
         self.lost: str | None = None  # why running episodes were given up since the trainer last looked
         self.agent: Agent | None = None
-        self.rows: deque[Taken] = deque()  # collected, but not yet given to the trainer
+        self.rows: deque[CollectedStep] = deque()  # collected, but not yet given to the trainer
         self.version: int = 0  # of the weights: updates so far
         self.sent: tuple[int, Any] = (-1, None)  # the version that the collectors have, and its weights in the store
         self.staleness: list[int] = []  # of the chunks since the last log
@@ -119,7 +119,7 @@ class RayCollectors:
         """The collectors act with this agent's weights."""
         self.agent = agent
 
-    def step(self, env_steps: int) -> Taken:
+    def step(self, env_steps: int) -> CollectedStep:
         if not self.rows:
             self.in_env_step = True
             self.rows.extend(self._next(env_steps) if self.asynchronous else self._all(env_steps))
@@ -202,7 +202,7 @@ class RayCollectors:
         stale, self.staleness = self.staleness, []
         return {"mean_staleness": float(np.mean(stale)), "max_staleness": float(max(stale))}
 
-    def _all(self, env_steps: int) -> list[Taken]:
+    def _all(self, env_steps: int) -> list[CollectedStep]:
         """The same number of steps of all blocks."""
         for process in self.processes:
             if process.orders:  # of a step that was broken off
@@ -213,7 +213,7 @@ class RayCollectors:
         self.in_env_step = False  # from here on nothing is broken off: all blocks move on together
         return joined([chunk for each in answers for chunk in self._received(*each)], self.num_envs)
 
-    def _next(self, env_steps: int) -> list[Taken]:
+    def _next(self, env_steps: int) -> list[CollectedStep]:
         """The steps that arrive first."""
         for process in self.processes:
             while len(process.orders) < AHEAD:

@@ -228,7 +228,7 @@ class Agent(Protocol):
         """Restore such a state."""
 
 
-class Taken(NamedTuple):
+class CollectedStep(NamedTuple):
     """One step of N environments, as a buffer stores it."""
 
     obs: Array  # [N, …] what the agent saw
@@ -252,7 +252,7 @@ class AnyCollector(Protocol):
     def attach(self, agent: Agent) -> None:
         """Act with the learner's agent; called before the first step."""
 
-    def step(self, env_steps: int) -> Taken:
+    def step(self, env_steps: int) -> CollectedStep:
         """Step all environments; exploration depends on `env_steps`, the number of steps so far."""
 
     def learned(self) -> None:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, EnvChange, Taken, VecEnv
+from drl.core.contracts import Agent, Algorithm, AnyCollector, Buffer, CollectedStep, EnvChange, VecEnv
 from drl.core.errors import BadInput, NonFinite, plural
 from drl.core.log import GROUPS, NO_NUMBERS, Episode, Log
 from drl.core.network_parts import resolve
@@ -155,7 +155,7 @@ class Collector:
         self.rnn_state: Array | None = None  # of a recurrent agent, before it decided
         self.in_env_step: bool = False
 
-    def step(self, env_steps: int) -> Taken:
+    def step(self, env_steps: int) -> CollectedStep:
         """Step every environment once."""
         envs, agent = self.envs, self.agent
         if self.obs is None:
@@ -171,7 +171,7 @@ class Collector:
         self.in_env_step = True
         step = envs.step(agent.action_spec.to_env(self.action))
         self.in_env_step = False
-        taken = Taken(obs, self.action, step, mask, self.rnn_state)
+        taken = CollectedStep(obs, self.action, step, mask, self.rnn_state)
         self.obs, self.action = step.obs, None
         if agent.recurrent or (exploration is not None and exploration.carries):
             agent.begin(step.over)
@@ -307,7 +307,7 @@ class Trainer(TrainerLoop, Generic[BatchT]):
         self.progress, self.learned, self.seconds = None, [], 0.0
         return log
 
-    def _add(self, taken: Taken) -> None:
+    def _add(self, taken: CollectedStep) -> None:
         """Store and count one step of the environments."""
         obs, action, step, mask, rnn_state = taken
         if self.collector.lost is not None:
