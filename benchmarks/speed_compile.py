@@ -6,7 +6,7 @@
 The first table has a row per algorithm, network and batch. Cost: CPU seconds (with the compiler's own processes) that a
 new process needs to its first update beyond those without compilation, with an empty and with a filled compiler cache.
 Saving: milliseconds of one update, eager minus compiled, alternating on the same batch in one process; beside it what
-`drl.engines.torch.compile_rule` expects. The second times whole runs of presets in new processes, with a filled cache.
+`drl.engines.torch.compiled_update` expects. The second times whole runs of presets in new processes, with a full cache.
 Longer runs than those of `--steps` are extrapolated from the speed between these two.
 """
 
@@ -121,7 +121,7 @@ def cost_row(settings: Settings) -> str:
 
 
 def saving_row(settings: Settings, rounds: int) -> str:
-    from drl.engines.torch import compile_rule
+    from drl.engines.torch import compiled_update
 
     experiment = experiment_of(settings)
     with (
@@ -133,8 +133,8 @@ def saving_row(settings: Settings, rounds: int) -> str:
         work = {"eager": lambda: eager.learn(batch), "compiled": lambda: compiled.learn(batch)}
         took = {name: total / updates for name, total in milliseconds(work, rounds).items()}
         trained = [parameter for parameter in eager.model.parameters() if parameter.requires_grad]
-        plan = compile_rule.planned_work(learner, experiment.buffer, experiment.run.num_envs, 1)
-        expected = compile_rule.saved_seconds(len(trained), plan.rows)
+        plan = compiled_update.planned_work(learner, experiment.buffer, experiment.run.num_envs, 1)
+        expected = compiled_update.saved_seconds(len(trained), plan.rows)
         saved, weights = took["eager"] - took["compiled"], sum(parameter.numel() for parameter in trained)
         size = f"{plan.rows:5,} rows | {len(trained):3} tensors, {weights:9,} weights"
         return f"{size} | {took['eager']:6.2f} | {took['compiled']:6.2f} | {saved:5.2f} | {expected * 1000:5.2f}"

@@ -212,11 +212,27 @@ def _largest(name: str) -> float:
     return max(values)
 
 
-class ScaledRate:
-    """The learning rate of an algorithm: its schedule times `learning_rate_factor`, which a run may change."""
+class ScheduledRates:
+    """Scheduled settings of an algorithm: the rates that its losses read, and the learning rate, whose schedule is
+    multiplied by `learning_rate_factor`, which a run may change."""
 
+    schedules: dict[str, Schedule]  # of the rates that losses read
     _schedule: Schedule
     _factor = 1.0
+    _values: list[float] | None = None  # of `schedules` at the last call
+    _rates: Any = None  # these by name, as numbers of an engine
+
+    def rates_at(self, progress: float) -> Any:
+        """Return the rates of the losses by name, at a fraction of the budget."""
+        values = [each(progress) for each in self.schedules.values()]
+        if values != self._values:  # constant rates are made once
+            self._values = values
+            self._rates = rates_type(tuple(self.schedules))(*map(self.as_number, values))
+        return self._rates
+
+    def as_number(self, value: float) -> Any:
+        """Return a rate as a number of the engine."""
+        return value
 
     @property
     def learning_rate(self) -> Schedule:

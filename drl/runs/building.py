@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from drl.engines.jax.agents import JaxAgent
     from drl.engines.jax.fused.fused_trainer import FusedTrainer, SeedBatch
     from drl.engines.torch.agents import TorchAgent
-    from drl.engines.torch.compile_rule import Choice
+    from drl.engines.torch.compiled_update import Choice
 
 AnyTrainer: TypeAlias = "Trainer[Batch] | FusedTrainer"
 COPIES = 4  # of every weight: itself, its gradient, two moments of the optimizer
@@ -195,7 +195,7 @@ def starting_weights(experiment: Experiment, obs_spec: ObsSpec, notes: PlainDict
 
 def compile_choice(experiment: Experiment, envs: VecEnv | AnyCollector, model: "nn.Module") -> "Choice":
     """Whether the update is compiled (PyTorch engine): as the configuration says, or by the rule."""
-    from drl.engines.torch.compile_rule import Choice, choose, planned_work
+    from drl.engines.torch.compiled_update import Choice, choose, planned_work
 
     run, record = experiment.run, find_algorithm(experiment.algorithm)
     if run.compile != "auto":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad_and_value
 
-from drl.engines.torch.flat_optimizer import CompileUnavailable
+from drl.engines.torch.compiled_update import CompileUnavailable
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import Config
 from drl.core.contracts import Loss, Rates
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.schedules import Constant, ScaledRate, Schedule, rates_type, schedule_of
+from drl.core.schedules import Constant, Schedule, ScheduledRates, rates_type, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, AnyArray, Array, Distribution, Specs
 from drl.core.state_files import StateDict, StateValue
@@ -28,7 +28,7 @@ from drl.engines.jax.on_policy import LearnerState, fields
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
 
 
-class Learner(ScaledRate):
+class Learner(ScheduledRates):
     """An algorithm and its model state. `record` has the variant that the model must have, and the default config.
 
     A subclass sets states of optimizers, target networks and further arrays as attributes; `state_dict` finds them, and
@@ -80,7 +80,7 @@ class Learner(ScaledRate):
     def sync_target(self) -> None:
         """Copy the online network into the target network, if there is one."""
 
-    def rates_at(self, progress: float) -> dict[str, float]:
+    def settings_at(self, progress: float) -> dict[str, float]:
         """The current value of each scheduled setting; constant ones are part of the compiled program."""
         schedules = self.schedules | {"learning_rate": self.learning_rate}
         return {name: each(progress) for name, each in schedules.items()}

@@ -27,7 +27,7 @@ from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import QHead
 from drl.engines.jax.optimizer import OptState
 from drl.engines.jax.replay_rows import ReplayRows, replay_rows
-from drl.engines.numpy.update_draws import draw_update
+from drl.engines.numpy.distributions import draw_update
 
 Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` of `ActorOutputs`
 
@@ -72,7 +72,7 @@ def critic_target(
         samples = jnp.swapaxes(answers, 0, 1).reshape(answers.shape[1], -1)  # [B, M · atoms]
         if to_drop:
             samples = jnp.sort(samples, axis=1)[:, : samples.shape[1] - to_drop * len(answers)]
-        return ops.q_target(rows.reward[:, None], rows.continues[:, None], samples + bonus[:, None])
+        return ops.q_target(rows.reward[:, None], rows.discount[:, None], samples + bonus[:, None])
     if head.kind == "c51":
         probs = jax.nn.softmax(answers, axis=-1)
         if config.target_q == "mean":
@@ -80,9 +80,9 @@ def critic_target(
         else:  # of the critic that expects the smallest return
             lowest = (probs * head.support).sum(axis=-1).argmin(axis=0)
             chosen = jnp.take_along_axis(probs, lowest[None, :, None], axis=0)[0]
-        return ops.project_distribution(chosen, rows.reward + rows.continues * bonus, rows.continues, head.support)
+        return ops.project_distribution(chosen, rows.reward + rows.discount * bonus, rows.discount, head.support)
     values = answers.mean(axis=0) if config.target_q == "mean" else answers.min(axis=0)
-    return ops.q_target(rows.reward, rows.continues, values + bonus)
+    return ops.q_target(rows.reward, rows.discount, values + bonus)
 
 
 def critic_errors(head: QHead, answers: jax.Array, goal: jax.Array, loss: str) -> tuple[jax.Array, jax.Array]:
@@ -325,7 +325,7 @@ class OffPolicyLearner(Learner):
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its mean error over the critics."""
-        settings, pure = self.rates_at(progress), self.pure
+        settings, pure = self.settings_at(progress), self.pure
         drawn = draw_update(self.rng, len(batch.reward), self.dist.entries, self.model.num_critics, pure.subset)
         draws = Draws(*drawn, dropout=self.dropout_key())
         state = self.state._replace(params=self.model_state.params)

@@ -268,19 +268,19 @@ def of_action(answer: jax.Array, action: jax.Array) -> jax.Array:
     return (answer * chosen.reshape(*chosen.shape, *(1,) * (answer.ndim - 2))).sum(axis=1)
 
 
-def q_target(reward: jax.Array, continues: jax.Array, next_q: jax.Array) -> jax.Array:
-    """r + γ^k Q(s', a'), where `continues` is γ^k, or 0 if the episode terminated."""
-    return reward + continues * next_q
+def q_target(reward: jax.Array, discount: jax.Array, next_q: jax.Array) -> jax.Array:
+    """r + γ^k Q(s', a'), where `discount` is γ^k, or 0 if the episode terminated."""
+    return reward + discount * next_q
 
 
-def project_distribution(probs: jax.Array, reward: jax.Array, continues: jax.Array, support: AnyArray) -> jax.Array:
+def project_distribution(probs: jax.Array, reward: jax.Array, discount: jax.Array, support: AnyArray) -> jax.Array:
     """C51's target: the distribution of r + γ^k Z, projected onto the support `[B, atoms]`.
 
     Each moved atom splits its mass between its two neighbors by distance: a triangular kernel of width Δz.
     """
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
-    moved = reward[:, None] + continues[:, None] * support  # [B, atoms]
+    moved = reward[:, None] + discount[:, None] * support  # [B, atoms]
     position = jnp.clip((moved - support[0]) / step, 0, last)
     distance = jnp.abs(position[:, :, None] - jnp.arange(last + 1))  # [B, from, to]
     return jnp.einsum("bi,bij->bj", probs, jnp.maximum(1.0 - distance, 0.0))  # half the time of a product and a sum

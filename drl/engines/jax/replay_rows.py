@@ -16,7 +16,7 @@ class ReplayRows(NamedTuple):
     obs: Obs
     action: AnyArray
     reward: AnyArray  # discounted sum over k steps
-    continues: AnyArray  # γ^k, or 0 if the episode terminated
+    discount: AnyArray  # γ^k, or 0 if the episode terminated
     next_obs: Obs
     weight: AnyArray | None  # importance weights; None: all 1
     next_action_mask: AnyArray | None = None  # [B, choices] bool: legal actions in `next_obs`; None: all
@@ -25,7 +25,7 @@ class ReplayRows(NamedTuple):
 
 def replay_rows(batch: ReplayBatch) -> ReplayRows:
     """A batch of the replay buffer as rows of a loss."""
-    continues = np.asarray(batch.discount * (1.0 - batch.terminated))
+    discount = np.asarray(batch.discount * (1.0 - batch.terminated))
     obs, next_obs = fields(batch.obs), fields(batch.next_obs)
     masks = (batch.next_action_mask, batch.action_mask)
-    return ReplayRows(obs, batch.action, batch.reward, continues, next_obs, batch.weight, *masks)
+    return ReplayRows(obs, batch.action, batch.reward, discount, next_obs, batch.weight, *masks)

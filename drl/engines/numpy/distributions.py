@@ -5,7 +5,7 @@ Actions are in the policy's units. An `action_mask` `[N, choices]` is True for l
 probability 0. The differentiable versions are in each engine's `ops`.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -169,3 +169,18 @@ def _split(dist: Distribution, dist_params: Array) -> list[Array]:
 def _log_softmax(dist: Distribution, logits: Array) -> list[Array]:
     shifted = [part - part.max(axis=-1, keepdims=True) for part in _split(dist, logits)]
     return [part - np.log(np.exp(part).sum(axis=-1, keepdims=True)) for part in shifted]
+
+
+class UpdateDraws(NamedTuple):
+    """As arrays of NumPy, PyTorch or JAX."""
+
+    next_noise: AnyArray  # [B, entries] standard normal: of the target's actions
+    noise: AnyArray  # [B, entries] standard normal: of the actor's actions
+    subset: AnyArray  # [M] int: critics whose values make up the target
+
+
+def draw_update(rng: np.random.Generator, rows: int, entries: int, critics: int, subset: int) -> UpdateDraws:
+    """Noise and critics for one update."""
+    noise = rng.standard_normal((2, rows, entries), np.float32)
+    chosen = np.arange(critics) if subset == critics else np.sort(rng.permutation(critics)[:subset])
+    return UpdateDraws(noise[0], noise[1], chosen)

@@ -6,6 +6,7 @@ ones, for action values) or an initialization by name.
 
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -51,27 +52,21 @@ class MLP(nn.Sequential):
     ):
         widths = [math.prod(obs_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()] if len(obs_shape) != 1 else []
-        activations: list[int] = []
+        dropouts: dict[int, nn.Module] = {}  # behind the layer of that number
         for i, (in_features, out_features) in enumerate(itertools.pairwise(widths)):
             noise = sigma if i else 0.0
             layers += [make_linear(in_features, out_features, gain, noise, generator)]
             layers += [nn.LayerNorm(out_features)] if layer_norm else []
             layers += [make_activation(activation)]
-            activations.append(len(layers) - 1)
-        super().__init__(*layers)
-        self.activations: list[int] = activations  # their positions
+            dropouts |= {len(layers) - 1: nn.Dropout(dropout)} if dropout else {}
+        named: dict[str, nn.Module] = {}
+        for number, layer in enumerate(layers):
+            named[str(number)] = layer
+            named |= {f"dropout{number}": dropouts[number]} if number in dropouts else {}
+        super().__init__(OrderedDict(named))
         self.activation = activation
         self.dropout = dropout
         self.features: int = widths[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.dropout or not self.training:
-            return super().forward(x)  # type: ignore[no-any-return]
-        for i, layer in enumerate(self):
-            x = layer(x)
-            if i in self.activations:
-                x = F.dropout(x, self.dropout)
-        return x
 
 
 class ResidualBlock(nn.Module):

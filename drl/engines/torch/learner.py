@@ -1,7 +1,7 @@
 """The base class of this engine's algorithms: predictions, optimizers, and the state that checkpoints hold."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.core.configs import Config
-from drl.core.contracts import Loss, Rates
+from drl.core.contracts import Loss
 from drl.core.errors import BadInput, UnusableFile
-from drl.core.schedules import ScaledRate, Schedule, rates_type, schedule_of
+from drl.core.schedules import Schedule, ScheduledRates, schedule_of
 from drl.core.seeding import generator_state, restore_generator, stream_of
 from drl.core.specs import ActionSpec, Array, Specs
 from drl.core.state_files import StateDict, StateValue
 from drl.core.variants import require_variant
-from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.flat_parameters import Groups, Target
 from drl.engines.torch.models import known_variant
 from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.other_optimizers import optimizer_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from drl.engines.torch.learner_group import LearnerGroup
 
 
-class Learner(ScaledRate):
+class Learner(ScheduledRates):
     """An algorithm and its model. `record` says which variant the model must have, and the config by default.
 
     A subclass sets its optimizers, target networks and further networks as attributes; `state_dict` finds them, and
@@ -59,16 +60,13 @@ class Learner(ScaledRate):
         self.rng: np.random.Generator = rng or stream_of(specs, "learner")
         self.learning_rate = schedule_of(self.config, "learning_rate")
         self.schedules: dict[str, Schedule] = {rate: schedule_of(self.config, rate) for rate in self.RATES}
-        self._values: list[float] = []  # of `schedules`, and these as tensors
-        self._rates: tuple[Tensor, ...] = ()
         freeze(model, getattr(getattr(model, "config", None), "freeze", ()))
 
     def make_optimizer(
         self,
         module: nn.Module,
         loss: Callable[..., Loss],  # (module, *inputs) → Loss
-        groups: Sequence[tuple[Iterable[nn.Parameter], float]] = (),  # parameters, and a factor on their learning rate
-        rows: bool = False,  # whether metrics with one number per row are kept, as for priorities
+        groups: Groups = (),
     ) -> FlatOptimizer:
         """The optimizer of a module, by the settings of the config."""
         config = self.config
@@ -84,17 +82,12 @@ class Learner(ScaledRate):
             weight_decay=getattr(config, "weight_decay", 0.0),
             groups=groups,
             compiled=self.compile_update,
-            rows=rows,
             dropout_seed=_seed_of(self.rng),
         )
 
-    def rates_at(self, progress: float, **more: Tensor) -> Rates:
-        """The current value of each of `RATES`, as scalars on the device, and `more`."""
-        values = [each(progress) for each in self.schedules.values()]
-        if values != self._values:  # constant rates are made once
-            self._values, self._rates = values, tuple(torch.tensor(value, device=self.device) for value in values)
-        made: Rates = rates_type((*self.schedules, *more))(*self._rates, *more.values())
-        return made
+    def as_number(self, value: float) -> Tensor:
+        """A tensor, not a float: a compiled update takes new values without a new program."""
+        return torch.tensor(value, device=self.device)
 
     def predict(self, obs: Array) -> Array:
         """What the agent chooses an action from, for encoded and normalized observations `[N, …]`: distribution

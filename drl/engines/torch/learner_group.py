@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drl.core.errors import BadInput, LearnerFailed
-from drl.engines.numpy.update_draws import UpdateDraws
-from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.numpy.distributions import UpdateDraws
+from drl.engines.torch.flat_optimizer import FlatOptimizer, Logged
 from drl.engines.torch.on_policy import Rows, normalized
 from drl.engines.torch.ops import Obs, ReplayRows
 from drl.engines.torch.packing import Sequences
 
+ERRORS = "errors of rows"  # name of the priorities beside those of metrics
 TIMEOUT = timedelta(minutes=5)  # for one answer of the others, who may be compiling; one that dies is noticed at once
 
 
@@ -76,7 +77,7 @@ class Part(NamedTuple):
     """What one learner computes of the inputs of a loss."""
 
     inputs: tuple[object, ...]
-    first: int  # which row of all is its first one, if rows stay in their order
+    first: int | None  # number of its first row; None if rows do not stay in their order
     rows: int
     total: int  # rows of all learners
 
@@ -85,18 +86,20 @@ PartOf = Callable[[tuple[object, ...], int, int], Part]  # (inputs, rank, size):
 
 
 class SharedGradient:
-    """The mean gradient of a loss over all rows, computed by a group. Metrics are means over all rows too; numbers of
-    rows come from those who have the row."""
+    """The mean gradient of a loss over all rows, computed by a group. Metrics are means over all rows too; a number
+    per row comes from the learner that has the row."""
 
     def __init__(self, group: LearnerGroup, part_of: PartOf):
         self.group: LearnerGroup = group
         self.part_of: PartOf = part_of
+        self._example: Logged | None = None  # of the loss, whose names and shapes all learners must know
 
-    def __call__(self, optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Tensor:
-        """Into the optimizer's `gradients`; returns what the loss logs of all rows."""
+    def __call__(self, optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Logged:
+        """Compute the optimizer's `gradients`; returns what the loss logs of all rows."""
         group, size = self.group, len(optimizer.gradients)
         if group.broken is None:
-            message = self._message(optimizer, self.part_of(inputs, group.rank, group.size), inputs)
+            part = self.part_of(inputs, group.rank, group.size)
+            message = self._message(optimizer, part, inputs)
             try:
                 group.sum(message)
             except LearnerFailed:
@@ -104,22 +107,53 @@ class SharedGradient:
                     raise
             else:
                 optimizer.gradients.copy_(message[:size])
-                return message[size:]
+                return self._unpacked(message[size:], part)
         return optimizer.gradient(self.part_of(inputs, 0, 1).inputs)
 
     def _message(self, optimizer: FlatOptimizer, part: Part, whole: tuple[object, ...]) -> Tensor:
-        """The gradient and what is logged, weighted so that the sum over the learners is the mean over all rows."""
+        """The gradient, then metrics and errors, weighted so that the sum over the learners is the mean over all
+        rows."""
         size, share = len(optimizer.gradients), part.rows / part.total
         logged = optimizer.gradient(part.inputs) if part.rows else None
-        layout = optimizer.find_layout(whole)  # without rows it may be unknown
-        means, columns = len(layout.scalars), layout.row_columns
-        message = optimizer.gradients.new_zeros(size + means + columns * part.total)
+        if self._example is None:  # without rows, what the loss logs is unknown
+            self._example = logged or _logged_of(optimizer, whole)
+        scalars, columns = _scalars_and_columns(logged or self._example, part)
+        message = optimizer.gradients.new_zeros(size + len(scalars) + len(columns) * part.total)
         if logged is not None:
             torch.mul(optimizer.gradients, share, out=message[:size])
-            torch.mul(logged[:means], share, out=message[size : size + means])
-            rows = message[size + means :].view(columns, part.total)
-            rows[:, part.first : part.first + part.rows] = logged[means:].view(columns, part.rows)
+            for place, value in enumerate(scalars.values(), size):
+                message[place] = share * value
+            rows = message[size + len(scalars) :].view(len(columns), part.total)
+            for row, column in zip(rows, columns.values(), strict=True):
+                assert part.first is not None
+                row[part.first : part.first + part.rows] = column
         return message
+
+    def _unpacked(self, message: Tensor, part: Part) -> Logged:
+        assert self._example is not None
+        scalars, columns = _scalars_and_columns(self._example, part)
+        rows = message[len(scalars) :].view(len(columns), part.total)
+        named = dict(zip(columns, rows, strict=True))
+        means = dict(zip(scalars, message, strict=False))
+        return {name: named[name] if name in named else means[name] for name in self._example[0]}, named.get(ERRORS), ()
+
+
+def _logged_of(optimizer: FlatOptimizer, inputs: tuple[object, ...]) -> Logged:
+    with torch.no_grad():
+        loss = optimizer.loss(optimizer.model, *inputs)
+    return loss.metrics, loss.priority, ()
+
+
+def _scalars_and_columns(logged: Logged, part: Part) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Metrics with one number, and metrics and errors with a number for each row. If rows do not stay in their order,
+    their means are taken."""
+    metrics, errors, _ = logged
+    values = {name: torch.as_tensor(value) for name, value in metrics.items()}
+    values |= {} if errors is None else {ERRORS: errors}
+    if part.first is None:
+        values = {name: value.mean() for name, value in values.items()}
+    scalars = {name: value for name, value in values.items() if not value.dim()}
+    return scalars, {name: value for name, value in values.items() if value.dim()}
 
 
 def part_of_rollout(inputs: tuple[object, ...], rank: int, size: int, normalize: bool) -> Part:
@@ -135,7 +169,7 @@ def part_of_rollout(inputs: tuple[object, ...], rank: int, size: int, normalize:
         mine = Rows(seen, *rows.columns(keep))  # type: ignore[arg-type]
     else:
         mine = list(rows.split(size))[rank]
-    return Part((mine, *others), 0, len(mine.advantage), total)
+    return Part((mine, *others), None, len(mine.advantage), total)
 
 
 def part_of_replay(inputs: tuple[object, ...], rank: int, size: int) -> Part:

@@ -113,7 +113,7 @@ def backbone_views(backbone: nn.Module) -> list[AnyLayer] | None:
         return _simba_views(backbone)
     if type(backbone) is not MLP:
         return None
-    parts = list(backbone)
+    parts = [part for part in backbone if not isinstance(part, nn.Dropout)]
     every = 3 if any(type(part) is nn.LayerNorm for part in parts) else 2  # linear, normalization, activation
     layers, norms, activations = parts[0::every], parts[1::every], parts[every - 1 :: every]
     if any(type(layer) not in (nn.Linear, NoisyLinear) for layer in layers) or len(layers) != len(activations):

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl.core.contracts import PolicyOutputs
 from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
 from drl.core.transition import RolloutBatch
@@ -47,13 +46,6 @@ class Rows(NamedTuple):
     def columns(self, index: Tensor) -> list[Tensor | None]:
         """All columns but the observations."""
         return [None if column is None else column.index_select(0, index) for column in self[1:]]
-
-
-def policy_outputs(model: nn.Module, dist: Distribution, rows: Rows, with_value: bool = True) -> PolicyOutputs:
-    """What the model gives for these rows, in one forward pass."""
-    dist_params, value = model(rows.obs) if with_value else (model(rows.obs), None)
-    log_prob, entropy = ops.log_prob_and_entropy(dist, dist_params, rows.action, rows.action_mask)
-    return PolicyOutputs(dist_params, value, log_prob, entropy)
 
 
 def normalized(rows: Rows) -> Rows:

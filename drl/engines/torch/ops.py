@@ -51,7 +51,7 @@ class ReplayRows(NamedTuple):
     obs: Obs
     action: Tensor
     reward: Tensor
-    continues: Tensor  # γ^k, or 0 where the episode terminated
+    discount: Tensor  # γ^k, or 0 where the episode terminated
     next_obs: Obs
     weight: Tensor
     next_action_mask: Tensor | None = None  # what is legal in `next_obs`; None: everything
@@ -60,9 +60,9 @@ class ReplayRows(NamedTuple):
 
 def replay_rows(batch: ReplayBatch, device: torch.device, reward_scale: float = 1.0) -> ReplayRows:
     """A batch of the replay buffer as tensors."""
-    continues = batch.discount * (1.0 - batch.terminated)
+    remaining = batch.discount * (1.0 - batch.terminated)
     scaled = batch.reward if reward_scale == 1.0 else batch.reward * np.float32(reward_scale)
-    columns = (batch.action, scaled, continues, batch.weight)
+    columns = (batch.action, scaled, remaining, batch.weight)
     action, reward, discount, weight = (torch.from_numpy(array).to(device) for array in columns)
     obs, next_obs = to_tensors(batch.obs, device), to_tensors(batch.next_obs, device)
     masks = (batch.next_action_mask, batch.action_mask)
@@ -250,12 +250,12 @@ def half_square(error: Tensor) -> Tensor:
     return 0.5 * error.square()
 
 
-def q_target(reward: Tensor, continues: Tensor, next_q: Tensor) -> Tensor:
-    """r + γ^k Q(s', a'), `continues` being γ^k, or 0 where the episode terminated."""
-    return reward + continues * next_q
+def q_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+    """r + γ^k Q(s', a'), `discount` being γ^k, or 0 where the episode terminated."""
+    return reward + discount * next_q
 
 
-def project_distribution(probs: Tensor, reward: Tensor, continues: Tensor, support: Tensor) -> Tensor:
+def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
     """C51's target: the distribution of r + γ^k Z, put back onto the support `[B, atoms]`.
 
     Each moved atom shares its mass between its two neighbors by nearness. One that lands on an atom leaves all of its
@@ -263,7 +263,7 @@ def project_distribution(probs: Tensor, reward: Tensor, continues: Tensor, suppo
     """
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
-    moved = reward.unsqueeze(-1) + continues.unsqueeze(-1) * support  # [B, atoms]
+    moved = reward.unsqueeze(-1) + discount.unsqueeze(-1) * support  # [B, atoms]
     position = ((moved - support[0]) / step).clamp(0, last)
     lower = position.floor()
     upper_share = position - lower

@@ -156,7 +156,7 @@ def test_drawn_rows_are_n_step_transitions(prioritized, n_step, steps):
                 if terminated or truncated:
                     break
             assert float(batch.reward[i]) == pytest.approx(total, abs=1e-5)
-            assert float(batch.continues[i]) == pytest.approx(0.0 if terminated else discount, abs=1e-6)
+            assert float(batch.discount[i]) == pytest.approx(0.0 if terminated else discount, abs=1e-6)
             assert batch.next_obs[i, 0] == next_obs[0]
             assert int(batch.action[i]) == rows[t][1][envs]
             seen.add((t, envs))

@@ -317,7 +317,7 @@ class OwnDDPG(Learner):
     def loss(self, params, target, rows):
         model, fixed = self.model, jax.lax.stop_gradient(params)
         next_q = model.q(target, rows.next_obs, jnp.tanh(model.apply(target, rows.next_obs)))[0].squeeze(1)
-        error = rows.reward + rows.continues * next_q - model.q(params, rows.obs, rows.action)[0].squeeze(1)
+        error = rows.reward + rows.discount * next_q - model.q(params, rows.obs, rows.action)[0].squeeze(1)
         value = model.q(fixed, rows.obs, jnp.tanh(model.apply(params, rows.obs)))[0].mean()
         loss = (rows.weight * jnp.square(error)).mean()
         return Loss(loss - value, {"critic_loss": loss, "actor_loss": -value}, priority=jnp.abs(error))

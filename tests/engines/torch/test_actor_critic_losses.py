@@ -16,7 +16,7 @@ from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
-from drl.engines.numpy.update_draws import UpdateDraws, draw_update
+from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.layers import BatchRenorm
@@ -322,7 +322,7 @@ def test_targets_and_errors_of_single_rows():
     _, learner = make("sac", model={"num_critics": 3})
     head, config = learner.critics.head, learner.config
     rows = ops.replay_rows(draw_batch(rows=2), torch.device("cpu"))
-    rows = rows._replace(reward=torch.tensor([1.0, 2.0]), continues=torch.tensor([0.0, 0.81]))
+    rows = rows._replace(reward=torch.tensor([1.0, 2.0]), discount=torch.tensor([0.0, 0.81]))
     answers, bonus = torch.tensor([[5.0, 3.0], [4.0, 9.0], [6.0, 6.0]]), torch.tensor([7.0, -1.0])
     goal = critic_target(head, answers, bonus, rows, config)
     torch.testing.assert_close(goal, torch.tensor([1.0, 2.0 + 0.81 * (3.0 - 1.0)]))
@@ -338,7 +338,7 @@ def test_the_largest_quantiles_of_all_critics_together_are_dropped():
     """Not the largest of each: here one critic loses nothing, the other four of its five."""
     _, learner = make("tqc", model={"num_critics": 2})
     rows = ops.replay_rows(draw_batch(rows=1), torch.device("cpu"))
-    rows = rows._replace(reward=torch.zeros(1), continues=torch.ones(1))
+    rows = rows._replace(reward=torch.zeros(1), discount=torch.ones(1))
     answers = torch.tensor([[[0.0, 1.0, 2.0, 3.0, 4.0]], [[3.5, 40.0, 30.0, 20.0, 10.0]]])
     goal = critic_target(learner.critics.head, answers, torch.zeros(1), rows, learner.config, to_drop=2)
     assert goal.tolist() == [[0.0, 1.0, 2.0, 3.0, 3.5, 4.0]]
@@ -537,7 +537,7 @@ def test_critics_of_this_and_the_next_state_see_one_batch():
     obs = np.concatenate([batch.obs, batch.next_obs])
     np.testing.assert_allclose(norm.running_mean[:3], 0.01 * obs.mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(norm.running_var[:3], 0.99 + 0.01 * obs.var(0), rtol=1e-5)
-    np.testing.assert_allclose(learner.still[0].backbone.norms[0].running_mean, norm.running_mean)
+    np.testing.assert_allclose(learner.frozen_critics[0].backbone.norms[0].running_mean, norm.running_mean)
     assert learner.target_critics is None
 
 
@@ -556,7 +556,7 @@ def test_each_loss_moves_its_own_network(algorithm, spec):
     rows = ops.replay_rows(draw_batch(spec), torch.device("cpu"))
     drawn = draw_update(np.random.default_rng(0), ROWS, learner.distribution.entries, *[len(learner.critics)] * 2)
     draws = UpdateDraws(*(torch.from_numpy(part) for part in drawn))
-    copies, rates = [learner.still, *(target.module for target in learner.targets)], learner.rates_at(0.0)
+    copies, rates = [learner.frozen_critics, *(target.module for target in learner.targets)], learner.rates_at(0.0)
     for loss, mine, other in (
         (lambda: learner._critic_batch_loss(learner.critics, rows, draws, rates), learner.critics, learner.actor),
         (lambda: learner._actor_batch_loss(learner.actor, rows, draws, rates), learner.actor, learner.critics),

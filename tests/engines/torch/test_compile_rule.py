@@ -13,7 +13,7 @@ from drl.algorithms.ppo import PPOConfig
 from drl.algorithms.reinforce import ReinforceConfig
 from drl.core.configs import NoSettings, ReplayConfig
 from drl.engines.torch import flat_optimizer
-from drl.engines.torch.compile_rule import Work, choose, planned_work
+from drl.engines.torch.compiled_update import Work, choose, planned_work
 from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.runs.building import open_trainer
 from drl.runs.launch import train
@@ -117,7 +117,7 @@ def test_the_choice_is_made_before_the_learner_is_built(monkeypatch):
         seen.append(device)
         return method
 
-    monkeypatch.setattr(flat_optimizer, "_compile", spy)
+    monkeypatch.setattr(flat_optimizer, "compile_method", spy)
     with open_trainer(Experiment.from_flat({"algorithm": "dqn", "total_timesteps": 10_000_000}, "test")) as trainer:
         assert trainer.notes["compile"]["choice"] == "on"
         assert trainer.algorithm.optimizer.compiled

@@ -140,7 +140,7 @@ def test_the_composed_loss_against_a_loop(double, kind, dueling):
         chooser = later_online if double else later
         best = int(np.argmax([value(chooser[i, a]) for a in range(4)]))
         chosen, goal = now[i, rows.action[i]], later[i, best]
-        reward, continues = float(rows.reward[i]), float(rows.continues[i])
+        reward, continues = float(rows.reward[i]), float(rows.discount[i])
         if kind == "none":
             error = reward + continues * goal - chosen
             sample, priority = oracles.huber(error), abs(error)
@@ -300,7 +300,7 @@ def test_adamw_equals_torch(amsgrad, compiled):
     reference = torch.optim.AdamW(theirs.parameters(), lr=0.01, amsgrad=amsgrad, weight_decay=0.1)
     for seed in range(8):
         obs = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed)) * (8 - seed)
-        flat.descend(0.01, obs)
+        flat.step(0.01, obs)
         reference.zero_grad()
         squares(theirs, obs).value.backward()
         torch.nn.utils.clip_grad_value_(theirs.parameters(), 0.05)

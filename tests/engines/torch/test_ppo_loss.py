@@ -13,7 +13,8 @@ from drl.core.contracts import Loss
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.engines.torch import ops
 from drl.engines.torch.algorithms.ppo import PPO
-from drl.engines.torch.flat_optimizer import CompileUnavailable, FlatOptimizer
+from drl.engines.torch.compiled_update import CompileUnavailable
+from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.on_policy import Rows
 from drl.testing import oracles
@@ -94,14 +95,15 @@ def test_flat_optimizer_equals_torch_with_clipping(kind, shared, compiled):
     reference = made(theirs.parameters(), lr=0.01, eps=1e-5)
     for seed in range(5):
         rows = make_rows(spec, seed=seed)
-        logged = flat.descend(0.01, rows)
+        logged = flat.step(0.01, rows)
         reference.zero_grad()
         value, metrics = loss(theirs, rows)[:2]
         value.backward()
-        numbers = torch.stack([number.detach() for number in metrics.values()])
+        expected = {name: number.detach() for name, number in metrics.items()}
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
         reference.step()
-        torch.testing.assert_close(logged, torch.cat([numbers, norm[None]]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logged.metrics, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logged.grad_norm, norm, rtol=1e-4, atol=1e-5)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
@@ -113,7 +115,7 @@ def test_groups_have_their_own_learning_rate():
     ppo = PPO(copy.deepcopy(model), EnvSpecs(OBS, spec), PPOConfig())
     loss = partial(ppo._minibatch_loss, rates=ppo.rates_at(0.0))
     groups = [(model.actor.parameters(), 0.0), (model.critic.parameters(), 1.0)]
-    FlatOptimizer(model, loss, groups=groups).descend(0.01, make_rows(spec))
+    FlatOptimizer(model, loss, groups=groups).step(0.01, make_rows(spec))
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("actor"))
     assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])
@@ -143,8 +145,8 @@ def test_tied_parameters_survive_compilation():
     obs = torch.randn(5, 3)
     optimizers = FlatOptimizer(eager, loss), FlatOptimizer(compiled, loss, compiled=True)
     for _ in range(3):
-        one, two = (optimizer.descend(0.01, obs) for optimizer in optimizers)
-        torch.testing.assert_close(one, two)
+        one, two = (optimizer.step(0.01, obs) for optimizer in optimizers)
+        torch.testing.assert_close([one.metrics, one.grad_norm], [two.metrics, two.grad_norm])
     torch.testing.assert_close(eager.state_dict(), compiled.state_dict())
 
 
@@ -160,7 +162,7 @@ def test_frozen_parameters_stay(compiled):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
     model[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    FlatOptimizer(model, squares, compiled=compiled).descend(0.1, torch.randn(5, 3))
+    FlatOptimizer(model, squares, compiled=compiled).step(0.1, torch.randn(5, 3))
     assert torch.equal(before["0.weight"], model[0].weight)
     assert not torch.equal(before["1.weight"], model[1].weight)
 
@@ -177,25 +179,25 @@ def test_without_a_compiler_the_update_goes_on_eagerly():
 
     compiled._program = no_compiler
     with pytest.warns(CompileUnavailable, match="goes on without: .*no g\\+\\+") as seen:
-        logged = [compiled.descend(0.1, obs) for _ in range(3)]
+        logged = [compiled.step(0.1, obs) for _ in range(3)]
     assert len(seen) == 1
     assert compiled.compile_error is not None
-    assert [x.tolist() for x in logged] == [eager.descend(0.1, obs).tolist() for _ in range(3)]
+    assert [step.log() for step in logged] == [eager.step(0.1, obs).log() for _ in range(3)]
 
     broken = FlatOptimizer(models[1], squares, compiled=True)
     broken._program = lambda *_: [][0]
     with pytest.raises(IndexError):
-        broken.descend(0.1, obs)
+        broken.step(0.1, obs)
 
 
 def test_a_model_that_moved_goes_on_learning():
     model = torch.nn.Linear(3, 1)
     optimizer = FlatOptimizer(model, squares)
-    optimizer.descend(0.1, torch.randn(5, 3))
+    optimizer.step(0.1, torch.randn(5, 3))
     model.double().float()
     model.zero_grad()
     before = model.weight.detach().clone()
-    optimizer.descend(0.1, torch.randn(5, 3))
+    optimizer.step(0.1, torch.randn(5, 3))
     assert not torch.equal(before, model.weight)
 
 

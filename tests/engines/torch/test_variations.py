@@ -163,9 +163,9 @@ def test_metrics_that_change_are_an_error():
         return Loss(value, {"loss": value} if len(count) == 1 else {"other": value})
 
     optimizer = FlatOptimizer(nn.Linear(3, 1), loss)
-    optimizer.descend(0.1, torch.ones(2, 3))
+    optimizer.step(0.1, torch.ones(2, 3))
     with pytest.raises(BadInput, match="metrics loss and now other"):
-        optimizer.descend(0.1, torch.ones(2, 3))
+        optimizer.step(0.1, torch.ones(2, 3))
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ def test_metrics_of_a_compiled_update_have_their_names():
         value = model(obs).square().mean()
         return Loss(value, {"loss": value}, priority=model(obs)[:, 0]).plus(value, twice=2 * value)
 
-    optimizer = FlatOptimizer(nn.Linear(3, 1), loss, compiled=True, rows=True)
-    step = optimizer.read(optimizer.descend(0.1, torch.ones(2, 3)), 2)
+    optimizer = FlatOptimizer(nn.Linear(3, 1), loss, compiled=True)
+    step = optimizer.step(0.1, torch.ones(2, 3))
     assert step.metrics["twice"] == pytest.approx(2 * step.metrics["loss"])
     assert step.priority.shape == (2,)
 
@@ -202,8 +202,9 @@ def test_learners_share_metrics_that_a_variation_adds():
         inputs = (rows, learner.rates_at(0.0))
         messages.append(shared._message(learner.optimizer, part_of_replay(inputs, rank, 3), inputs))
     whole = learners[3].optimizer
-    logged = whole.gradient((rows, learners[3].rates_at(0.0)))
-    torch.testing.assert_close(sum(messages), torch.cat([whole.gradients, logged]))
+    metrics, errors, _ = whole.gradient((rows, learners[3].rates_at(0.0)))
+    numbers = [whole.gradients, metrics["loss"][None], metrics["best"][None], metrics["mean_q"], errors]
+    torch.testing.assert_close(sum(messages), torch.cat(numbers))
 
 
 # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +230,7 @@ class Curious(DQN):
     def learn(self, batch, progress=0.0):
         self.rounds += 1
         self.scale += torch.rand(2, generator=self.draws)
-        self.predictor_optimizer.descend(0.1, torch.from_numpy(batch.obs))
+        self.predictor_optimizer.step(0.1, torch.from_numpy(batch.obs))
         return super().learn(batch, progress)
 
 
@@ -280,7 +281,7 @@ def test_an_optimizer_of_torch_is_the_one_of_torch():
     model.load_state_dict(reference.state_dict())
     theirs, obs = torch.optim.NAdam(reference.parameters(), lr=0.01, betas=(0.8, 0.9)), torch.ones(2, 3)
     for _ in range(3):
-        flat.descend(0.01, obs)
+        flat.step(0.01, obs)
         theirs.zero_grad()
         reference(obs).square().mean().backward()
         theirs.step()

@@ -89,7 +89,7 @@ class A2C(Learner):
         return Loss(loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = self.rates_at(progress)
+        settings = self.settings_at(progress)
         inputs = (window_of(batch), self.dropout_key(), *map(np.float32, settings.values()))
         state, logs = _step(self.pure, LearnerState(self.model_state.params, self.opt_state), *inputs)
         self.model_state.params, self.opt_state = state

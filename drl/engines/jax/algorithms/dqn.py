@@ -1,7 +1,7 @@
 """DQN (Mnih et al., 2015) and its extensions: double, n-step, distributional (C51, quantiles), prioritized, noisy.
 
 The parts are independent switches. Dueling, noisy and distributional belong to the model. N-step and priorities belong
-to the buffer and enter the loss as `continues` and `weight`. Double belongs to the loss.
+to the buffer and enter the loss as `discount` and `weight`. Double belongs to the loss.
 """
 
 from collections.abc import Mapping
@@ -129,10 +129,10 @@ class DQN(Learner):
         next_chosen = ops.of_action(outputs.next_q, next_q.argmax(axis=-1))  # [B] or [B, atoms]
         if head is not None and head.kind == "c51":
             probs = jax.nn.softmax(next_chosen)
-            return ops.project_distribution(probs, rows.reward, rows.continues, head.support)
+            return ops.project_distribution(probs, rows.reward, rows.discount, head.support)
         if head is not None and head.kind == "qr":
-            return ops.q_target(rows.reward[:, None], rows.continues[:, None], next_chosen)
-        return ops.q_target(rows.reward, rows.continues, next_chosen)
+            return ops.q_target(rows.reward[:, None], rows.discount[:, None], next_chosen)
+        return ops.q_target(rows.reward, rows.discount, next_chosen)
 
     def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
@@ -152,7 +152,7 @@ class DQN(Learner):
 
     def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
         """One update. A row's priority is its error."""
-        settings, rows = self.rates_at(progress), replay_rows(batch)
+        settings, rows = self.settings_at(progress), replay_rows(batch)
         state = DQNState(self.model_state.params, self.target_params, self.opt_state, self.count)
         draw = partial(self.rng.standard_normal, dtype=np.float32)
         online, target = noise_for(state.params, draw), noise_for(state.params, draw)

@@ -184,7 +184,7 @@ class PPO(Learner):
         return Loss(loss, metrics)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = self.rates_at(progress)
+        settings = self.settings_at(progress)
         state = LearnerState(self.model_state.params, self.opt_state)
         inputs = (window_of(batch), self._orders(batch.valid), *map(np.float32, settings.values()))
         state, logs = _update(self.pure, state, *inputs, key=self.dropout_key())

@@ -135,7 +135,7 @@ class Reinforce(Learner):
         return loss.plus(self.config.value_coef * value_loss, value_loss=value_loss)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
-        settings = self.rates_at(progress)
+        settings = self.settings_at(progress)
         state = ReinforceState(self.model_state.params, self.opt_state, self.running_mean)
         inputs = (padded(window_of(batch)), self.dropout_key(), *map(np.float32, settings.values()))
         state, logs = _step(self.pure, state, *inputs)

@@ -101,7 +101,7 @@ class SAC(OffPolicyLearner):
         if self.discrete:
             next_q = reduced(outputs.next_q, config.target_q)
             value = (jnp.exp(log_prob) * (next_q - rates.temperature * log_prob)).sum(axis=-1)
-            return ops.q_target(rows.reward, rows.continues, value)
+            return ops.q_target(rows.reward, rows.discount, value)
         bonus, drop = -rates.temperature * log_prob, config.quantiles_to_drop
         return critic_target(self.model.critic.head, outputs.next_q, bonus, rows, config, drop)
 

@@ -18,7 +18,7 @@ from drl.engines.torch.flat_optimizer import FlatOptimizer
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import distribution_of
-from drl.engines.torch.on_policy import Rows, evaluate_rollout, normalized, policy_outputs
+from drl.engines.torch.on_policy import Rows, evaluate_rollout, normalized
 
 
 class A2C(Learner):
@@ -52,12 +52,14 @@ class A2C(Learner):
 
     def _rollout_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
         rows = normalized(rows) if self.normalize else rows
-        return self.loss(policy_outputs(model, self.dist, rows), rows, rates)
+        dist_params, value = model(rows.obs)
+        log_prob, entropy = ops.log_prob_and_entropy(self.dist, dist_params, rows.action, rows.action_mask)
+        return self.loss(PolicyOutputs(dist_params, value, log_prob, entropy), rows, rates)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate = self.learning_rate(progress)
         rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
-        step = self.optimizer.read(self.optimizer.descend(rate, rows, self.rates_at(progress)))
+        step = self.optimizer.step(rate, rows, self.rates_at(progress))
         log = step.log() | values_at(self.changing, progress)
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
         return Learned(log | {"explained_variance": fit, "learning_rate": rate, "gradient_steps": 1})

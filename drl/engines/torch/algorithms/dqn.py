@@ -17,7 +17,8 @@ from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.torch import ops
-from drl.engines.torch.flat_optimizer import FlatOptimizer, Target
+from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.flat_parameters import Target
 from drl.engines.torch.layers import NoisyLinear, noisy_layers, resample
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_replay
@@ -54,7 +55,7 @@ class DQN(Learner):
         super().__init__(model, specs, config, rng, compile_update)
         head = getattr(model, "head", None)
         self.head: QHead | None = head if isinstance(head, QHead) else None
-        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._batch_loss, rows=True)
+        self.optimizer: FlatOptimizer = self.make_optimizer(model, self._batch_loss)
         self.target_network: Target = Target(self.optimizer)
         # Independent noise for both.
         self.noisy: list[NoisyLinear] = noisy_layers(model) + noisy_layers(self.target_network.module)
@@ -69,10 +70,10 @@ class DQN(Learner):
         next_chosen = _of_action(outputs.next_q, next_values.argmax(dim=-1))  # [B] or [B, atoms]
         if self.head is not None and self.head.kind == "c51":
             probs = next_chosen.softmax(dim=-1)
-            return ops.project_distribution(probs, rows.reward, rows.continues, self.head.support)
+            return ops.project_distribution(probs, rows.reward, rows.discount, self.head.support)
         if self.head is not None and self.head.kind == "qr":
-            return ops.q_target(rows.reward.unsqueeze(-1), rows.continues.unsqueeze(-1), next_chosen)
-        return ops.q_target(rows.reward, rows.continues, next_chosen)
+            return ops.q_target(rows.reward.unsqueeze(-1), rows.discount.unsqueeze(-1), next_chosen)
+        return ops.q_target(rows.reward, rows.discount, next_chosen)
 
     def loss(self, outputs: QOutputs, rows: ReplayRows, rates: Rates) -> Loss:
         """Importance-weighted error of the chosen actions' values. A row's priority is its error."""
@@ -101,7 +102,7 @@ class DQN(Learner):
         rate, rows = self.learning_rate(progress), ops.replay_rows(batch, self.device)
         if self.noisy:
             self._resample()
-        step = self.optimizer.read(self.optimizer.descend(rate, rows, self.rates_at(progress)), len(rows.reward))
+        step = self.optimizer.step(rate, rows, self.rates_at(progress))
         if self.optimizer.count % self.config.target_every == 0:
             self.target_network.move(self.config.tau)
         return Learned(step.log() | {"learning_rate": rate}, step.priority)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.ppo import RECORD, PPOConfig
@@ -16,11 +16,11 @@ from drl.core.schedules import Schedule, changing_rates, values_at
 from drl.core.specs import Distribution, Specs
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
-from drl.engines.torch.flat_optimizer import FlatOptimizer
+from drl.engines.torch.flat_optimizer import FlatOptimizer, GradientStep, mean_log
 from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import PolicyValueModel, distribution_of
-from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs, normalized, policy_outputs
+from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs, normalized
 from drl.engines.torch.packing import Sequences
 
 
@@ -78,22 +78,21 @@ class PPO(Learner):
 
     def _minibatch_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
         rows = normalized(rows) if self.normalize else rows
-        return self.loss(policy_outputs(model, self.dist, rows), rows, rates)
+        dist_params, value = model(rows.obs)
+        log_prob, entropy = ops.log_prob_and_entropy(self.dist, dist_params, rows.action, rows.action_mask)
+        return self.loss(PolicyOutputs(dist_params, value, log_prob, entropy), rows, rates)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         rate, rates = self.learning_rate(progress), self.rates_at(progress)
         rows = evaluate_rollout(self.model, self.dist, batch, self.config.gamma, self.config.gae_lambda)
-        total, updates = torch.zeros((), device=self.device), 0
+        steps: list[GradientStep] = []  # numbers to log stay on the device until the end
         for _ in range(self.config.epochs):
             for minibatch in self._minibatches(rows):
-                logged = self.optimizer.descend(rate, minibatch, rates)
-                total = total + logged  # numbers to log stay on the device until the end
-                updates += 1
-            if self._too_far(logged):
+                steps.append(self.optimizer.step(rate, minibatch, rates))
+            if self.config.target_kl and float(steps[-1].metrics["approx_kl"]) > 1.5 * self.config.target_kl:
                 break
-        step = self.optimizer.read(total / updates)
         fit = ops.explained_variance(rows.value.cpu().numpy(), rows.target.cpu().numpy())
-        log = step.log() | {"gradient_steps": updates}
+        log = mean_log(steps) | {"gradient_steps": len(steps)}
         log |= values_at(self.changing, progress) | {"explained_variance": fit, "learning_rate": rate}
         return Learned(log | {"clip_range": self.schedules["clip_range"](progress)})
 
@@ -103,10 +102,6 @@ class PPO(Learner):
             return minibatches_of_envs(rows, self.rng, self.config.minibatches)
         order = torch.from_numpy(self.rng.permutation(len(rows.value))).to(rows.value.device)
         return rows.take(order).split(self.config.minibatches)
-
-    def _too_far(self, logged: Tensor) -> bool:
-        limit = self.config.target_kl
-        return limit is not None and self.optimizer.read(logged).metrics["approx_kl"] > 1.5 * limit
 
     def share(self, group: LearnerGroup) -> None:
         """Share every update with other learners."""

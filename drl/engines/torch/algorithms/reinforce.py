@@ -25,7 +25,6 @@ from drl.engines.torch.on_policy import (
     cut_obs,
     forward_in_chunks,
     normalized,
-    policy_outputs,
     successor_values,
 )
 from drl.engines.torch.recurrent import recurrent_parts
@@ -71,8 +70,9 @@ class Reinforce(Learner):
         return Loss(loss, metrics).plus(self.config.value_coef * value_loss, value_loss=value_loss)
 
     def _episodes_loss(self, model: nn.Module, rows: Rows, rates: Rates) -> Loss:
-        outputs = policy_outputs(model, self.dist, rows, with_value=self.config.baseline == "value")
-        return self.loss(outputs, rows, rates)
+        dist_params, value = model(rows.obs) if self.config.baseline == "value" else (model(rows.obs), None)
+        log_prob, entropy = ops.log_prob_and_entropy(self.dist, dist_params, rows.action, rows.action_mask)
+        return self.loss(PolicyOutputs(dist_params, value, log_prob, entropy), rows, rates)
 
     def learn(self, batch: RolloutBatch, progress: float = 0.0) -> Learned:
         device, rate = self.device, self.learning_rate(progress)
@@ -86,7 +86,7 @@ class Reinforce(Learner):
         obs = ops.to_tensors(batch.obs[:, 0], device)
         rows = Rows(obs, action, None, value, advantage, target, mask)
         rows = normalized(rows) if self.config.normalize_advantage else rows
-        step = self.optimizer.read(self.optimizer.descend(rate, rows, self.rates_at(progress)))
+        step = self.optimizer.step(rate, rows, self.rates_at(progress))
         log = step.log() | values_at(self.changing, progress)
         if self.config.baseline == "value":
             log["explained_variance"] = ops.explained_variance(baseline, returns)

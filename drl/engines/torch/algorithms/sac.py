@@ -17,13 +17,22 @@ from torch import Tensor, nn
 
 from drl.algorithms.algorithm_record import AlgorithmRecord
 from drl.algorithms.sac import LIKELY, SAC_RECORD, SACConfig
-from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
+from drl.core.contracts import ActorOutputs, CriticOutputs, Learned, Loss, Rates
+from drl.core.schedules import rates_type
 from drl.core.specs import Specs
-from drl.engines.numpy.update_draws import UpdateDraws
+from drl.core.transition import ReplayBatch
+from drl.engines.numpy.distributions import UpdateDraws, draw_update
 from drl.engines.torch import ops
 from drl.engines.torch.actor_critics import Critics
 from drl.engines.torch.flat_optimizer import FlatOptimizer
-from drl.engines.torch.off_policy import OffPolicyLearner, critic_target, reduced
+from drl.engines.torch.off_policy import (
+    OffPolicyLearner,
+    critic_loss,
+    critic_target,
+    norm_weights,
+    reduced,
+    update_norms,
+)
 from drl.engines.torch.ops import ReplayRows
 
 
@@ -36,11 +45,6 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_alpha
-
-
-def temperature_loss(temperature: Temperature, excess: Tensor) -> Loss:
-    """`excess` is how much more entropy the policy has than it should; α falls where that is positive."""
-    return Loss((temperature() * excess).sum(), {})
 
 
 class SAC(OffPolicyLearner):
@@ -63,66 +67,114 @@ class SAC(OffPolicyLearner):
         self.entropy_goal: float = self.config.entropy_goal(self.action_spec)
         self.temperature: Temperature = Temperature(self.config.temperature).to(self.device)
         self.temperature_optimizer: FlatOptimizer = FlatOptimizer(
-            self.temperature, temperature_loss, eps=self.config.adam_eps
+            self.temperature, lambda temperature: Loss(temperature().sum(), {}), eps=self.config.adam_eps
         )
         rates = (self.config.temperature_learning_rate, self.config.learning_rate)
         self.temperature_factor: float = (rates[0] or rates[1]) / rates[1]
 
-    def rates_at(self, progress: float, **more: Tensor) -> Rates:
-        return super().rates_at(progress, temperature=self.temperature.log_alpha.detach().exp(), **more)
+    def learn(self, batch: ReplayBatch, progress: float = 0.0) -> Learned:
+        """One update: the critics, the actor, the temperature, the target networks."""
+        config, rate, rates = self.config, self.learning_rate(progress), self.rates_at(progress)
+        rows = ops.replay_rows(batch, self.device, config.reward_scale)
+        subset = config.critic_subset or len(self.critics)
+        drawn = draw_update(self.rng, len(batch.reward), self.distribution.entries, len(self.critics), subset)
+        draws = UpdateDraws(*(torch.from_numpy(array).to(self.device) for array in drawn))
+
+        step = self.critic_optimizer.step(rate, rows, draws, rates)
+        if config.weight_norm:
+            norm_weights(self.critics)
+        if self.norms:
+            update_norms(self.norms, step.statistics)
+        log = step.log("critic_")
+
+        if self.critic_optimizer.count % config.policy_delay == 0:
+            log |= self.actor_optimizer.step(rate * self.actor_factor, rows, draws, rates).log("actor_")
+            if config.learn_temperature:  # it falls where the policy has more entropy than it should
+                excess = torch.tensor([np.float32(log["entropy"]) - self._entropy_goal(rows)], device=self.device)
+                self.temperature_optimizer.step_along(rate * self.temperature_factor, excess)
+            log["temperature"] = float(self.temperature.log_alpha.detach().exp())
+
+        if self.critic_optimizer.count % config.target_every == 0:
+            for target in self.targets:
+                target.move(config.tau)
+            for mine, theirs in zip(self.target_statistics, self.critics.buffers(), strict=False):
+                mine.copy_(theirs)
+        return Learned(log | {"learning_rate": rate}, step.priority)
+
+    # ── critics ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _critic_batch_loss(self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
+        statistics: list[Tensor] = []
+        outputs = self.critic_outputs(critics, rows, draws, statistics)
+        with torch.no_grad():
+            target = self.target(outputs, rows, rates)
+        return self.critic_loss(outputs._replace(target=target), rows, rates)._replace(statistics=statistics)
 
     def critic_outputs(
         self, critics: Critics, rows: ReplayRows, draws: UpdateDraws, statistics: list[Tensor]
     ) -> CriticOutputs:
+        """Network outputs for `target` and `critic_loss`; `statistics` collects those of batch renormalization."""
         with torch.no_grad():
             next_params = self.actor(rows.next_obs)
         if self.discrete:
-            q, next_q = self._q(critics, rows, None, None, statistics)
+            q, next_q = self.q_here_and_next(critics, rows, None, None, statistics)
             index = rows.action.view(1, -1, 1).expand(len(q), -1, 1)
             with torch.no_grad():
                 log_probs = self._log_probs(next_params, rows.next_action_mask)
             return CriticOutputs(q.gather(2, index).squeeze(2), next_q[draws.subset], log_probs)
         next_action, log_prob = ops.sample_with_log_prob(self.distribution, next_params, draws.next_noise)
-        q, next_q = self._q(critics, rows, rows.action, next_action, statistics)
+        q, next_q = self.q_here_and_next(critics, rows, rows.action, next_action, statistics)
         return CriticOutputs(q.squeeze(2), next_q.squeeze(2)[draws.subset], log_prob)  # one action: [N, B, …]
 
     def target(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Tensor:
+        """The next values and −α · log π; with Discrete actions their expectation under the policy."""
         config, log_prob = self.config, outputs.next_log_prob
         if self.discrete:
             next_q = reduced(outputs.next_q, config.target_q)
             value = (log_prob.exp() * (next_q - rates.temperature * log_prob)).sum(dim=-1)
-            return ops.q_target(rows.reward, rows.continues, value)
+            return ops.q_target(rows.reward, rows.discount, value)
         bonus = -rates.temperature * log_prob
         return critic_target(self.critics.head, outputs.next_q, bonus, rows, config, config.quantiles_to_drop)
 
+    def critic_loss(self, outputs: CriticOutputs, rows: ReplayRows, rates: Rates) -> Loss:
+        """The critics' loss. A row's priority is its mean error over the critics."""
+        return critic_loss(self.critics.head, outputs, rows, self.config)
+
+    # ── actor and temperature ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _actor_batch_loss(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> Loss:
+        return self.actor_loss(self.actor_outputs(actor, rows, draws), rows, rates)
+
     def actor_outputs(self, actor: nn.Module, rows: ReplayRows, draws: UpdateDraws) -> ActorOutputs:
+        """Network outputs for `actor_loss`."""
         dist_params = actor(rows.obs)
         if self.discrete:
-            return ActorOutputs(dist_params, None, self._log_probs(dist_params, rows.action_mask), self.still(rows.obs))
+            log_probs = self._log_probs(dist_params, rows.action_mask)
+            return ActorOutputs(dist_params, None, log_probs, self.frozen_critics(rows.obs))
         action, log_prob = ops.sample_with_log_prob(self.distribution, dist_params, draws.noise)
-        q = self.critics.head.q_values(self.still(rows.obs, action).squeeze(2))
+        q = self.critics.head.q_values(self.frozen_critics(rows.obs, action).squeeze(2))
         return ActorOutputs(dist_params, action, log_prob, q)
 
     def actor_loss(self, outputs: ActorOutputs, rows: ReplayRows, rates: Rates) -> Loss:
-        """Climb the critics' value and the entropy."""
+        """α · log π − Q; with Discrete actions its expectation."""
         q, log_prob = reduced(outputs.q, self.config.actor_q), outputs.log_prob
         if self.discrete:  # exact expectations over all actions
             log_prob, q = (log_prob.exp() * log_prob).sum(dim=-1), (log_prob.exp() * q).sum(dim=-1)
         loss = (rates.temperature * log_prob - q).mean()
         return Loss(loss, {"actor_loss": loss, "entropy": -log_prob.mean()})
 
+    def rates_at(self, progress: float) -> Rates:
+        """The rates of the losses, and α without its gradient."""
+        rates = super().rates_at(progress)
+        alpha = self.temperature.log_alpha.detach().exp()
+        named: Rates = rates_type((*rates._fields, "temperature"))(*rates, alpha)
+        return named
+
     def _log_probs(self, logits: Tensor, action_mask: Tensor | None) -> Tensor:
         """Of all Discrete actions `[B, A]`."""
         if action_mask is not None:
             logits = ops.masked(self.distribution, logits, action_mask)
         return logits.log_softmax(dim=-1)
-
-    def _improve(self, rate: float, rows: ReplayRows, draws: UpdateDraws, rates: Rates) -> dict[str, float]:
-        log = super()._improve(rate, rows, draws, rates)
-        if self.config.learn_temperature:
-            excess = torch.tensor([np.float32(log["entropy"]) - self._entropy_goal(rows)], device=self.device)
-            self.temperature_optimizer.descend(rate * self.temperature_factor, excess)
-        return log | {"temperature": float(self.temperature.log_alpha.detach().exp())}
 
     def _entropy_goal(self, rows: ReplayRows) -> float:
         if rows.action_mask is None or self.config.target_entropy is not None:
