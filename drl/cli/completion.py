@@ -1,23 +1,24 @@
 """`drl completion bash|zsh|fish`: print a shell script that completes commands, algorithms, flags and environments.
 
 The script contains all words, so completion starts no process.
+
+`drl list` prints what there is: algorithms, presets and environments.
 """
 
 import contextlib
 import dataclasses
-import importlib
 import io
 import re
 
 from drl.algorithms import ALGORITHMS
-from drl.cli.entry import COMMANDS
+from drl.cli.entry import COMMANDS, run_command
 from drl.core.errors import BadInput, did_you_mean, html_text
 from drl.core.network_parts import BACKBONES
 from drl.settings.experiment import RunConfig
 from drl.settings.presets import list_presets
 from drl.settings.scaling import ScalingConfig
 
-USAGE = """usage: drl completion bash|zsh|fish
+COMPLETION_USAGE = """usage: drl completion bash|zsh|fish
 
 Install it once; it takes effect in a new shell:
   bash   mkdir -p ~/.local/share/bash-completion/completions
@@ -65,13 +66,13 @@ class CompletionScript:
         return f"CompletionScript({self.shell!r}, {len(self.text.splitlines())} lines)"
 
     def _repr_html_(self) -> str:
-        return html_text(f"{self!r}\n\n{USAGE}")
+        return html_text(f"{self!r}\n\n{COMPLETION_USAGE}")
 
 
-def main(arguments: list[str]) -> int:
+def run_completion(arguments: list[str]) -> int:
     """Run `drl completion`."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        print(COMPLETION_USAGE)
         return 0 if arguments else 2
     if len(arguments) > 1:
         raise BadInput(f"completion takes one shell, got {' '.join(arguments)!r:.80}; type: drl completion bash")
@@ -122,7 +123,7 @@ def _flags_in_help(*words: str) -> tuple[str, ...]:
 def _help(command: str, *words: str) -> str:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        importlib.import_module(COMMANDS[command][0]).main([*words, "--help"])
+        run_command(command, [*words, "--help"])
     return said.getvalue()
 
 
@@ -196,3 +197,22 @@ def _fish(flags: Words, positions: Words, values: Words) -> str:
 
 
 SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+
+
+def run_list(arguments: list[str]) -> int:
+    """Run `drl list`."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print("usage: drl list [algorithms] [presets] [envs] [--all] [--plugins MODULE…]\n")
+        print("--all: also list environments that are not available here, and why")
+        print("--plugins: your own modules to import first; their algorithms are listed too")
+        return 0
+    from drl.core.network_parts import import_plugins
+    from drl.experiment.offers import list as list_offers
+
+    place = arguments.index("--plugins") if "--plugins" in arguments else len(arguments)
+    sections, plugins = arguments[:place], arguments[place + 1 :]
+    if place < len(arguments) and not plugins:
+        raise BadInput("--plugins names no module; expected drl list algorithms --plugins MODULE")
+    import_plugins(plugins)
+    list_offers(*(name for name in sections if name != "--all"), all="--all" in sections, console=True)
+    return 0

@@ -22,34 +22,49 @@ from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_
 T = TypeVar("T")
 MOST_LETTERS = 1000  # longest error message
 
-# Subcommand → module that runs it, and help text.
+# Subcommand → function that runs it, and help text.
 COMMANDS = {
-    "train": ("drl.cli.train", "train an agent: drl train ppo --env CartPole-v1"),
-    "resume": ("drl.cli.resume", "continue a run exactly where it stopped: drl resume RUN"),
+    "train": ("drl.cli.train:run_train", "train an agent: drl train ppo --env CartPole-v1"),
+    "resume": ("drl.cli.train:run_resume", "continue a run exactly where it stopped: drl resume RUN"),
     "fork": (
-        "drl.cli.fork",
+        "drl.cli.train:run_fork",
         "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4",
     ),
-    "replay": ("drl.cli.replay", "replay an episode of training exactly: drl replay RUN --episode best"),
-    "evaluate": ("drl.cli.evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
-    "ablate": ("drl.cli.ablate", "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1"),
-    "search": ("drl.cli.search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
-    "compare": ("drl.cli.compare", "say which algorithm is better, or how many seeds are needed: drl compare A/ B/"),
+    "replay": ("drl.cli.examine:run_replay", "replay an episode of training exactly: drl replay RUN --episode best"),
+    "evaluate": ("drl.cli.examine:run_evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
+    "ablate": (
+        "drl.cli.studies:run_ablate",
+        "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1",
+    ),
+    "search": (
+        "drl.cli.studies:run_search",
+        "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100",
+    ),
+    "compare": (
+        "drl.cli.studies:run_compare",
+        "say which algorithm is better, or how many seeds are needed: drl compare A/ B/",
+    ),
     "reproduce": (
-        "drl.cli.reproduce",
+        "drl.cli.studies:run_reproduce",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
-    "doctor": ("drl.cli.doctor", "report likely problems of an environment or a run: drl doctor RUN"),
-    "plot": ("drl.cli.plot", "plot one run, or several in one figure: drl plot RUN…"),
-    "report": ("drl.cli.report", "write an HTML page about runs: drl report RUN…"),
-    "board": ("drl.cli.live_board", "watch the runs in a folder live in a browser: drl board results/"),
-    "convert": ("drl.cli.convert", "write an agent for the other engine: drl convert RUN --engine jax"),
-    "export": ("drl.cli.export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
-    "serve": ("drl.cli.serve", "answer observations with actions over HTTP: drl serve RUN"),
-    "push": ("drl.cli.push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
-    "pull": ("drl.cli.pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
-    "list": ("drl.cli.list_offers", "show algorithms, presets and environments"),
-    "completion": ("drl.cli.completion", "let your shell complete commands and flags: drl completion bash"),
+    "doctor": ("drl.cli.examine:run_doctor", "report likely problems of an environment or a run: drl doctor RUN"),
+    "plot": ("drl.cli.pages:run_plot", "plot one run, or several in one figure: drl plot RUN…"),
+    "report": ("drl.cli.pages:run_report", "write an HTML page about runs: drl report RUN…"),
+    "board": ("drl.cli.pages:run_board", "watch the runs in a folder live in a browser: drl board results/"),
+    "convert": ("drl.cli.deploy:run_convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "export": (
+        "drl.cli.deploy:run_export",
+        "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx",
+    ),
+    "serve": ("drl.cli.deploy:run_serve", "answer observations with actions over HTTP: drl serve RUN"),
+    "push": ("drl.cli.deploy:run_push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
+    "pull": ("drl.cli.deploy:run_pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
+    "list": ("drl.cli.completion:run_list", "show algorithms, presets and environments"),
+    "completion": (
+        "drl.cli.completion:run_completion",
+        "let your shell complete commands and flags: drl completion bash",
+    ),
 }
 
 # Status of a run → exit code. Errors have their own codes.
@@ -153,8 +168,13 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
-    module = importlib.import_module(COMMANDS[name][0])
-    return int(module.main(arguments[1:]))
+    return run_command(name, arguments[1:])
+
+
+def run_command(name: str, arguments: list[str]) -> int:
+    """Run a subcommand with its arguments and return its exit code."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    return int(getattr(importlib.import_module(module), function)(arguments))
 
 
 def _said_once() -> Callable[..., None]:

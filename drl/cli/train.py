@@ -1,23 +1,30 @@
-"""`drl train ALGORITHM --env ID …`: every field of the run, model and algorithm configs is a flag."""
+"""`drl train`, `drl resume` and `drl fork`: begin and continue runs.
+
+Every field of the run, model and algorithm configs is a flag of `drl train`.
+"""
 
 import dataclasses
 import itertools
+import os
+import shlex
 from collections.abc import Collection
+from pathlib import Path
 
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
-from drl.cli.flags import list_wrappers, parse_flags
-from drl.core.errors import BadInput
+from drl.cli.flags import Parser, list_wrappers, parse_flags
+from drl.core.configs import plain_pairs
+from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.setting_rules import check_size, shown
 from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
-from drl.runs.folder.run_folder import is_own_config
+from drl.runs.folder.run_folder import find_run, is_own_config, runs_in
 from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
 
-USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
+TRAIN_USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
 
 ALGORITHM is one of {", ".join(ALGORITHMS)}. `drl train ALGORITHM --help` shows every flag.
 The preset of the algorithm and environment is used if there is one. --preset selects another one, such as rainbow for
@@ -34,10 +41,10 @@ SWITCH_WORDS = {
 OTHER_WORDS = {"--network": "--backbone", "--from": "--from-agent"}
 
 
-def main(arguments: list[str]) -> int:
+def run_train(arguments: list[str]) -> int:
     """Run `drl train`."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        print(TRAIN_USAGE)
         return 0 if arguments else 2
     algorithm, flags = arguments[0], arguments[1:]
     experiment, source = read_experiment(algorithm, flags)
@@ -201,3 +208,69 @@ def take_flag(flags: list[str], name: str) -> str | None:
             del flags[position : position + (1 if "=" in flag else 2)]
             break
     return value
+
+
+RESUME_ABOUT = """\
+Continue runs exactly from their newest checkpoint: metrics and weights equal those of an uninterrupted run.
+For an experiment folder, all unfinished runs in it are continued."""
+
+
+def run_resume(arguments: list[str]) -> int:
+    """Run `drl resume`."""
+    parser = Parser(prog="drl resume", description=RESUME_ABOUT)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder or an experiment folder")
+    parser.add_argument(
+        "--trust", action="store_true", help="import the modules that config.yaml names (runs their code)"
+    )
+    parser.add_argument("--cluster", metavar="local|auto|ADDRESS", help="where it runs this time; default: as before")
+    parser.add_argument("--num-learners", type=int, metavar="N", help="learners this time; default: as before")
+    options = parser.parse_args(arguments)
+    changed = {"cluster": options.cluster, "num_learners": options.num_learners}
+    scaling = {name: value for name, value in changed.items() if value is not None}
+    folders = [folder for given in options.runs for folder in _runs(given)]
+
+    from drl.runs.launch import is_unfinished, resume
+    from drl.runs.session import say
+
+    unusable: list[UnusableFile] = []
+    for folder in folders:
+        try:
+            if not is_unfinished(folder):  # it may have been trained together with an earlier run of the list
+                say(f"{folder} is finished, or another process trains it; there is nothing to resume")
+                continue
+            finished = resume(folder, scaling=scaling, trust=options.trust, hint=False)
+        except UnusableFile as error:  # the other runs are continued first
+            unusable.append(error)
+            continue
+        say(f"\n{finished.report()}")
+        if code := EXIT_CODES[finished.status]:
+            say(f"resume: {shlex.join(['drl', 'resume', *arguments])}")
+            return code
+    if unusable:
+        raise unusable[0]
+    return 0
+
+
+def _runs(given: Path) -> list[Path]:
+    return [given] if os.path.lexists(given / "run.json") else runs_in(given) or [find_run(given)]
+
+
+def run_fork(arguments: list[str]) -> int:
+    """Run `drl fork`."""
+    parser = Parser(prog="drl fork", description="Start a new run from a checkpoint of another.")
+    parser.add_argument("run", metavar="RUN", help="a run folder, or an experiment folder for its newest run")
+    parser.add_argument("--at", type=int, metavar="STEP", help="the step of a kept checkpoint; default: the newest")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings to change"
+    )
+    parser.add_argument("--trust", action="store_true", help="import the modules that config.yaml names")
+    options = parser.parse_args(arguments)
+    changes = plain_pairs("--set", tuple(options.set))
+
+    from drl.runs.folder.finished import resume_line
+    from drl.runs.launch import fork
+    from drl.runs.session import say
+
+    finished = fork(options.run, changes, options.at, trust=options.trust, hint=False)
+    say("\n".join(filter(None, [f"\n{finished.report()}", resume_line([finished])])))
+    return EXIT_CODES[finished.status]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from drl.cli.entry import COMMANDS
-from drl.cli.search import main
+from drl.cli.studies import run_search as main
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
 
@@ -85,4 +85,4 @@ def test_bad_input_is_told_before_anything_is_written(tmp_path, monkeypatch, arg
 
 
 def test_the_command_is_listed():
-    assert COMMANDS["search"][0] == "drl.cli.search"
+    assert COMMANDS["search"][0] == "drl.cli.studies:run_search"

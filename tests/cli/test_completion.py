@@ -126,7 +126,7 @@ def test_the_other_shells_offer_what_fits(scripts, shell, words, expected, tmp_p
 @pytest.mark.parametrize("words", [["bahs"], ["bash", "zsh"]])
 def test_other_words_are_refused(words, capsys):
     with pytest.raises(BadInput, match="bash"):
-        completion.main(words)
+        completion.run_completion(words)
     assert main(["completion", *words]) == 2
 
 

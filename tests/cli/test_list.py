@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from drl.cli.list_offers import main
+from drl.cli.completion import run_list as main
 
 
 @pytest.mark.parametrize(

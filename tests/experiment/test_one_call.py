@@ -59,7 +59,7 @@ def metrics(run):
 
 
 def test_the_same_as_the_command(tiny, tmp_path, monkeypatch):
-    from drl.cli.train import main
+    from drl.cli.train import run_train as main
 
     run = tiny(seed=3, env_kwargs={"sutton_barto_reward": True})
     monkeypatch.chdir(tmp_path)

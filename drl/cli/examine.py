@@ -1,6 +1,10 @@
-"""`drl evaluate RUN|AGENT`: measure an agent, or watch it."""
+"""`drl evaluate`, `drl replay` and `drl doctor`: measure an agent, replay an episode, find problems."""
 
+import contextlib
 import json
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import tyro
 
 from drl.cli.flags import list_wrappers, parse_flags
+from drl.core.configs import plain_pairs
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
@@ -17,11 +22,13 @@ from drl.runs.folder.run_folder import find_agent_folder
 if TYPE_CHECKING:
     from drl.agents.evaluation import Evaluation
     from drl.envs.env_config import EnvConfig
+
+
 from drl.core.setting_rules import ABOVE_0, WHOLE_FROM_0, WHOLE_FROM_1, Rules, check_fields
 
 
 @dataclass(frozen=True)
-class Flags:
+class EvaluateFlags:
     """Flags of `drl evaluate`."""
 
     agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
@@ -45,10 +52,10 @@ class Flags:
     RULES: ClassVar[Rules] = {WHOLE_FROM_1: "episodes max_steps", WHOLE_FROM_0: "seed", ABOVE_0: "temperature"}
 
 
-def main(arguments: list[str]) -> int:
+def run_evaluate(arguments: list[str]) -> int:
     """Run `drl evaluate`."""
     flags = parse_flags(
-        Flags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
+        EvaluateFlags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
     )
     check_fields(flags)
     if flags.temperature != 1.0 and not flags.sampled:
@@ -81,7 +88,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
+def _film(agent: Agent, env: "EnvConfig", flags: EvaluateFlags, folder: Path) -> None:
     from drl.agents.watch import film
 
     home = next((parent for parent in folder.parents if (parent / "run.json").is_file()), folder.parent)
@@ -92,7 +99,7 @@ def _film(agent: Agent, env: "EnvConfig", flags: Flags, folder: Path) -> None:
         print(f"video: {path}")
 
 
-def _play(agent: Agent, env: "EnvConfig", flags: Flags) -> "Evaluation":
+def _play(agent: Agent, env: "EnvConfig", flags: EvaluateFlags) -> "Evaluation":
     from drl.agents.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
     from drl.agents.watch import watch
 
@@ -113,3 +120,81 @@ def _free_name(folder: Path, stem: str, suffix: str) -> Path:
     """Return a file name that does not exist yet."""
     numbers = (f"{stem}_{i}{suffix}" for i in range(1, 100_000))
     return next(folder / name for name in numbers if not (folder / name).exists())
+
+
+@dataclass(frozen=True)
+class ReplayFlags:
+    """Flags of `drl replay`."""
+
+    run: Annotated[str, tyro.conf.Positional]  # a run, or an experiment for its newest run
+    episode: str = "best"  # best · worst · last · crash · a number, counted from 1 in the order in which episodes ended
+    video: bool = False  # record it into the run's videos folder
+    render: bool = False  # show it in the environment's own window
+    step_by_step: bool = False  # print observation, action and reward of every step
+    trust: bool = False  # import the modules that config.yaml names; this runs their code
+
+
+def run_replay(arguments: list[str]) -> int:
+    """Run `drl replay`."""
+    flags = parse_flags(ReplayFlags, arguments, prog="drl replay", description="Replay an episode of training exactly.")
+    from drl.runs.play_again import replay
+
+    replay(**vars(flags), console=True)
+    return 0
+
+
+DOCTOR_ABOUT = (
+    "Report likely problems of an environment or a run, and what to change. "
+    "Exit code 0: no problem, 1: problems were found, 2: bad input, 3: the run cannot be read."
+)
+
+
+@dataclass(frozen=True)
+class DoctorFlags:
+    """Flags of `drl doctor`."""
+
+    subject: Annotated[
+        str, tyro.conf.Positional
+    ]  # a single-agent environment, as for --env; or a run, or its experiment
+    env_kwargs: tuple[str, ...] = ()  # for an environment: NAME=VALUE constructor arguments, read as YAML
+    wrappers: tuple[str, ...] = ("auto",)  # for an environment: its wrappers, or --wrapper once for each
+    steps: int = 2000  # steps to play: random actions in an environment, the agent's actions in a run
+    seed: int = 0
+    json: bool = False  # print JSON and nothing else
+    picture: bool = True  # for a run: draw the evidence into RUN/doctor/
+    trust: bool = False  # for a run: import the modules that it names; this runs their code
+
+
+def run_doctor(arguments: list[str]) -> int:
+    """Run `drl doctor`."""
+    flags = parse_flags(DoctorFlags, list_wrappers(arguments), prog="drl doctor", description=DOCTOR_ABOUT)
+    env_kwargs = plain_pairs("env_kwargs", flags.env_kwargs) if flags.env_kwargs else None
+    wrappers = None if flags.wrappers == DoctorFlags.wrappers else flags.wrappers
+    from drl.doctor.examine_run import doctor
+
+    with _stdout_to_stderr() if flags.json else contextlib.nullcontext():
+        found = doctor(
+            flags.subject,
+            env_kwargs=env_kwargs,
+            wrappers=wrappers,
+            steps=flags.steps,
+            seed=flags.seed,
+            picture=flags.picture,
+            trust=flags.trust,
+        )
+    print(json.dumps(found.plain()) if flags.json else found)
+    return 1 if found.problems else 0
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect to stderr what an environment prints, including output of C code."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
