@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drl.core.agent_files import open_agent, read_agent
-from drl.core.agent_readme import readme
+from drl.core.agent_files import open_agent, read_agent, readme
 from drl.core.errors import BadInput, DrlError, MissingExtra, UnusableFile, html_table, one_line
 from drl.core.safe_files import MOST_TEXT, MOST_WEIGHTS, check_out, read_inside
 from drl.core.state_files import read_json

@@ -7,7 +7,8 @@ agent/weights-<checksum>.safetensors
 agent/README.md                     for people, and for the Hugging Face Hub
 ```
 The card is replaced last and atomically, so the weights that a card names always exist. It holds the checksum of the
-weights and one of its own content; cards of format 2 have only the former.
+weights and one of its own content; cards of format 2 have only the former. `Start` copies the weights of an agent into
+another model (`--from`).
 """
 
 import hashlib
@@ -15,19 +16,21 @@ import math
 import os
 import typing
 import warnings
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import yaml
 
-from drl.core.agent_readme import write_readme
 from drl.core.configs import Config, ConfigClass, ModelConfig, QModelConfig, stated_type
 from drl.core.errors import BadInput, UnusableFile, one_line
 from drl.core.golden_pairs import Acting, make_pairs, pairs_to_json
 from drl.core.normalize import ObsNormalizer
-from drl.core.safe_files import is_inside, remove_drafts, sync_folder, versions, write_atomically
-from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec, PlainDict
+from drl.core.safe_files import is_inside, read_inside, remove_drafts, sync_folder, versions, write_atomically
+from drl.core.setting_rules import is_score
+from drl.core.specs import ActionSpec, Array, Distribution, ObsSpec, PlainDict, PlainValue
 from drl.core.state_files import StateDict, arrays_as_bytes, read_arrays, read_sealed, write_sealed
 from drl.core.variants import ModelVariant, find_variant
 
@@ -236,3 +239,141 @@ def save_agent(
     card |= {"versions": versions(), "notes": agent.notes | notes}
     write_agent(Path(folder), card, arrays)
     write_readme(Path(folder), card)
+
+
+MARK = "<!-- drl writes this file anew whenever it saves the agent; remove this line to keep your own text -->"
+
+
+def write_readme(folder: Path, card: PlainDict) -> None:
+    """Write README.md, unless there is one that drl did not write."""
+    file = folder / "README.md"
+    try:
+        ours = not os.path.lexists(file) or MARK.encode() in read_inside(folder, file)
+    except UnusableFile:  # a link that leads out, a pipe, a huge file
+        ours = False
+    if ours:
+        write_atomically(file, readme(card).encode())
+
+
+def readme(card: PlainDict) -> str:
+    """A model card in Markdown. The agent's card may come from anybody: texts are quoted, other types left out."""
+    notes: PlainDict = card["notes"]
+    env, algorithm, license_id = (_text(notes.get(name)) for name in ("env", "algorithm", "license"))
+    title = f"{algorithm or 'agent'} in {env}" if env else f"{algorithm or 'agent'} without a named environment"
+    metadata: PlainDict = {"library_name": "drl-workshop", "pipeline_tag": "reinforcement-learning"}
+    if license_id:
+        metadata["license"] = license_id
+    named = [name for name in (algorithm, env) if name]
+    metadata["tags"] = ["reinforcement-learning", "deep-reinforcement-learning", "drl-workshop", *named]
+    if env and (score := _score(notes)):
+        result = {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"type": env, "name": env},
+            "metrics": [{"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}],
+        }
+        metadata["model-index"] = [{"name": title, "results": [result]}]
+    facts = {
+        "environment": env,
+        "environment's arguments": notes.get("env_kwargs") or None,
+        "wrappers": notes.get("wrappers"),
+        "algorithm": algorithm,
+        "mean return": _score(notes),
+        "environment steps": notes.get("env_steps"),
+        "seed": notes.get("seed"),
+        "license": license_id or "none stated",
+        "engine": card.get("engine"),
+        "versions": ", ".join(f"{name} {version}" for name, version in _dict(card.get("versions")).items()),
+    }
+    lines = [f"- {name}: {_code(value)}" for name, value in facts.items() if value not in (None, "")]
+    front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    return f"---\n{front}---\n{MARK}\n\n# {_code(title)}\n\n" + "\n".join(lines) + USAGE
+
+
+USAGE = """
+
+This folder holds an agent of drl (`pip install drl-workshop`). `card.json` describes it and holds golden pairs:
+observations with the actions that belong to them. The `.safetensors` file holds its weights and the statistics of its
+normalizer. Loading it runs no code of this folder, and warns if the agent acts differently from its pairs.
+
+```bash
+drl pull OWNER/NAME --out agent
+drl evaluate agent
+```
+
+```python
+import drl
+
+agent = drl.load_agent("agent")
+action = agent.act(observation)
+```
+"""
+
+
+def _score(notes: PlainDict) -> str | None:
+    """The mean return as text, with its deviation where there was an evaluation."""
+    evaluation = _dict(notes.get("evaluation"))
+    mean, deviation = evaluation.get("mean_return", notes.get("mean_return")), evaluation.get("std_return")
+    if not is_score(mean):
+        return None
+    return f"{mean:.2f} +/- {deviation:.2f}" if is_score(deviation) else f"{mean:.2f}"
+
+
+def _dict(value: PlainValue) -> PlainDict:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: PlainValue) -> str:
+    """A text in one printable line, cut short; "" for anything else.
+
+    >>> _text("Cart\\nPole"), _text(3)
+    ('Cart Pole', '')
+    """
+    letters = (letter if letter.isprintable() else " " for letter in value) if isinstance(value, str) else ()
+    return " ".join("".join(letters).split())[:200]
+
+
+def _code(value: PlainValue) -> str:
+    """A value as code, where Markdown has no other meaning.
+
+    >>> _code("a `b` <c>")
+    "`a 'b' <c>`"
+    """
+    return f"`{_text(str(value)).replace('`', chr(39))}`"
+
+
+class Start:
+    """The weights of an agent, as far as they fit another model."""
+
+    def __init__(self, path: str | Path):
+        self.source: str = str(path)
+        self.stored: StoredAgent = open_agent(path)
+        self.left_out: list[str] = []  # parameters that stay as they are, with the reason
+
+    def fitted(self, own: Mapping[str, Array]) -> dict[str, Array]:
+        """The parameters of a new model, by name, replaced where the agent has one of the same name and shape."""
+        given, fitted = self.stored.params, dict(own)
+        self.left_out.clear()
+        for name, array in own.items():
+            if name not in given:
+                self.left_out.append(f"{name} (the agent has none)")
+            elif given[name].shape != array.shape:
+                self.left_out.append(f"{name} ({given[name].shape} there, {array.shape} here)")
+            else:
+                fitted[name] = given[name]
+        if len(self.left_out) == len(own):
+            there = find_variant(self.stored.variant, self.source).title
+            raise BadInput(f"nothing of {self.source}, a {there} model, fits this model; choose the same network")
+        return fitted
+
+    def check_obs(self, obs_spec: ObsSpec, normalized: bool) -> None:
+        """Raise unless observations mean the same to both."""
+        if self.stored.obs_spec != obs_spec:
+            there = self.stored.obs_spec
+            raise BadInput(
+                f"{self.source} was trained on {there.kind} observations {there.shape}, and these are {obs_spec.kind} "
+                f"{obs_spec.shape}; weights can only be taken over for the same observations"
+            )
+        if normalized != (self.stored.normalizer is not None):
+            flag = "--no-normalize-obs" if normalized else "--normalize-obs"
+            does = "does not normalize" if normalized else "normalizes"
+            raise BadInput(f"{self.source} {does} its observations; add {flag}")

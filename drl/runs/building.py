@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drl.agents.agent_env import EnvOptions, open_vec_env
 from drl.algorithms import find_algorithm
+from drl.core.agent_files import Start
 from drl.core.configs import Config, ReplayConfig
 from drl.core.contracts import AnyCollector, VecEnv
 from drl.core.errors import BadInput, MissingExtra, plural
@@ -17,7 +18,6 @@ from drl.core.normalize import RewardScaler, return_bound
 from drl.core.seeding import Seeds
 from drl.core.setting_rules import check_memory
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec, PlainDict, Specs
-from drl.core.start_weights import Start
 from drl.core.transition import Batch
 from drl.engines.numpy.exploration import make_exploration
 from drl.envs.env_config import given_vector

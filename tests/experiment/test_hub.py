@@ -12,8 +12,7 @@ from huggingface_hub import ModelCard
 from drl.agents import hub as drl_hub
 from drl.agents.load_agent import load_agent
 from drl.cli.entry import main
-from drl.core.agent_files import read_agent, write_agent
-from drl.core.agent_readme import MARK, readme
+from drl.core.agent_files import MARK, read_agent, readme, write_agent
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec

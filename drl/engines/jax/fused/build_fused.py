@@ -5,12 +5,12 @@ from typing import Any
 
 from drl.algorithms import find_algorithm
 from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.core.agent_files import Start
 from drl.core.configs import Config
 from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
-from drl.core.start_weights import Start
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
 from drl.engines.jax.envs import make_jax_env
