@@ -128,6 +128,8 @@ def iteration(root: Path, algorithm: str) -> Walk:
 
 def command(root: Path) -> tuple[Walk, int]:
     """`drl train ppo` for 2,048 steps, and how many calls come before the first step of an environment."""
+    import matplotlib.pyplot  # noqa: F401
+    import torch  # noqa: F401 (to trace the imports of large packages would take long)
     from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
     from drl.cli.entry import main
@@ -142,7 +144,7 @@ def command(root: Path) -> tuple[Walk, int]:
     CartPoleEnv.step = first_step  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        assert walk.follow(main, [*TRAIN, "--vectorization", "sync", "--quiet"]) == 0
+        assert walk.follow(main, TRAIN) == 0
         os.chdir(root)
     return walk, before[0]
 

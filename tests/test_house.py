@@ -28,7 +28,8 @@ def test_file_names_are_unique_except_for_engine_twins():
 
 def test_no_code_asks_for_the_name_of_an_algorithm():
     """Only their records do, and the flat command line, which is that of DQN."""
-    names = re.compile(r"""[=!]=\s*["'](ppo|a2c|reinforce|dqn)["']|["'](ppo|a2c|reinforce|dqn)["']\s*:""")
+    name = f"""["']({"|".join(ALGORITHMS)})["']"""
+    names = re.compile(rf"[=!]=\s*{name}|{name}\s*:")
     allowed = {"algorithms/", "cli/flat.py"}
     found = [
         f"{path.relative_to(PACKAGE)}: {line.strip()}"

@@ -1,7 +1,7 @@
 """Run folders and agents of an earlier commit (b5e9109) load, resume and evaluate.
 
-`stored_runs/` holds runs that a signal stopped in the middle, each with its checkpoint and its agent. They were signed by
-another account. Numbers are compared within a tolerance only: the last bits depend on the processor.
+`stored_runs/` holds runs that a signal stopped in the middle, each with its checkpoint and its agent. They were signed
+by another account. Numbers are compared within a tolerance only: the last bits depend on the processor.
 """
 
 import json
