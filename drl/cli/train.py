@@ -13,14 +13,14 @@ from pathlib import Path
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser, list_wrappers, parse_flags
-from drl.core.configs import plain_pairs
+from drl.core.configs import Config, ConfigClass, plain_pairs
 from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.setting_rules import check_size, shown
 from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
 from drl.runs.folder.run_folder import find_run, is_own_config, runs_in
-from drl.settings.experiment import AUTO, PARTS, Experiment, RunConfig, read_yaml
+from drl.settings.experiment import PARTS, Experiment, RunConfig, read_yaml
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.presets import BUDGETS, load_preset, one_budget, one_schedule, preset_path, sources
 
@@ -101,26 +101,38 @@ def read_experiment(algorithm: str, flags: list[str]) -> tuple[Experiment, str]:
     schedules = {word: peek(flags, f"--{word.replace('_', '-')}") for word in words if word.endswith("_schedule")}
     one_schedule(preset, from_file, schedules | dict.fromkeys(word for word in words if word.endswith("_end")))
     settings = preset | from_file | {"algorithm": algorithm, "env": env}
-    default = Experiment.from_flat(settings, config_file or str(preset_path(algorithm, env)))
-    parts = {name: getattr(default, name) for name in PARTS}
-    left_open = {name: settings.get(name) for name in ("normalize_obs", "normalize_reward")}  # flags may decide them
-    left_open["frame_stack"] = settings.get("frame_stack", 0)
-    left_open["wrappers"] = tuple(settings.get("wrappers", AUTO))
-    parts["run"] = dataclasses.replace(default.run, **left_open)  # type: ignore[arg-type]
+    source = config_file or str(preset_path(algorithm, env))
+    kinds, values = Experiment.sorted_by_part(settings, source)
+    parts = {name: _unchecked(kinds[name], values[name]) for name in PARTS}
     names = {field.name for part in parts.values() for field in dataclasses.fields(part)}
     check_names("drl train", algorithm, flags, names)
     fields = [(name, type(part), dataclasses.field(default=part)) for name, part in parts.items()]
-    parsed: object = parse_flags(
-        dataclasses.make_dataclass("Flags", fields, frozen=True),
-        flags,
-        prog=f"drl train {algorithm}",
-        description=f"Train {algorithm}. The defaults shown are for {env}"
-        + (" (preset)." if preset else ".")
-        + " Also: --config FILE.yaml, settings that override the preset; --preset NAME, a different preset; "
-        "--no-preset, no preset; --trust, import the modules that the file names, which runs their code.",
+    about = f"Train {algorithm}. The defaults shown are for {env}" + (" (preset)." if preset else ".")
+    about += (
+        " Also: --config FILE.yaml, settings that override the preset; --preset NAME, a different preset; "
+        "--no-preset, no preset; --trust, import the modules that the file names, which runs their code."
     )
+    try:
+        parsed: object = parse_flags(
+            dataclasses.make_dataclass("Flags", fields, frozen=True),
+            flags,
+            prog=f"drl train {algorithm}",
+            description=about,
+        )
+    except BadInput:
+        Experiment.from_flat(settings, source)  # raises with the name of the file if one of its settings is wrong
+        raise
     experiment = Experiment(algorithm=algorithm, **{name: getattr(parsed, name) for name in PARTS})
     return experiment, sources(algorithm, env, preset_name or use_preset, config_file)
+
+
+def _unchecked(kind: ConfigClass, values: PlainDict) -> Config:
+    """Return a config that shows defaults only. The config that the flags make of it is checked."""
+    config = object.__new__(kind)
+    for each in dataclasses.fields(kind):
+        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        object.__setattr__(config, each.name, values.get(each.name, default))
+    return config
 
 
 def check_names(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from drl.algorithms import find_algorithm
-from drl.core.configs import Config, as_pairs, plain_pairs, stated_type
+from drl.core.configs import Config, ConfigClass, as_pairs, plain_pairs, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.safe_files import read_yaml_file
@@ -243,6 +243,18 @@ class Experiment:
     @classmethod
     def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":
         """Make configs from flat names. Errors name `source`."""
+        parts, values = cls.sorted_by_part(flat, source)
+        try:
+            made = {part: kind(**values[part]) for part, kind in parts.items()}
+        except BadInput as error:
+            raise BadInput(f"{source}: {error}") from None
+        return cls(algorithm=flat.get("algorithm", "ppo"), **made)
+
+    @staticmethod
+    def sorted_by_part(
+        flat: Mapping[str, PlainValue], source: str
+    ) -> tuple[dict[str, ConfigClass], dict[str, PlainDict]]:
+        """Return the config class of each part, and its settings with the types of their fields."""
         flat = dict(flat)
         algorithm = flat.pop("algorithm", "ppo")
         try:
@@ -259,11 +271,7 @@ class Experiment:
                 raise BadInput(f"{source}: {known or unknown}")
             part, config_field = names[name]
             sorted_values[part][name] = _coerced(parts[part], config_field.name, value, source)
-        try:
-            made = {part: kind(**sorted_values[part]) for part, kind in parts.items()}
-        except BadInput as error:
-            raise BadInput(f"{source}: {error}") from None
-        return cls(algorithm=algorithm, **made)
+        return parts, sorted_values
 
     def to_flat(self) -> PlainDict:
         """Return plain data for YAML; `from_flat` reads it back."""
