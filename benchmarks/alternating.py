@@ -1,7 +1,9 @@
 """How every speed here is measured: one process, one core, alternating, CPU time, the median round counts."""
 
+import importlib.util
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -28,3 +30,13 @@ def race(contestants: dict[str, Callable[[], None]], work: float, rounds: int, t
         middle = statistics.median(measured)
         spread = f"{min(measured):,.0f}-{max(measured):,.0f}"
         print(f"  {name:24} {middle:8,.0f}   ({spread})   {middle / statistics.median(speeds[peer]):.2f} × {peer}")
+
+
+def need(*packages: str) -> None:
+    """End with exit code 2 and the command that installs them if one of these packages is missing."""
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        print(
+            f"missing: {', '.join(missing)}; install with: pip install -c constraints.txt -e '.[bench]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)

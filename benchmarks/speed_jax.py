@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from alternating import pin_to_one_core, race
+from alternating import need, pin_to_one_core, race
 
 PPO = {"rollout_length": 128, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, "value_clip": 0.2}
 WORK: dict[str, tuple[str, int, int, dict[str, Any]]] = {  # algorithm, environments, learning steps a round, settings
@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--only", default="ppo,rollout,dqn")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
+    need("gymnax", "jax", "rejax")
     pin_to_one_core()
     from drl.engines.jax.start import start_jax
 

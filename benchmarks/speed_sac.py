@@ -4,7 +4,7 @@
 
 Pendulum-v1: one environment, one update of batch 256 per step, 256-256 ReLU, Adam. Each round lets every contestant
 take 500 steps; the median round counts. `--jax` adds our JAX engine on the same Gymnasium environment, `--fused` with
-the environment inside its program, `--sbx` Stable-Baselines3's JAX port (pip install sbx-rl).
+the environment inside its program, `--sbx` Stable-Baselines3's JAX port (extra `bench`).
 """
 
 import argparse
