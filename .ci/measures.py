@@ -21,7 +21,7 @@ TREE = Path(__file__).parents[1]
 ITERATIONS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "rollout_length": 128},
     "dqn": {"env": "CartPole-v1", "warmup": 64, "batch_size": 32, "updates_per_log": 200},
-    "sac": {"env": "drl/Target-v0", "warmup": 64, "batch_size": 32, "updates_per_log": 50, "compile": "off"},
+    "sac": {"env": "drl/Target-v0", "warmup": 64, "batch_size": 32, "updates_per_log": 50},
 }
 TRAIN = ["train", "ppo", "--env", "CartPole-v1", "--total-timesteps", "2048", "--results-dir", "results"]
 
@@ -117,7 +117,7 @@ def iteration(root: Path, algorithm: str) -> Walk:
     """One learning step with its collecting. The first one, which also resets, is not counted."""
     import drl
 
-    trainer = drl.make_trainer(algorithm, num_envs=4, seed=1, **ITERATIONS[algorithm])
+    trainer = drl.make_trainer(algorithm, num_envs=4, seed=1, compile="off", **ITERATIONS[algorithm])
     walk = Walk(root)
     with trainer:
         trainer.step()
