@@ -76,7 +76,8 @@ def scores_of_a_node(finished: "Finished", env: "EnvConfig", seed: int, episodes
 def on_cluster(arguments: argparse.Namespace, flags: list[str], seeds: list[int]) -> list[dict[str, float]]:
     """A run for each seed on the nodes of a cluster."""
     from drl.cli.train import read_experiment
-    from drl.runs.cluster_runs import RunJob, train_on_cluster
+    from drl.runs.cluster_runs import train_on_cluster
+    from drl.runs.many_runs import RunJob
     from drl.settings.scaling import ScalingConfig
     from drl.tracking.jobs import JobTable
 

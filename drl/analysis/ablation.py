@@ -17,8 +17,7 @@ from drl.core.specs import PlainDict
 from drl.core.state_files import read_json, write_json
 from drl.envs.env_config import AnyEnv
 from drl.experiment.one_call import make_experiment
-from drl.runs.many_runs import RunFailed, progress_of, train_many
-from drl.runs.packed_run import Answer
+from drl.runs.many_runs import RunAnswer, RunFailed, progress_of, train_many
 from drl.runs.stop_signals import STATUS
 from drl.settings.experiment import Experiment, changed_settings
 from drl.settings.scaling import ScalingConfig
@@ -171,7 +170,7 @@ def _train_missing(
     """Train and keep what has no result yet; raises if a run failed, or if a signal stopped some of them."""
     missing = {job: each for job, each in jobs.items() if not _result(folder, *each).exists()}
     runs = {job: _experiment(base, folder, *each, episodes) for job, each in missing.items()}
-    failed, stopped = dict[str, Answer](), "finished"
+    failed, stopped = dict[str, RunAnswer](), "finished"
     with (
         progress_of(base.scaling, base.run.quiet) as bar,
         contextlib.closing(train_many(runs, base.scaling, bar, workers)) as ended,

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import drl
 from drl.cluster.folder_copy import PIECE, Complete, Incoming, Outgoing, Piece, UnsentPiece
+from drl.cluster.ray_cluster import check_needs, open_cluster
 from drl.core.errors import BadInput
-from drl.core.processes import start_program
+from drl.core.processes import ProcessEnd, start_program
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,13 +55,6 @@ class FolderSaved(NamedTuple):
     """A process says that this folder can be copied, and waits for an answer."""
 
     folder: str
-
-
-class Over(NamedTuple):
-    """The process ended without another message."""
-
-    exit_code: int
-    said: str  # the last line of its messages
 
 
 class Host:
@@ -118,7 +111,7 @@ class Host:
                 self.outbox.extend(self.outgoing.changes())
             self.messages.seek(0)
             lines = self.messages.read().decode(errors="replace").strip().splitlines()
-            self.outbox.append(Over(code, lines[-1][:300] if lines else ""))
+            self.outbox.append(ProcessEnd(code, lines[-1][:300] if lines else ""))
 
     def _take(self, message: object) -> None:
         self.outbox.append(message)
@@ -207,7 +200,7 @@ class NodeProcess:
         actor = ray.remote(Host).options(scheduling_strategy="SPREAD", **options)
         self.ray = ray
         self.ready: HostReady | None = None  # None: it waits for a node
-        self.over: Over | None = None  # not None: the process has ended
+        self.over: ProcessEnd | None = None  # not None: the process has ended
         self.lost: str = ""  # not "": its node has, or its host
         self.inbox: collections.deque[object] = collections.deque()
         self._host = actor.remote(target, variables, os.getcwd(), probe)
@@ -235,26 +228,9 @@ class NodeProcess:
         """Send it a signal."""
         self._host.signal.remote(number)
 
-    def poll(self, timeout: float = 0.0) -> bool:
-        """Whether `recv` has something to say."""
-        until = time.monotonic() + timeout
-        while not wait([self], max(min(until - time.monotonic(), POLL_SECONDS), 0.0)):
-            if time.monotonic() >= until:
-                return False
-        return True
-
-    def recv(self) -> object:
-        """The next message. Raises `EOFError` if there will be none."""
-        if self.inbox:
-            return self.inbox.popleft()
-        raise EOFError(self.lost or f"its process ended with exit code {self.over and self.over.exit_code}")
-
     def begin_to_close(self) -> list[Any]:
         """What to wait for before `kill`."""
         return [] if self.lost or self.ready is None else [self._host.close.remote()]
-
-    def close(self) -> None:
-        close([self])
 
     def kill(self) -> None:
         """End it at once."""
@@ -279,7 +255,7 @@ class NodeProcess:
                         f"node {message.node} has drl {message.version} and this is drl {drl.__version__}; install the "
                         f"same there: pip install drl-workshop=={drl.__version__}"
                     )
-            elif isinstance(message, Over):
+            elif isinstance(message, ProcessEnd):
                 self.over = message
                 return
             else:
@@ -316,3 +292,32 @@ def close(processes: Sequence[NodeProcess]) -> None:
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__
+
+
+class NodeProcesses:
+    """Starts processes on nodes of a cluster that call `target`, a function of a module."""
+
+    def __init__(self, ray: "ModuleType", target: tuple[str, str], needs: Needs):
+        self.ray = ray
+        self.target = target
+        self.needs = needs
+
+    def start(self, place: Probe | None = None) -> NodeProcess:
+        """Start one as soon as a node has what it needs. `place`: a folder that it may share with the driver."""
+        return NodeProcess(self.ray, self.target, self.needs, place)
+
+    def wait(self, processes: Sequence[NodeProcess], timeout: float) -> list[NodeProcess]:
+        """Those that have a message or have ended; none if that takes longer."""
+        return wait(processes, timeout)
+
+    def close(self, processes: Sequence[NodeProcess]) -> None:
+        """End processes, and remove what they have on their nodes."""
+        close(processes)
+
+
+@contextlib.contextmanager
+def open_nodes(cluster: str, target: tuple[str, str], needs: Needs) -> Iterator[NodeProcesses]:
+    """The nodes of a cluster, where processes will call `target`. Raises if no node could ever have what they need."""
+    with open_cluster(cluster) as ray:
+        check_needs(ray, cluster, needs)
+        yield NodeProcesses(ray, target, needs)

@@ -1,9 +1,12 @@
 """Processes and servers of this machine.
 
 A child process never outlives its parent, even if that is killed by SIGKILL while the child hangs. A `RunningServer`
-runs in a thread; on a loopback address only this machine's own names reach it.
+runs in a thread; on a loopback address only this machine's own names reach it. `LocalProcesses` start processes with a
+pipe each, for jobs (`drl/runs/job_pool.py`).
 """
 
+import collections
+import contextlib
 import ctypes
 import html
 import importlib
@@ -17,13 +20,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from threading import Thread
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 PROGRAM = "import sys; sys.path = {path!r}; from {here} import run_program; run_program{arguments!r}"
@@ -172,3 +175,102 @@ def is_own_host(header: str, own_name: str) -> bool:
     except ValueError:
         return name in ("localhost", own_name)
     return True
+
+
+class ProcessEnd(NamedTuple):
+    """How a process ended that sends no more messages."""
+
+    exit_code: int | None
+    said: str = ""  # the last line of its messages
+
+
+class LocalProcess:
+    """A spawned process that calls a function with its end of a pipe, and our end. Our threads would not survive a
+    fork."""
+
+    ready: object = True  # it can take a job
+    lost: str = ""  # only a process on another machine can be lost
+
+    def __init__(self, target: tuple[str, str], patience: float | None):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = start_child(context, _call, theirs, target)
+        theirs.close()
+        self.patience = patience
+        self.over: ProcessEnd | None = None
+        self.inbox: collections.deque[Any] = collections.deque()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it sends no more messages."""
+        return self.over is not None
+
+    def send(self, message: object) -> None:
+        """Send it a message."""
+        with contextlib.suppress(OSError):  # it died: `take` finds the closed pipe
+            self.pipe.send(message)
+
+    def take(self) -> None:
+        """Receive a message into the inbox."""
+        try:
+            self.inbox.append(self.pipe.recv())
+        except (EOFError, OSError):
+            self.over = ProcessEnd(self.finish())
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process.pid is not None  # it was started
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def finish(self) -> int | None:
+        """Close the pipe and wait for the end of the process, `patience` seconds at most; None: as long as it takes.
+        Returns its exit code."""
+        self.pipe.close()
+        self.process.join(self.patience)
+        return self.kill()
+
+    def kill(self) -> int | None:
+        """End it at once. Returns its exit code."""
+        self.pipe.close()
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        return self.process.exitcode
+
+
+class LocalProcesses:
+    """Starts processes on this machine that call `target`, a function of a module. `patience`: seconds that a process
+    has to end by itself; None: no limit."""
+
+    def __init__(self, target: tuple[str, str], patience: float | None = None):
+        self.target = target
+        self.patience = patience
+
+    def start(self, place: object = None) -> LocalProcess:
+        """Start one."""
+        return LocalProcess(self.target, self.patience)
+
+    def wait(self, processes: Sequence[LocalProcess], timeout: float) -> list[LocalProcess]:
+        """Those that have a message or have ended; none if that takes longer."""
+        if not any(each.inbox or each.ended for each in processes):
+            pipes = multiprocessing.connection.wait([each.pipe for each in processes], timeout)
+            for process in processes:
+                if process.pipe in pipes:
+                    process.take()
+        return [each for each in processes if each.inbox or each.ended]
+
+    def close(self, processes: Sequence[LocalProcess]) -> None:
+        """End processes."""
+        for process in processes:
+            process.pipe.close()  # close all first, so that they end in parallel
+        for process in processes:
+            process.finish()
+
+
+def _call(pipe: Connection, target: tuple[str, str]) -> None:
+    """Body of a `LocalProcess`."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it once, from the process that started it
+    module, name = target
+    getattr(importlib.import_module(module), name)(pipe)

@@ -1,4 +1,4 @@
-"""Many runs on a cluster, one process on a node for each; the driver's side. See `node_run.py` for the other.
+"""Many runs on a cluster, one process on a node for each: the driver. The body of a process is `work` of `many_runs`.
 
 A node that sees the results folder writes into it. From any other the folder of a run comes here, with every checkpoint
 when it is written. A run that is lost with its node goes on elsewhere, from its last checkpoint.
@@ -7,48 +7,32 @@ when it is written. A run that is lost with its node goes on elsewhere, from its
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from drl.cluster.folder_copy import Complete, Incoming, Piece, UrlCopy, check_url, parts_of
-from drl.cluster.node_process import FolderSaved, Needs, NodeProcess, Probe, close, wait
-from drl.cluster.ray_cluster import check_needs, open_cluster
-from drl.core.errors import BadInput, DrlError, Interrupted, plural
-from drl.runs.extras import NOTHING, Extras
+from drl.cluster.node_process import FolderSaved, Needs, Probe, open_nodes
+from drl.core.errors import BadInput, DrlError, plural
 from drl.runs.folder.checkpoints import Checkpoints
 from drl.runs.folder.run_folder import adopt_run, lock_run, new_folder, unlock_run
+from drl.runs.job_pool import JobProcess, Slot, Transport
 from drl.runs.launch import check_server
-from drl.runs.node_run import After, Order, Progress
-from drl.runs.packed_run import Answer, pack
+from drl.runs.many_runs import WORK, Progress, RunAnswer, RunJob, RunOrder, RunPool, pack
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment
 from drl.settings.scaling import ScalingConfig
 from drl.tracking.jobs import JobTable
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-WORK = ("drl.runs.node_run", "work")
-POLL_SECONDS = 0.5  # how often signals are looked for
 MOST_LOSSES = 10  # of a run in a row, without a checkpoint in between
-
-
-class RunJob(NamedTuple):
-    """A run to be done somewhere."""
-
-    name: str  # in the table of all
-    experiment: Experiment
-    extras: Extras = NOTHING
-    after: After | None = None  # done on the node when the run is over
 
 
 def train_on_cluster(
     jobs: list[RunJob], scaling: ScalingConfig, table: JobTable, at_a_time: int | None = None
-) -> Iterator[tuple[RunJob, Answer]]:
+) -> Iterator[tuple[RunJob, RunAnswer]]:
     """Jobs and answers, as runs end. A signal is passed on: every run is saved where it is, and no other begins."""
     assert scaling.cluster is not None
     if not scaling.runs_elsewhere:
@@ -58,33 +42,22 @@ def train_on_cluster(
     if scaling.results_url is not None:
         check_url(scaling.results_url)
     needs = Needs(scaling.cpus_per_run, scaling.gpus_per_run)
-    with (
-        StopSignals() as signals,
-        open_cluster(scaling.cluster) as ray,
-        contextlib.ExitStack() as stack,
-    ):
-        check_needs(ray, scaling.cluster, needs)
-        runs = ClusterRuns(ray, needs, scaling.results_url, signals, table)
-        stack.callback(runs.close)
-        yield from runs.train(jobs, at_a_time or len(jobs))
-        if signals.seen is not None and not runs.ended:
-            raise Interrupted(signals.seen)
+    with StopSignals() as signals, open_nodes(scaling.cluster, WORK, needs) as nodes:
+        pool = ClusterRunPool(nodes, at_a_time or len(jobs), signals, scaling.results_url, table)
+        with contextlib.closing(pool):
+            yield from pool.train(jobs)
 
 
 @dataclass
-class _Run:
-    """A run in progress."""
+class _Copy:
+    """What there is here of a run on a node."""
 
-    job: RunJob
-    process: NodeProcess
     folder: Path | None = None  # here, as soon as there is one
     incoming: Incoming | None = None  # from a node that does not see the folder
     lock: int | None = None  # nobody else may continue the run
-    copy: UrlCopy | None = None
-    begun: bool = False  # whether this process has its order
+    second: UrlCopy | None = None  # at a URL
     newest: int | None = None  # step of the newest checkpoint here
     losses: int = 0  # in a row, without a newer one
-    answer: Answer | None = None
 
     def note_checkpoint(self) -> None:
         assert self.folder is not None
@@ -98,159 +71,121 @@ class _Run:
             self.lock = None
 
 
-class ClusterRuns:
-    """The runs in progress."""
+class ClusterRunPool(RunPool):
+    """Runs on the nodes of a cluster, with copies of their folders here."""
 
-    def __init__(self, ray: "ModuleType", needs: Needs, url: str | None, signals: StopSignals, table: JobTable):
-        self.ray: ModuleType = ray
-        self.needs: Needs = needs
+    def __init__(self, transport: Transport, size: int, signals: StopSignals, url: str | None, table: JobTable):
+        super().__init__(transport, size, signals)
         self.url: str | None = url
-        self.signals: StopSignals = signals
         self.table: JobTable = table
-        self.running: list[_Run] = []
-        self.ended: int = 0
+        self.copies: dict[str, _Copy] = {}  # by name
         self._probes: dict[Path, Probe] = {}  # by results folder
         self._files = contextlib.ExitStack()  # those of the probes
-        self._passed_on = 0  # signals
 
-    def close(self) -> None:
-        close([run.process for run in self.running])  # only after an error or a second signal
-        for run in self.running:
-            run.unlock()
-        self._files.close()
-
-    def train(self, jobs: list[RunJob], at_a_time: int) -> Iterator[tuple[RunJob, Answer]]:
-        """Run jobs on the cluster; gives each with its answer when it is over."""
-        waiting = list(reversed(jobs))
+    def train(self, jobs: Sequence[RunJob]) -> Iterator[tuple[RunJob, RunAnswer]]:
         for job in jobs:
             self.table.note(job.name)
-        with self.signals.held():
-            yield from self._train(waiting, at_a_time)
+            self.copies[job.name] = _Copy()
+        yield from super().train(jobs)
 
-    def _train(self, waiting: list[RunJob], at_a_time: int) -> Iterator[tuple[RunJob, Answer]]:
-        while waiting or self.running:
-            if self.signals.count > self._passed_on:
-                waiting.clear()
-                self._stop()
-            while waiting and len(self.running) < at_a_time:
-                job = waiting.pop()
-                self.running.append(_Run(job, self._start(job)))
-            processes = {run.process: run for run in self.running}
-            for process in wait(list(processes), POLL_SECONDS):
-                self._hear(processes[process])
-            for run in list(self.running):
-                if run.process.ready is not None and not run.begun and not run.process.ended:
-                    self._begin(run)
-                if run.answer is not None:
-                    self._end(run)
-                    yield run.job, run.answer
-            self.table.tick()
+    def close(self) -> None:
+        self.transport.close([slot.process for slot in self.busy])  # only after an error or a second signal
+        self.busy = []
+        for copy in self.copies.values():
+            copy.unlock()
+        self._files.close()
 
-    def _start(self, job: RunJob) -> NodeProcess:
+    def look(self) -> None:
+        super().look()
+        self.table.tick()
+
+    def start(self, job: RunJob | None) -> JobProcess:
+        assert job is not None
         results = Path(job.experiment.run.results_dir).absolute()
         if self.url is None and results not in self._probes:
             self._probes[results] = self._files.enter_context(_probe(results))
-        return NodeProcess(self.ray, WORK, self.needs, self._probes.get(results))
+        process: JobProcess = self.transport.start(self._probes.get(results))
+        return process
 
-    def _begin(self, run: _Run) -> None:
+    def begin(self, slot: Slot[RunJob]) -> None:
         """The node is found: send it the run."""
-        ready, job = run.process.ready, run.job
-        assert ready is not None
-        run.begun = True
-        self.table.note(job.name, node=ready.node, status="running")
+        process, (name, experiment, extras, after) = slot.process, slot.job
+        ready, copy = process.ready, self.copies[slot.job.name]
+        self.table.note(name, node=ready.node, status="running")
         place, folder = ready.folder, None
         if ready.shared:
-            place = str(Path(job.experiment.run.results_dir).absolute())
-            folder = None if run.folder is None else str(run.folder)
-            run.unlock()
-            run.incoming = None
-        elif run.folder is not None:
-            folder = str(Path(place, run.folder.parent.name, run.folder.name))
-            run.process.send_folder(folder, parts_of(run.folder))
-        packed = pack(job.experiment, job.extras)
-        run.process.send(Order(packed, place, folder, cloudpickle.dumps(job.after), sys.argv))
+            place = str(Path(experiment.run.results_dir).absolute())
+            folder = None if copy.folder is None else str(copy.folder)
+            copy.unlock()
+            copy.incoming = None
+        elif copy.folder is not None:
+            folder = str(Path(place, copy.folder.parent.name, copy.folder.name))
+            process.send_folder(folder, parts_of(copy.folder))  # type: ignore[attr-defined]
+        process.send(RunOrder(pack(experiment, extras), place, folder, cloudpickle.dumps(after), sys.argv))
 
-    def _hear(self, run: _Run) -> None:
-        while run.process.inbox:
-            message = run.process.recv()
-            if isinstance(message, FolderSaved):
-                self._note_folder(run, Path(message.folder))
-            elif isinstance(message, Piece | Complete):
-                self._store(run, message)
-            elif isinstance(message, Progress):
-                steps, share, score = message
-                self.table.note(run.job.name, steps=steps, share=share, score=score)
-            elif isinstance(message, Answer):
-                run.answer = message if message.folder is None else message._replace(folder=run.folder)
-        if run.answer is None and run.process.ended:
-            self._lose(run)
+    def hear(self, slot: Slot[RunJob], message: Any) -> RunAnswer | None:
+        copy = self.copies[slot.job.name]
+        if isinstance(message, FolderSaved):
+            self._note_folder(slot, Path(message.folder))
+        elif isinstance(message, Piece | Complete):
+            self._store(copy, message)
+        elif isinstance(message, Progress):
+            steps, share, score = message
+            self.table.note(slot.job.name, steps=steps, share=share, score=score)
+        elif isinstance(message, RunAnswer):
+            return message if message.folder is None else message._replace(folder=copy.folder)
+        return None
 
-    def _note_folder(self, run: _Run, folder: Path) -> None:
+    def _note_folder(self, slot: Slot[RunJob], folder: Path) -> None:
         """The run has a folder, and perhaps a new checkpoint."""
-        assert run.process.ready is not None
-        if run.process.ready.shared:
-            run.folder = folder
-            run.note_checkpoint()
+        copy = self.copies[slot.job.name]
+        if slot.process.ready.shared:
+            copy.folder = folder
+            copy.note_checkpoint()
             return
-        if run.folder is None:
-            results = Path(run.job.experiment.run.results_dir)
-            run.folder = new_folder(results / folder.parent.name, folder.name)
-        if run.incoming is None:
-            run.lock, run.incoming = lock_run(run.folder), Incoming(run.folder)
-        if self.url is not None and run.copy is None:
-            run.copy = UrlCopy(self.url, run.folder)
+        if copy.folder is None:
+            results = Path(slot.job.experiment.run.results_dir)
+            copy.folder = new_folder(results / folder.parent.name, folder.name)
+        if copy.incoming is None:
+            copy.lock, copy.incoming = lock_run(copy.folder), Incoming(copy.folder)
+        if self.url is not None and copy.second is None:
+            copy.second = UrlCopy(self.url, copy.folder)
 
-    def _store(self, run: _Run, part: Piece | Complete) -> None:
-        assert run.incoming is not None
-        changed = run.incoming.add(part)
+    def _store(self, copy: _Copy, part: Piece | Complete) -> None:
+        assert copy.incoming is not None
+        changed = copy.incoming.add(part)
         if isinstance(part, Complete):
-            run.note_checkpoint()
-        if run.copy is not None:
-            run.copy.update(changed)
+            copy.note_checkpoint()
+        if copy.second is not None:
+            copy.second.update(changed)
 
-    def _lose(self, run: _Run) -> None:
-        """Its process ended without an answer."""
-        process, name = run.process, run.job.name
+    def lose(self, slot: Slot[RunJob]) -> RunAnswer | None:
+        """Its process ended without an answer. A run that is lost with its node goes on elsewhere."""
+        process, name, copy = slot.process, slot.job.name, self.copies[slot.job.name]
         if process.over is not None:
             said = f": {process.over.said}" if process.over.said else ""
-            run.answer = Answer(error=f"its process ended with exit code {process.over.exit_code}{said}")
-            return
-        run.losses += 1
-        if self._passed_on or run.losses > MOST_LOSSES:
-            times = f", {run.losses} times without a checkpoint in between" if run.losses > 1 else ""
-            run.answer = Answer(error=process.lost + times, exit_code=5)
-            return
-        process.kill()
-        goes_on = "begins again" if run.folder is None else "goes on from its last checkpoint"
+            return RunAnswer(error=f"its process ended with exit code {process.over.exit_code}{said}")
+        copy.losses += 1
+        if self.passed_on or copy.losses > MOST_LOSSES:
+            times = f", {copy.losses} times without a checkpoint in between" if copy.losses > 1 else ""
+            return RunAnswer(error=process.lost + times, exit_code=5)
+        goes_on = "begins again" if copy.folder is None else "goes on from its last checkpoint"
         self.table.say(f"{name}: {process.lost}; it {goes_on}")
         self.table.note(name, node="", status="waiting")
-        if run.folder is not None and run.incoming is not None:
-            run.incoming = Incoming(run.folder)  # what has not arrived as a whole is dropped
-        run.process, run.begun = self._start(run.job), False
+        if copy.folder is not None and copy.incoming is not None:
+            copy.incoming = Incoming(copy.folder)  # what has not arrived as a whole is dropped
+        return None
 
-    def _stop(self) -> None:
-        """Every run that has begun saves itself. A second signal breaks off what else it does."""
-        self._passed_on, number = self.signals.count, self.signals.seen
-        assert number is not None
-        for run in list(self.running):
-            if run.begun:
-                run.process.signal(number)
-            else:
-                self._end(run)
-
-    def _end(self, run: _Run) -> None:
-        self.running.remove(run)
-        self.ended += run.answer is not None
-        if run.copy is not None and (missing := run.copy.update(())):
-            self.table.say(
-                f"{run.job.name}: {plural(len(missing), 'file')} could not be copied to {self.url}: {run.copy.error}"
-            )
-        close([run.process])
-        if run.folder is not None:
+    def ended(self, slot: Slot[RunJob]) -> None:
+        copy, job = self.copies[slot.job.name], slot.job
+        if copy.second is not None and (missing := copy.second.update(())):
+            files = plural(len(missing), "file")
+            self.table.say(f"{job.name}: {files} could not be copied to {self.url}: {copy.second.error}")
+        if copy.folder is not None:
             with contextlib.suppress(DrlError, OSError):
-                adopt_run(run.folder, run.job.experiment.to_flat())
-        run.unlock()
-        self.table.remove(run.job.name)
+                adopt_run(copy.folder, job.experiment.to_flat())
+        copy.unlock()
+        self.table.remove(job.name)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from drl.envs.env_config import given_vector
 from drl.envs.make_vec_env import has_several_agents, make_vec_env
 from drl.runs.building import learner_maker, set_exploration, start_engine
 from drl.runs.extras import Extras
-from drl.runs.packed_run import PackedRun, pack
+from drl.runs.many_runs import PackedRun, pack
 from drl.settings.experiment import Experiment
 from drl.trainer.trainer import Collector
 

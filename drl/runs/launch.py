@@ -27,7 +27,7 @@ from drl.runs.folder.checkpoints import Checkpoints
 from drl.runs.folder.finished import Finished, RunLike, folder_of, resume_line
 from drl.runs.folder.run_folder import Run, find_run, is_in_use, read_record, read_settings, read_started, runs_in
 from drl.runs.folder.run_writer import BestModelCopy
-from drl.runs.seed_processes import train_in_processes
+from drl.runs.many_runs import train_in_processes
 from drl.runs.session import Session, drive, say, sync_points
 from drl.runs.stop_signals import StopSignals
 from drl.settings.experiment import Experiment, RunConfig

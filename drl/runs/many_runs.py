@@ -1,27 +1,124 @@
 """Many runs, each in a process of its own: on this machine, or on the nodes of a cluster."""
 
 import contextlib
-import multiprocessing
-import multiprocessing.connection
+import copy
 import os
-import signal
-from collections.abc import Generator, Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from drl.core.errors import DrlError, Interrupted
-from drl.core.processes import start_child
-from drl.runs.extras import NOTHING, Extras
-from drl.runs.packed_run import Answer, PackedRun, pack
-from drl.settings.experiment import Experiment
+import cloudpickle  # type: ignore[import-untyped]
+
+from drl.agents.load_agent import load_agent
+from drl.algorithms import ALGORITHMS, find_algorithm
+from drl.core.agent_files import open_agent
+from drl.core.errors import DrlError, Interrupted, advice_of
+from drl.core.log import Log
+from drl.core.named_objects import give_objects, given_objects
+from drl.core.network_parts import ACTIVATIONS, INITIALIZATIONS, OPTIMIZERS, import_plugins
+from drl.core.processes import LocalProcesses
+from drl.core.schedules import FUNCTIONS
+from drl.core.specs import PlainDict
+from drl.envs.env_names import find_object, split_wrapper
+from drl.runs.extras import NOTHING, Extras, Stage
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import is_in_use
+from drl.runs.job_pool import JobPool, Slot, Transport
+from drl.runs.stop_signals import StopSignals
+from drl.settings.experiment import Experiment, RunConfig
 from drl.settings.scaling import ScalingConfig
 from drl.tracking.jobs import JobBar, JobTable
+
+TABLES: list[dict[str, Any]] = [
+    ACTIVATIONS,
+    INITIALIZATIONS,
+    FUNCTIONS,
+    OPTIMIZERS,
+]  # which may hold functions of the user
+WORK = ("drl.runs.many_runs", "work")
+PROGRESS_SECONDS = 1.0  # between two messages
+LOCK_SECONDS = 60.0  # how long the end of a process on a lost node is waited for
+After = Callable[[Finished], PlainDict]  # what a node does when a run is over: an evaluation
+
+
+class RunAnswer(NamedTuple):
+    """What a process tells of its run: where it is and how it ended, or why there is none."""
+
+    folder: Path | None = None
+    status: str = "failed"
+    evaluation: dict[str, float] | None = None
+    error: str = ""
+    exit_code: int = 1
+    result: PlainDict | None = None  # of what was to be done after the run
+
+    @classmethod
+    def of(cls, error: BaseException) -> "RunAnswer":
+        """A run that has ended with an error."""
+        if isinstance(error, Interrupted):
+            return cls(error="stopped before it began", exit_code=130)
+        code = error.exit_code if isinstance(error, DrlError) else 1
+        said = [f"{type(error).__name__}: {error}", *advice_of(error).splitlines()]
+        return cls(error="; ".join(said), exit_code=code)
+
+
+class PackedRun(NamedTuple):
+    """A run that can be sent to another process."""
+
+    plugins: tuple[str, ...]  # imported before the content is read, which may need them
+    content: bytes
+
+    def unpack(self) -> tuple[Experiment, Extras]:
+        """In the other process."""
+        import_plugins(self.plugins)
+        record, content = cloudpickle.loads(self.content)
+        ALGORITHMS.setdefault(record.name, record)
+        experiment, extras, objects, functions = cloudpickle.loads(content)
+        give_objects(objects)
+        for table, given in zip(TABLES, functions, strict=True):
+            table.update(given)
+        return experiment, extras
+
+
+def pack(experiment: Experiment, extras: Extras) -> PackedRun:
+    """A run with the user's functions and classes, as bytes."""
+    objects = _named_in(experiment, given_objects())
+    functions = [{name: part for name, part in table.items() if name in objects} for table in TABLES]
+    content = cloudpickle.dumps((experiment, extras, objects | _in_files(experiment), functions))
+    record = find_algorithm(experiment.algorithm)  # may be the user's own
+    return PackedRun(experiment.run.plugins, cloudpickle.dumps((record, content)))
+
+
+def _in_files(experiment: Experiment) -> dict[str, object]:
+    """The environment and the wrappers of files, which may not be on the other machine."""
+    run = experiment.run
+    names = [run.env, *(split_wrapper(wrapper)[0] for wrapper in run.wrappers)]
+    return {name: find_object(name) for name in names if name.rpartition(":")[0].endswith(".py")}
+
+
+def _named_in(experiment: Experiment, objects: dict[str, Any]) -> dict[str, Any]:
+    """The objects that an experiment names. Others may be of modules that its process cannot import."""
+    settings = repr(experiment)
+    return {name: each for name, each in objects.items() if name in settings}
+
+
+class RunOrder(NamedTuple):
+    """The first message to the process."""
+
+    packed: PackedRun
+    place: str | None  # where the run's folder is made; None: on this machine, as its settings say
+    folder: str | None  # of a run that goes on
+    after: bytes  # an `After`, or None, packed
+    command: list[str]  # of the driver, for `run.json`
 
 
 class RunFailed(DrlError):
     """A run in another process failed; the exit code is that of its error."""
 
-    def __init__(self, message: str, answer: Answer):
+    def __init__(self, message: str, answer: RunAnswer):
         super().__init__(message)
         self.exit_code: int = answer.exit_code
 
@@ -31,20 +128,33 @@ def progress_of(scaling: ScalingConfig, quiet: bool) -> JobBar:
     return JobBar(quiet) if scaling.cluster is None else JobTable(quiet)
 
 
+class RunJob(NamedTuple):
+    """A run to be done in another process."""
+
+    name: str  # in the table of all
+    experiment: Experiment
+    extras: Extras = NOTHING
+    after: After | None = None  # done in that process when the run is over
+
+
 def train_many(
     runs: Mapping[str, Experiment],
     scaling: ScalingConfig,
     bar: JobBar,
     workers: int | None = None,
     extras: Extras = NOTHING,
-) -> Generator[tuple[str, Answer]]:
+) -> Generator[tuple[str, RunAnswer]]:
     """Names and answers, as runs end; `workers` at a time. A signal is passed on: every run is saved, and no other is
-    started. Raises `Interrupted` if it came before any had begun."""
+    started. Raises `Interrupted` if it came before any had ended."""
     if scaling.cluster is None:
-        with Processes(extras) as processes:
-            yield from processes.train(runs, workers or os.cpu_count() or 1)
+        jobs = [RunJob(name, run, extras) for name, run in runs.items()]
+        with StopSignals() as signals:
+            pool = RunPool(LocalProcesses(WORK), workers or os.cpu_count() or 1, signals)
+            with contextlib.closing(pool):
+                for job, answer in pool.train(jobs):
+                    yield job.name, answer
         return
-    from drl.runs.cluster_runs import RunJob, alone, train_on_cluster
+    from drl.runs.cluster_runs import alone, train_on_cluster
 
     assert isinstance(bar, JobTable)
     jobs = [RunJob(name, alone(run), extras) for name, run in runs.items()]
@@ -52,78 +162,155 @@ def train_many(
         yield job.name, answer
 
 
-class Processes:
-    """The processes of the runs in progress."""
+class RunPool(JobPool[RunJob, RunAnswer]):
+    """Runs on this machine, each in a process of its own."""
 
-    def __init__(self, extras: Extras):
-        self.extras = extras
-        self.running: dict[Connection, tuple[str, BaseProcess]] = {}  # by our end of the pipe
+    def __init__(self, transport: Transport, size: int, signals: StopSignals):
+        super().__init__(transport, size)
+        self.signals: StopSignals = signals
+        self.passed_on: int = 0  # signals
 
-    def __enter__(self) -> "Processes":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self.running.values():  # only after an error of our own
-            each[1].kill()
-            each[1].join()
-
-    def train(self, runs: Mapping[str, Experiment], workers: int) -> Iterator[tuple[str, Answer]]:
-        """Names and answers, as runs end."""
-        waiting, stopped, ended = list(runs)[::-1], None, 0
-        while waiting or self.running:
-            try:
-                while waiting and len(self.running) < workers:
-                    name = waiting.pop()
-                    self._start(name, runs[name])
-                over = multiprocessing.connection.wait(list(self.running))
-            except KeyboardInterrupt as stop:
-                waiting.clear()
-                stopped = stop
-                self._pass_on(stop)
-                continue
-            for pipe in [each for each in self.running if each in over]:
-                name, process = self.running.pop(pipe)
+    def train(self, jobs: Sequence[RunJob]) -> Iterator[tuple[RunJob, RunAnswer]]:
+        """Jobs and answers, as runs end."""
+        waiting, ended = list(reversed(jobs)), 0
+        with self.signals.held():
+            for job, answer in self.answers(lambda: waiting.pop() if waiting and not self.passed_on else None):
                 ended += 1
-                yield name, _answer(pipe, process)
-        if stopped is not None and not ended:
-            raise stopped
+                yield job, answer
+        if self.signals.seen is not None and not ended:
+            raise Interrupted(self.signals.seen)
 
-    def _start(self, name: str, experiment: Experiment) -> None:
-        # Our threads would not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = start_child(context, work, theirs, pack(experiment, self.extras))
-        theirs.close()
-        self.running[ours] = (name, process)
+    def look(self) -> None:
+        """Pass signals on. A run saves itself after the first; a second one breaks off what else it does."""
+        if self.signals.count > self.passed_on and self.signals.seen is not None:
+            self.passed_on = self.signals.count
+            self.pass_on(self.signals.seen)
 
-    def _pass_on(self, stop: KeyboardInterrupt) -> None:
-        number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
-        for _, process in self.running.values():
-            assert process.pid is not None  # it was started
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
+    def begin(self, slot: Slot[RunJob]) -> None:
+        _, experiment, extras, after = slot.job
+        slot.process.send(RunOrder(pack(experiment, extras), None, None, cloudpickle.dumps(after), sys.argv))
 
+    def hear(self, slot: Slot[RunJob], message: Any) -> RunAnswer | None:
+        return message if isinstance(message, RunAnswer) else None
 
-def _answer(pipe: Connection, process: BaseProcess) -> Answer:
-    try:
-        answer: Answer = pipe.recv()
-    except (EOFError, OSError):
-        process.join()
-        code = process.exitcode
+    def lose(self, slot: Slot[RunJob]) -> RunAnswer | None:
+        code = None if slot.process.over is None else slot.process.over.exit_code
         hint = "; a script that starts processes needs `if __name__ == '__main__':`" if code == 1 else ""
-        return Answer(error=f"its process ended with exit code {code}{hint}")
-    process.join()
-    return answer
+        return RunAnswer(error=f"its process ended with exit code {code}{hint}")
+
+    def close(self) -> None:
+        for slot in self.busy:  # only after an error of our own
+            slot.process.kill()
+        super().close()
 
 
-def work(pipe: Connection, packed: PackedRun) -> None:
-    """Body of a process: train one run."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # a terminal's Ctrl-C reaches it once, from the process that started it
-    from drl.runs.launch import train
+def train_in_processes(experiment: Experiment, extras: Extras, console: bool) -> list[Finished]:
+    """Train every seed, `workers` at a time; the runs in the order of their seeds. A signal is passed on: every run is
+    saved, and no other is started. If runs fail the others go on, and the first error is raised at the end."""
+    config, answers, quiet = experiment.run, dict[str, RunAnswer](), experiment.run.quiet or not console
+    seeds = config.all_seeds
+    if config.wandb_project is not None or config.mlflow_experiment is not None:
+        together = config.group or f"{experiment.algorithm}_{config.env}_seeds_{'_'.join(map(str, seeds))}"[:100]
+        config = replace(config, group=together)
+    runs = {f"seed {seed}": replace(experiment, run=config.with_seed(seed)) for seed in seeds}
+    with (
+        progress_of(experiment.scaling, quiet) as bar,
+        contextlib.closing(train_many(runs, experiment.scaling, bar, config.workers, extras)) as ended,
+    ):
+        bar.begin(f"{len(seeds)} seeds" if len(seeds) > 1 else "1 run", len(seeds), 0)
+        for name, answer in ended:
+            answers[name] = answer
+            score = f", mean return {answer.evaluation['mean_return']:.2f}" if answer.evaluation else ""
+            bar.advance(f"{name}: {answer.error or answer.status}{score}")
+    told = {name: answers[name] for name in runs if name in answers}
+    for name, answer in told.items():
+        if answer.folder is None:
+            raise RunFailed(f"{name}: {answer.error}", answer)
+    return [
+        Finished(answer.folder, _agent_of(answer.folder, extras.model), None, answer.status, answer.evaluation)
+        for answer in told.values()
+        if answer.folder is not None
+    ]
+
+
+def _agent_of(folder: Path, model: Any) -> Any:
+    """The agent of a run. A user's own module is filled with the weights, so every agent gets its own."""
+    is_model = any(hasattr(model, method) for method in ("parameters", "apply")) and not isinstance(model, type)
+    if model is not None and not is_model:  # it makes models
+        stored = open_agent(folder)
+        model = model(stored.obs_spec, stored.action_spec)
+    return load_agent(folder, copy.deepcopy(model))
+
+
+class Progress(NamedTuple):
+    """How far a run on a node is."""
+
+    env_steps: int
+    share: float  # of the budget
+    score: float | None  # mean return of the last episodes
+
+
+def work(pipe: Connection) -> None:
+    """Body of a process: train one run, or continue it."""
+    import drl.runs.launch  # noqa: F401 (slow, while the driver sends the order)
+
+    order: RunOrder = pipe.recv()
+    sys.argv, folders = order.command, list[Path]()
+
+    def saved(folder: Path) -> None:
+        from drl.cluster.node_process import FolderSaved
+
+        folders.append(folder)
+        pipe.send(FolderSaved(str(folder)))
+        pipe.recv()  # until what is new in it has been noted
 
     try:
-        finished = train(*packed.unpack(), console=False)
-        pipe.send(Answer(finished.folder, finished.status, finished.evaluation))
+        finished = _trained(order, pipe, saved)
+        after: After | None = cloudpickle.loads(order.after)
+        result = None if after is None or finished.status != "finished" else after(finished)
+        answer = RunAnswer(finished.folder, finished.status, finished.evaluation, result=result)
     except (Exception, Interrupted) as error:
-        pipe.send(Answer.of(error))
+        answer = RunAnswer.of(error)
+    if folders:
+        saved(answer.folder or folders[-1])
+    pipe.send(answer)
+
+
+def _trained(order: RunOrder, pipe: Connection, saved: Callable[[Path], None]) -> Finished:
+    from drl.runs.launch import continue_run, experiment_of, train
+
+    experiment, extras = order.packed.unpack()
+    if order.place is None:
+        return train(experiment, extras, console=False)
+    stages = (*extras.stages, _told(pipe, experiment.run))
+    extras = replace(extras, stages=stages, place=Path(order.place), saved=saved)
+    if order.folder is None:
+        return train(experiment, extras, console=False)
+    folder = Path(order.folder)
+    _wait_for_lock(folder)
+    return continue_run(folder, experiment_of(folder, trust=True), extras, console=False)
+
+
+def _wait_for_lock(folder: Path) -> None:
+    """On a shared disk, the process on a lost node may live a moment longer than its node."""
+    until = time.monotonic() + LOCK_SECONDS
+    while is_in_use(folder):
+        if time.monotonic() > until:
+            raise DrlError(f"{folder} is still in use by a process on a node that was lost; end it, then drl resume")
+        time.sleep(0.2)
+
+
+def _told(pipe: Connection, config: RunConfig) -> Stage:
+    """A stage that tells the driver how far the run is."""
+
+    def tell(logs: Iterator[Log]) -> Iterator[Log]:
+        told = 0.0
+        for log in logs:
+            yield log
+            if time.monotonic() - told > PROGRESS_SECONDS:
+                told = time.monotonic()
+                used = log.episodes if config.num_episodes else log.env_steps
+                score = log.recent.get("mean_ep_return")
+                pipe.send(Progress(log.env_steps, used / config.budget, None if score is None else float(score)))
+
+    return tell

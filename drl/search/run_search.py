@@ -2,27 +2,28 @@
 
 import contextlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl.algorithms.search_dimensions import Space
 from drl.core.errors import EnvFailed, html_table
+from drl.core.processes import LocalProcesses
 from drl.core.specs import PlainDict
 from drl.runs.stop_signals import StopSignals
 from drl.search.search_plan import Found, SearchConfig, SearchPlan, merged, starting_point
 from drl.search.search_report import SHOWN, Commands, Display, write_report
-from drl.search.search_worker import Crew, Job, Outcome
+from drl.search.search_worker import WORK, Job, Outcome, TrialPool
 from drl.search.study import STOPPED, Ledger, claim, open_study, optuna, release, seed_number, storage_errors
 from drl.settings.presets import load_preset
+from drl.tracking.jobs import JobBar, JobTable
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.pruners import BasePruner
     from optuna.trial import FrozenTrial
 
-    from drl.tracking.jobs import JobBar
 
 FRESH_SEEDS = 1_000_003  # first seed of the re-runs, far from the seeds of the trials
 
@@ -97,16 +98,16 @@ def _search(plan: SearchPlan, study: "Study", commands: Commands, console: bool)
         Display(config, plan.name) as display,
         contextlib.ExitStack() as stack,
     ):
-        crew = stack.enter_context(_open_crew(config, display.bar))
+        pool = stack.enter_context(_open_pool(config, display.bar))
         lost = ledger.fail_stale()
         ledger.ask_again()
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(starting_point(plan.space, plan.start_flat))
         finished = len(ledger.trials("COMPLETE", "PRUNED", "FAIL")) - len(ledger.lost())
         display.begin(finished, lost, ledger.trials("COMPLETE"))
-        if why := crew.check(plan.fixed() | plan.budget):
+        if why := pool.check(plan.fixed() | plan.budget):
             display.bar.say(f"trials run in this process, because a worker process cannot: {why}")
-        work = _Work(plan, study, ledger, crew, signals, display)
+        work = _Work(plan, study, ledger, pool, signals, display)
         work.run_trials()
         fresh = work.run_again(_ranking(plan, study, {})[: config.rerun_best])
     result = _result(plan, study, ledger, signals.status, fresh)
@@ -114,28 +115,39 @@ def _search(plan: SearchPlan, study: "Study", commands: Commands, console: bool)
     return result
 
 
-def _open_crew(config: SearchConfig, bar: "JobBar") -> contextlib.AbstractContextManager[Crew]:
+@contextlib.contextmanager
+def _open_pool(config: SearchConfig, bar: JobBar) -> Iterator[TrialPool]:
     """The workers of a search, here or on its cluster, whose modules only a search on a cluster imports."""
+    silence = 60 * config.trial_timeout
     if config.cluster is None:
-        return contextlib.closing(Crew(config.n_jobs, 60 * config.trial_timeout))
-    from drl.search.cluster_crew import open_cluster_crew
+        with contextlib.closing(TrialPool(LocalProcesses(WORK, patience=1.0), config.n_jobs, silence)) as pool:
+            yield pool
+        return
+    from drl.cluster.node_process import Needs, open_nodes
 
-    return open_cluster_crew(config, bar)
+    assert isinstance(bar, JobTable)
+    needs, size = Needs(config.cpus_per_run, config.gpus_per_run), min(config.n_jobs, config.n_trials)
+    wanted = f"{needs.cpus:g} CPU and {needs.gpus:g} GPU"
+    with (
+        open_nodes(config.cluster, WORK, needs) as nodes,
+        contextlib.closing(TrialPool(nodes, size, silence, bar, wanted)) as pool,
+    ):
+        yield pool
 
 
 class _Work:
     """The two rounds of jobs: trials, then re-runs of the best."""
 
     def __init__(
-        self, plan: SearchPlan, study: "Study", ledger: Ledger, crew: Crew, signals: StopSignals, display: Display
+        self, plan: SearchPlan, study: "Study", ledger: Ledger, pool: TrialPool, signals: StopSignals, display: Display
     ):
         self.plan, self.study, self.ledger = plan, study, ledger
-        self.crew, self.signals, self.display = crew, signals, display
+        self.pool, self.signals, self.display = pool, signals, display
         self.running: dict[int, Trial] = {}
 
     def run_trials(self) -> None:
         try:
-            for job, outcome in self.crew.run(self._next_trial, self._report, self._stop):
+            for job, outcome in self.pool.run(self._next_trial, self._report, self._stop):
                 self._tell(job, outcome)
         except optuna().exceptions.StorageInternalError:  # the next search finds these trials
             raise
@@ -188,7 +200,7 @@ class _Work:
         def next_job() -> Job | None:
             return queue.pop() if queue else None
 
-        for job, outcome in self.crew.run(next_job, lambda *_: False, self._stop):
+        for job, outcome in self.pool.run(next_job, lambda *_: False, self._stop):
             if outcome.state in ("complete", "failed"):
                 self.study.set_user_attr(f"again:{job.number}:{job.settings['seed']}", [outcome.score, outcome.error])
             self.display.ended_again(job, outcome)

@@ -1,4 +1,4 @@
-"""Jobs of a search: train an agent, evaluate it at intervals, return its score. In workers, or in this process.
+"""Trials of a search: train an agent, evaluate it at intervals, return its score. In workers, or in this process.
 
 Only the parent accesses the study. A worker receives a job through its pipe, sends each intermediate score and receives
 whether to stop; in between it sends signs of life. A worker that dies or falls silent is replaced. When the parent
@@ -7,17 +7,14 @@ exits, the worker ends, even if it hangs.
 
 import contextlib
 import math
-import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +23,18 @@ from drl.agents.evaluation import evaluate
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.log import Log
 from drl.core.network_parts import import_plugins
-from drl.core.processes import start_child
 from drl.core.specs import PlainDict
 from drl.envs.env_names import find_wrapper
 from drl.envs.env_specs import find_spec
 from drl.runs import stages
 from drl.runs.building import build_trainer, start_engine
+from drl.runs.job_pool import POLL_SECONDS, JobPool, Slot, Transport
 from drl.runs.launch import remote_boards
 from drl.settings.experiment import Experiment
 from drl.tracking.guarded import Ending, Guarded, guard
+from drl.tracking.jobs import JobTable
 
-POLL_SECONDS = 0.5  # the parent checks for signals this often
+WORK = ("drl.search.search_worker", "work")
 SIGN_SECONDS = 1.0  # between two signs of life of a worker, if its learning steps are not longer
 START_SECONDS = 120.0  # limit for the start of the first worker
 
@@ -149,165 +147,128 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-class Crew:
+class TrialPool(JobPool[Job, Outcome]):
     """Runs jobs in worker processes, `size` at a time; size 0: one after another in this process. Workers find
-    environments only by their ids (`module:Id` for your own)."""
+    environments only by their ids (`module:Id` for your own). On a cluster, whose jobs `table` shows, a worker gets a
+    job when its node is found, and a job that is lost with its node begins again elsewhere: same settings, same seed.
+    """
 
-    def __init__(self, size: int, silence: float = math.inf):
-        self.size: int = size
+    keeps_processes = True
+
+    def __init__(
+        self,
+        transport: Transport,
+        size: int,
+        silence: float = math.inf,
+        table: JobTable | None = None,
+        needs: str = "",  # what a node must have free for a worker
+    ):
+        super().__init__(transport, size, late=table is not None)
         self.silence = silence  # seconds without a message after which a worker counts as hanging
-        self.idle: list[Worker] = []
-        self.busy: dict[object, tuple[Worker, Job]] = {}  # by the parent's end of the pipe
+        self.table: JobTable | None = table
+        self.needs: str = needs
         self.deaths: int = 0  # of workers in a row, without a finished job in between
+        self.told: dict[str, int] = {}  # job → the last fraction that was reported
+        self.report: Report = lambda *_: False
 
     def check(self, settings: PlainDict) -> str:
-        """Start the first worker and ask it whether it finds what these settings name. If it does not, a crew of one
-        works in this process, and the answer says why; a larger one raises."""
+        """Ask the first worker whether it finds what these settings name. If it does not, a pool of one works in this
+        process, and the answer says why; a larger one raises, and one on a cluster."""
         if self.size == 0:
             return ""
-        worker = LocalWorker()
         why = "it did not start"
-        with contextlib.suppress(EOFError, OSError):
-            worker.pipe.send(settings)
-            if worker.pipe.poll(START_SECONDS):
-                why = worker.pipe.recv()
+        if self.late:
+            why = f"no node had {self.needs} free for {START_SECONDS:g} seconds"
+        process = self.start(None)
+        process.send(settings)
+        until = time.monotonic() + START_SECONDS
+        while not self.transport.wait([process], POLL_SECONDS) and time.monotonic() < until:
+            pass
+        if process.inbox:
+            why = str(process.inbox.popleft())
         if not why:
-            self.idle.append(worker)
+            self.idle.append(process)
             return ""
-        worker.kill()
+        process.kill()
+        if self.late:
+            raise BadInput(f"the nodes cannot run this: {why}; your environment must be installed there (module:Id)")
         if self.size > 1:
             raise BadInput(
                 f"worker processes cannot run this: {why}; give your environment as module:Id, or --n-jobs 0"
             )
         self.size = 0
-        return str(why)
+        return why
 
     def run(
         self, next_job: Callable[[], Job | None], report: Report, stop: Callable[[], bool]
     ) -> Iterator[tuple[Job, Outcome]]:
         """Yield jobs and their outcomes as they end, until `next_job` returns None or `stop` returns True."""
-        if self.size == 0:
-            while not stop() and (job := next_job()) is not None:
-                yield job, run_job(job, report, stop)
+        self.report = report
+        if self.size > 0:
+            yield from self.answers(next_job, stop)
             return
-        while not stop():
-            if not self._hand_out(next_job):
-                return
-            for pipe in self._wait():
-                ended = self._receive(pipe, report)
-                if ended is not None:
-                    yield ended
-            yield from self._give_up_silent()
+        while not stop() and (job := next_job()) is not None:
+            yield job, run_job(job, report, stop)
 
-    def _hand_out(self, next_job: Callable[[], Job | None]) -> bool:
-        """Start as many jobs as there may be; False if nothing is left to wait for."""
-        while len(self.busy) < self.size and (job := next_job()) is not None:
-            self._start(job)
-        return bool(self.busy)
+    def look(self) -> None:
+        if self.table is not None:
+            self.table.tick()
 
-    def _wait(self) -> Sequence[object]:
-        """The pipes of those who say something."""
-        pipes: list[Any] = [worker.pipe for worker, _ in self.busy.values()]
-        return multiprocessing.connection.wait(pipes, POLL_SECONDS)
+    def begin(self, slot: Slot[Job]) -> None:
+        super().begin(slot)
+        if self.table is not None:
+            self.table.note(_name(slot.job), node=slot.process.ready.node, status="running")
 
-    def _start(self, job: Job) -> None:
-        worker = self.idle.pop() if self.idle else LocalWorker()
-        worker.heard = time.monotonic()
-        self.busy[worker.pipe] = (worker, job)
-        with contextlib.suppress(OSError):  # it died while idle: `_receive` finds the closed pipe
-            worker.pipe.send(job)
-
-    def _receive(self, pipe: object, report: Report) -> tuple[Job, Outcome] | None:
-        worker, job = self.busy[pipe]
-        worker.heard = time.monotonic()
-        try:
-            message = worker.pipe.recv()
-            if isinstance(message, Outcome):
-                del self.busy[pipe]
-                self.idle.append(worker)
-                self.deaths = 0
-                return job, message
-            if message is not None:  # None: a sign of life
-                worker.pipe.send(report(job, *message))
-        except (EOFError, OSError):
-            del self.busy[pipe]
-            code = worker.close()
-            self.deaths += 1
-            if self.deaths > self.size + 3:
-                raise EnvFailed(f"{self.deaths} workers died in a row, the last with exit code {code}") from None
-            return job, Outcome("lost", error=f"its process died with exit code {code}")
+    def hear(self, slot: Slot[Job], message: Any) -> Outcome | None:
+        if isinstance(message, Outcome):
+            self.deaths = 0
+            return message
+        if message is not None:  # None: a sign of life
+            slot.process.send(self._report(slot.job, *message))
         return None
 
-    def _give_up_silent(self) -> Iterator[tuple[Job, Outcome]]:
+    def _report(self, job: Job, fraction: int, score: float) -> bool:
+        """What a job that began again repeats is not reported twice."""
+        name = _name(job)
+        if self.table is not None:
+            self.table.note(name, score=score, share=fraction / job.reports)
+        if fraction <= self.told.get(name, 0):
+            return False
+        self.told[name] = fraction
+        return self.report(job, fraction, score)
+
+    def lose(self, slot: Slot[Job]) -> Outcome | None:
+        self.deaths += 1
+        if slot.process.over is None:
+            if self.deaths > self.size + 3:
+                raise EnvFailed(f"{self.deaths} workers were lost in a row; the last one: {slot.process.lost}")
+            if self.table is not None:
+                self.table.say(f"{_name(slot.job)}: {slot.process.lost}; it begins again")
+                self.table.remove(_name(slot.job))
+            return None
+        code = slot.process.over.exit_code
+        if self.deaths > self.size + 3:
+            raise EnvFailed(f"{self.deaths} workers died in a row, the last with exit code {code}")
+        return Outcome("lost", error=f"its process died with exit code {code}")
+
+    def ended(self, slot: Slot[Job]) -> None:
+        self.told.pop(_name(slot.job), None)
+        if self.table is not None:
+            self.table.remove(_name(slot.job))
+
+    def give_up(self) -> Iterator[tuple[Job, Outcome]]:
+        """End workers without a sign of life."""
         now = time.monotonic()
-        for worker, job in [each for each in self.busy.values() if now - each[0].heard > self.silence]:
-            del self.busy[worker.pipe]
-            worker.kill()
+        for slot in [each for each in self.busy if each.begun and now - each.heard > self.silence]:
+            self.busy.remove(slot)
+            slot.process.kill()
+            self.ended(slot)
             silence = f"no sign of life for {self.silence / 60:g} minutes (--trial-timeout)"
-            yield job, Outcome("failed", error=silence)
-
-    def close(self) -> None:
-        workers = [*self.idle, *(worker for worker, _ in self.busy.values())]
-        for worker in workers:
-            worker.pipe.close()  # close all first, so that they end in parallel
-        for worker in workers:
-            worker.close()
-        self.idle, self.busy = [], {}
+            yield slot.job, Outcome("failed", error=silence)
 
 
-class Pipe(Protocol):
-    """Our end of a pipe to a worker, on this machine or on another."""
-
-    def send(self, message: object, /) -> None:
-        """Send a message."""
-
-    def recv(self) -> Any:
-        """The next message; waits for it."""
-
-    def poll(self, timeout: float, /) -> bool:
-        """Whether a message comes within this time."""
-
-    def close(self) -> None: ...
-
-
-class Worker(Protocol):
-    """A process that runs trials."""
-
-    heard: float  # when its last message came
-
-    @property
-    def pipe(self) -> Pipe:
-        """What connects it."""
-
-    def close(self) -> int | None:
-        """End the process and return its exit code."""
-
-    def kill(self) -> int | None:
-        """End it at once; returns its exit code."""
-
-
-class LocalWorker:
-    """One process and our end of its pipe. It is spawned, because our threads would not survive a fork."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self.pipe: Pipe = ours
-        self.process: BaseProcess = start_child(context, work, theirs)
-        self.heard: float = time.monotonic()
-        theirs.close()
-
-    def close(self) -> int | None:
-        self.pipe.close()
-        self.process.join(1.0)
-        return self.kill()
-
-    def kill(self) -> int | None:
-        self.pipe.close()
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-        return self.process.exitcode
+def _name(job: Job) -> str:
+    return f"trial {job.number}, seed {job.settings['seed']}"
 
 
 def work(pipe: Connection) -> None:

@@ -10,8 +10,7 @@ from drl.analysis import ablation
 from drl.analysis.ablation import SETTINGS, _experiment, _table, ablate_experiment, variants
 from drl.core.errors import BadInput, Interrupted
 from drl.core.log import Episode, Log
-from drl.runs.many_runs import RunFailed
-from drl.runs.packed_run import Answer
+from drl.runs.many_runs import RunAnswer, RunFailed
 from drl.settings.experiment import Experiment
 from drl.tracking.curves import bootstrap
 from drl.tracking.files import JsonlTracker
@@ -92,7 +91,7 @@ def answers(status="failed", **parts):
     def train_many(runs, *_):
         for name, run in runs.items():
             folder = None if parts else Path(run.run.results_dir)
-            yield name, Answer(folder, status, **parts)
+            yield name, RunAnswer(folder, status, **parts)
 
     return train_many
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from drl.runs.extras import Extras
-from drl.runs.packed_run import pack
+from drl.runs.many_runs import pack
 from drl.settings.experiment import Experiment
 
 FILE = """

@@ -14,7 +14,7 @@ from drl.core.configs import ModelConfig
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.models import make_policy_value_model
-from drl.runs.seed_processes import _agent_of
+from drl.runs.many_runs import _agent_of
 
 QUIET = ["--no-plots", "--no-video", "--no-tensorboard", "--quiet", "--hidden-sizes", "8", "--evaluate-every", "0"]
 

@@ -4,11 +4,9 @@ from collections import deque
 
 import pytest
 
-from drl.cluster.node_process import HostReady, Needs, NodeProcess
+from drl.cluster.node_process import HostReady, NodeProcess
 from drl.core.errors import EnvFailed
-from drl.search import cluster_crew
-from drl.search.cluster_crew import ClusterCrew
-from drl.search.search_worker import Job, Outcome
+from drl.search.search_worker import Job, Outcome, TrialPool
 from drl.tracking.jobs import JobTable
 
 READY = HostReady("node", "0.1.0", False, "")
@@ -41,27 +39,33 @@ class Node(NodeProcess):
                 self.busy = not isinstance(said, Outcome)
 
 
+class Nodes:
+    """These nodes, in this order, then nodes that are never found."""
+
+    def __init__(self, nodes):
+        self.left, self.hired = list(nodes), []
+
+    def start(self, place=None):
+        self.hired.append(self.left.pop(0) if self.left else Node([], found=False))
+        return self.hired[-1]
+
+    def wait(self, processes, timeout):
+        for each in processes:
+            each.step()
+        return [each for each in processes if each.inbox or each.ended]
+
+    def close(self, processes):
+        for each in processes:
+            each.kill()
+
+
 @pytest.fixture
-def crew(monkeypatch):
-    """A crew whose workers are these nodes, in this order, then nodes that are never found."""
-    hired = []
+def crew():
+    """A pool whose workers are these nodes."""
 
     def make(size, *nodes):
-        left = list(nodes)
-
-        def hire(worker, ray, needs):
-            hired.append(left.pop(0) if left else Node([], found=False))
-            worker.pipe, worker.heard = hired[-1], 0.0
-
-        def wait(processes, timeout):
-            for each in processes:
-                each.step()
-            return [each for each in processes if each.inbox or each.ended]
-
-        monkeypatch.setattr(cluster_crew.NodeWorker, "__init__", hire)
-        monkeypatch.setattr(cluster_crew, "wait", wait)
-        monkeypatch.setattr(cluster_crew, "close", lambda each: [node.kill() for node in each])
-        return ClusterCrew(None, Needs(), size, float("inf"), JobTable(quiet=True)), hired
+        transport = Nodes(nodes)
+        return TrialPool(transport, size, float("inf"), JobTable(quiet=True)), transport.hired
 
     return make
 
