@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from threading import Thread
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 PROGRAM = "import sys; sys.path = {path!r}; from {here} import run_program; run_program{arguments!r}"
@@ -198,7 +198,7 @@ class LocalProcess:
         theirs.close()
         self.patience = patience
         self.over: ProcessEnd | None = None
-        self.inbox: collections.deque[Any] = collections.deque()
+        self.inbox: collections.deque[object] = collections.deque()
 
     @property
     def ended(self) -> bool:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -104,8 +103,7 @@ class ClusterRunPool(RunPool):
         results = Path(job.experiment.run.results_dir).absolute()
         if self.url is None and results not in self._probes:
             self._probes[results] = self._files.enter_context(_probe(results))
-        process: JobProcess = self.transport.start(self._probes.get(results))
-        return process
+        return self.transport.start(self._probes.get(results))
 
     def begin(self, slot: Slot[RunJob]) -> None:
         """The node is found: send it the run."""
@@ -123,7 +121,7 @@ class ClusterRunPool(RunPool):
             process.send_folder(folder, parts_of(copy.folder))  # type: ignore[attr-defined]
         process.send(RunOrder(pack(experiment, extras), place, folder, cloudpickle.dumps(after), sys.argv))
 
-    def hear(self, slot: Slot[RunJob], message: Any) -> RunAnswer | None:
+    def hear(self, slot: Slot[RunJob], message: object) -> RunAnswer | None:
         copy = self.copies[slot.job.name]
         if isinstance(message, FolderSaved):
             self._note_folder(slot, Path(message.folder))

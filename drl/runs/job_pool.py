@@ -21,7 +21,7 @@ AnswerT = TypeVar("AnswerT")
 class JobProcess(Protocol):
     """A process that does jobs, and our end of its pipe."""
 
-    inbox: deque[Any]  # messages that arrived
+    inbox: deque[object]  # messages that arrived
 
     @property
     def ready(self) -> Any:
@@ -52,7 +52,7 @@ class JobProcess(Protocol):
 class Transport(Protocol):
     """Starts processes and waits for them."""
 
-    def start(self, place: Any = None) -> Any:
+    def start(self, place: Any = None) -> JobProcess:
         """Start a `JobProcess`. `place` is for a process on another machine."""
 
     def wait(self, processes: Sequence[Any], timeout: float) -> Sequence[JobProcess]:
@@ -167,14 +167,13 @@ class JobPool(Generic[JobT, AnswerT]):
 
     def start(self, job: JobT | None) -> JobProcess:
         """Start a process, for this job if it is known."""
-        process: JobProcess = self.transport.start()
-        return process
+        return self.transport.start()
 
     def begin(self, slot: Slot[JobT]) -> None:
         """Send the job to its process."""
         slot.process.send(slot.job)
 
-    def hear(self, slot: Slot[JobT], message: Any) -> AnswerT | None:
+    def hear(self, slot: Slot[JobT], message: object) -> AnswerT | None:
         """A message; returns the answer if the job is over."""
         raise NotImplementedError
 

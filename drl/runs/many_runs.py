@@ -190,7 +190,7 @@ class RunPool(JobPool[RunJob, RunAnswer]):
         _, experiment, extras, after = slot.job
         slot.process.send(RunOrder(pack(experiment, extras), None, None, cloudpickle.dumps(after), sys.argv))
 
-    def hear(self, slot: Slot[RunJob], message: Any) -> RunAnswer | None:
+    def hear(self, slot: Slot[RunJob], message: object) -> RunAnswer | None:
         return message if isinstance(message, RunAnswer) else None
 
     def lose(self, slot: Slot[RunJob]) -> RunAnswer | None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -219,11 +218,11 @@ class TrialPool(JobPool[Job, Outcome]):
         if self.table is not None:
             self.table.note(_name(slot.job), node=slot.process.ready.node, status="running")
 
-    def hear(self, slot: Slot[Job], message: Any) -> Outcome | None:
+    def hear(self, slot: Slot[Job], message: object) -> Outcome | None:
         if isinstance(message, Outcome):
             self.deaths = 0
             return message
-        if message is not None:  # None: a sign of life
+        if isinstance(message, tuple):  # None: a sign of life
             slot.process.send(self._report(slot.job, *message))
         return None
 
