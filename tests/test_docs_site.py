@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+pytest.importorskip("mkdocs")
+
 DOCS = Path(__file__).parents[1] / "docs"
 spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
 assert spec is not None

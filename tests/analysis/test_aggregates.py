@@ -3,10 +3,13 @@
 
 import numpy as np
 import pytest
-from rliable import library, metrics
 
 from drl.analysis import aggregates
 from drl.analysis.resampling import Estimate, draw_runs, estimate, in_chunks, interval, redrawn
+
+pytestmark = pytest.mark.full
+library = pytest.importorskip("rliable.library")
+metrics = pytest.importorskip("rliable.metrics")
 
 SHAPES = [(5, 1), (7, 3), (10, 6), (4, 4)]
 

@@ -79,8 +79,8 @@ def test_without_the_development_tools_pytest_says_what_to_install(tmp_path):
     env = without(tmp_path, "optuna", "wandb")
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", str(ROOT / "tests" / "designs")]
     said = run(command, tmp_path, env, code=4)
-    assert "ERROR: the tests need the development tools (missing: optuna, wandb)" in said
-    assert "pip install -c constraints.txt -e '.[dev]'" in said
+    assert "ERROR: these tests need the extra 'test' (missing: optuna)" in said
+    assert "pip install -c constraints.txt -e '.[test]'" in said
 
 
 @pytest.mark.full

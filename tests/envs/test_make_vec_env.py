@@ -43,6 +43,7 @@ def test_bad_input_is_named(arguments, message):
         make_vec_env(**arguments)
 
 
+@pytest.mark.full
 def test_envpool_without_the_id():
     with pytest.raises(BadInput, match="EnvPool has no environment 'drl/Counting-v0'"):
         make_vec_env("drl/Counting-v0", vectorization="envpool")

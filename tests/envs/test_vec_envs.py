@@ -128,6 +128,7 @@ def test_sync_and_async_agree_on_cartpole_through_time_limits():
     assert all(e.terminated for e in ours[1][0])
 
 
+@pytest.mark.default("sync", "native")
 @pytest.mark.parametrize("vectorization", ["sync", "native", "envpool"])
 def test_every_cartpole_row_obeys_the_equations_of_motion(vectorization):
     rng = np.random.default_rng(0)
@@ -151,6 +152,7 @@ def test_every_cartpole_row_obeys_the_equations_of_motion(vectorization):
     assert lengths == [(500, False)] * 6
 
 
+@pytest.mark.default("sync", "native")
 @pytest.mark.parametrize("vectorization", ["sync", "async", "native", "envpool"])
 def test_a_seed_decides_everything(vectorization):
     def run(seed, stream="world"):

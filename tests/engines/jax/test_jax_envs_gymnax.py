@@ -4,7 +4,6 @@ import importlib
 import sys
 from functools import partial
 
-import gymnax
 import jax
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from drl.engines.jax.envs import make_jax_env, step_and_reset
 from drl.settings.presets import list_presets, load_preset
 
 pytestmark = pytest.mark.full
+gymnax = pytest.importorskip("gymnax")
 
 ENVS, STEPS = 16, 120
 
