@@ -20,7 +20,7 @@ from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax.envs import make_jax_env
-from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.envs.jax_env import JaxStep
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.envs.goals import GoalFunctions, goal_functions
 from drl.runs.building import open_trainer

@@ -16,7 +16,7 @@ from drl.core.schedules import Constant, Cosine, Exponential, Linear
 from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.engines.jax.algorithms.dqn import DQN, PureDQN
 from drl.engines.jax.envs import make_jax_env
-from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.envs.jax_env import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
 from drl.engines.jax.fused.counters import Budget, Counters, value_at
 from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy

@@ -8,7 +8,7 @@ import pytest
 
 from drl.core.errors import BadInput
 from drl.engines.jax.envs import Noise, make_jax_env, step_and_reset
-from drl.engines.jax.envs.prisoners_dilemma import against
+from drl.engines.jax.envs.game_envs import against
 from drl.games.ipd import IteratedPrisonersDilemmaEnv, Pool, Rules
 
 ID = "IteratedPrisonersDilemma-v0"

@@ -5,17 +5,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 from drl.core.errors import BadInput, did_you_mean
-from drl.engines.jax.envs.acrobot import Acrobot
-from drl.engines.jax.envs.bit_flip import BitFlip
-from drl.engines.jax.envs.brax_env import BraxEnv
-from drl.engines.jax.envs.cart_pole import CartPole
-from drl.engines.jax.envs.gymnax_env import GymnaxEnv
+from drl.engines.jax.envs.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from drl.engines.jax.envs.foreign_envs import BraxEnv, GymnaxEnv
+from drl.engines.jax.envs.game_envs import BitFlip, LegalMoves, MovieRec, against
 from drl.engines.jax.envs.jax_env import JaxEnv
-from drl.engines.jax.envs.legal_moves import LegalMoves
-from drl.engines.jax.envs.mountain_car import MountainCar, MountainCarContinuous
-from drl.engines.jax.envs.movie_rec import MovieRec
-from drl.engines.jax.envs.pendulum import Pendulum
-from drl.engines.jax.envs.prisoners_dilemma import against
 from drl.envs.spaces import EnvKwargs
 from drl.games.ipd.ipd_rules import Rules
 from drl.games.ipd.opponents import Opponents, as_pool

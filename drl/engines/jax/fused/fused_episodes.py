@@ -11,8 +11,7 @@ from jax.typing import ArrayLike
 from drl.core.errors import BadInput, plural
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.reinforce import PureReinforce, ReinforceState
-from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions
-from drl.engines.jax.envs.stepping import step_and_reset
+from drl.engines.jax.envs.jax_env import JaxEnv, State, legal_actions, step_and_reset
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
 from drl.engines.jax.fused.step_report import (

@@ -12,8 +12,7 @@ from drl.core.errors import BadInput, plural
 from drl.core.normalize import return_bound
 from drl.engines.jax.actor_critics import ActorCritic
 from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
-from drl.engines.jax.envs.stepping import step_and_reset, where_rows
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions, step_and_reset, where_rows
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.fused_exploration import Acting, ExplorationConfig, Situation, make_acting
 from drl.engines.jax.fused.fused_replay import FusedReplay, ReplayState

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from drl.engines.jax import ops
 from drl.engines.jax.algorithms.a2c import PureA2C
 from drl.engines.jax.algorithms.ppo import PurePPO
-from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions
-from drl.engines.jax.envs.stepping import step_and_reset
+from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions, step_and_reset
 from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
 from drl.engines.jax.fused.running_stats import RunningStats, Scaler, new_running_stats, new_scaler, normalize, prepared
 from drl.engines.jax.fused.step_report import (

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from drl.core.configs import ReplayConfig
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, ObsSpec
-from drl.engines.jax.envs.jax_env import JaxEnv
-from drl.engines.jax.envs.stepping import JaxStep, where_rows
+from drl.engines.jax.envs.jax_env import JaxEnv, JaxStep, where_rows
 from drl.engines.jax.fused.jax_sum_tree import Levels, find, new_levels, set_weights, total
 from drl.engines.jax.replay_rows import ReplayRows
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from drl.core.log import REPORTED, SUCCESS, TERMINATED, TRUNCATED
-from drl.engines.jax.envs.stepping import JaxStep
+from drl.engines.jax.envs.jax_env import JaxStep
 from drl.engines.jax.off_policy import Sometimes
 
 
