@@ -20,8 +20,8 @@ def measure(env_id: str, backend: str, num_envs: int, rounds: int) -> str:
     from drl.algorithms.ppo import PPOConfig
     from drl.core.configs import ModelConfig
     from drl.engines.jax.envs.env_table import make_jax_env
-    from drl.engines.jax.fused.build_fused import build_fused
-    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_stats import Budget
+    from drl.engines.jax.fused.fused_trainer import build_fused
 
     begun = time.process_time()
     env = make_jax_env(env_id, {"backend": backend})

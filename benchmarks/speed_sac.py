@@ -72,8 +72,8 @@ def fused(algorithm: str) -> Callable[[], None]:
     from drl.algorithms import find_algorithm
     from drl.core.configs import ReplayConfig
     from drl.engines.jax.envs import make_jax_env
-    from drl.engines.jax.fused.build_fused import build_fused
-    from drl.engines.jax.fused.counters import Budget
+    from drl.engines.jax.fused.fused_stats import Budget
+    from drl.engines.jax.fused.fused_trainer import build_fused
 
     record = find_algorithm(algorithm)
     buffer = ReplayConfig(warmup=WARMUP, batch_size=BATCH, updates_per_log=100)

@@ -37,7 +37,7 @@ from drl.engines.jax.backbones import SmallCNN as SmallCNN
 from drl.engines.jax.backbones import make_backbone as make_backbone
 from drl.engines.jax.build import build_model as build_model
 from drl.engines.jax.envs import make_jax_env as make_jax_env
-from drl.engines.jax.fused.build_fused import compile_trainer as compile_trainer
+from drl.engines.jax.fused.fused_trainer import compile_trainer as compile_trainer
 from drl.engines.jax.learner import Learner as Learner
 from drl.engines.jax.model_state import ModelState as ModelState
 from drl.engines.jax.models import FlaxModel as FlaxModel

@@ -56,7 +56,7 @@ RECORD = AlgorithmRecord(
         "torch": "drl.engines.torch.algorithms.reinforce:Reinforce",
         "jax": "drl.engines.jax.algorithms.reinforce:Reinforce",
     },
-    fused="drl.engines.jax.fused.fused_episodes:FusedEpisodes",
+    fused="drl.engines.jax.fused.fused_on_policy:FusedEpisodes",
     search_base={"learning_rate": Real(1e-5, 3e-2), "gamma": GAMMA, "entropy_coef": ENTROPY},
     search_all={
         "episodes_per_step": Choice((1, 2, 4, 8, 16)),

@@ -226,9 +226,8 @@ def set_exploration(experiment: Experiment, agent: "JaxAgent | TorchAgent") -> N
 def build_seed_batch(experiment: Experiment, sync_points: tuple[float, ...] = ()) -> "SeedBatch":
     """The trainers of all seeds of one compiled program. `sync_points`: see `SeedBatch`."""
     from drl.engines.jax.envs import make_jax_env
-    from drl.engines.jax.fused.build_fused import build_fused
-    from drl.engines.jax.fused.counters import Budget
-    from drl.engines.jax.fused.fused_trainer import SeedBatch
+    from drl.engines.jax.fused.fused_stats import Budget
+    from drl.engines.jax.fused.fused_trainer import SeedBatch, build_fused
 
     run, config = experiment.run, experiment.learner
     _check_minibatches(config, run.num_envs)

@@ -17,7 +17,7 @@ from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
-from drl.engines.jax.fused.fused_exploration import ActByPolicy, Situation
+from drl.engines.jax.fused.fused_off_policy import ActByPolicy, Situation
 from drl.engines.numpy.exploration import make_exploration
 from drl.engines.torch.build import build_learner as build_torch
 from drl.envs.make_vec_env import make_vec_env

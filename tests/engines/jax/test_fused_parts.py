@@ -18,9 +18,9 @@ from drl.engines.jax.algorithms.dqn import DQN, PureDQN
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.jax_env import JaxStep
 from drl.engines.jax.fused import jax_sum_tree, running_stats
-from drl.engines.jax.fused.counters import Budget, Counters, value_at
 from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy
 from drl.engines.jax.fused.fused_replay import FusedReplay
+from drl.engines.jax.fused.fused_stats import Budget, Counters, value_at
 from drl.engines.jax.layers import transposed, untransposed
 from drl.engines.jax.models import make_q_value_model
 from drl.engines.jax.ops import random_draws, sample

@@ -1,35 +1,171 @@
 """Algorithms that learn from replay, with their environments and their buffer in one program."""
 
+
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import NamedTuple, Self
+from functools import partial, reduce
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
 
-from drl.core.configs import EpsilonGreedyConfig, ReplayConfig
+from drl.core.configs import ActionNoiseConfig, EpsilonGreedyConfig, RandomStartConfig, ReplayConfig
 from drl.core.errors import BadInput, plural
 from drl.core.normalize import return_bound
+from drl.core.schedules import Schedule, epsilon_schedule, schedule_of
+from drl.core.specs import ActionSpec
+from drl.engines.jax import ops
 from drl.engines.jax.actor_critics import ActorCritic
-from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head
+from drl.engines.jax.algorithms.dqn import DQNState, PureDQN, q_head, q_values_of, with_noise
 from drl.engines.jax.envs.jax_env import JaxEnv, Noise, State, legal_actions, step_and_reset, where_rows
-from drl.engines.jax.fused.counters import Budget, Counters, Setup, new_counters, value_at
-from drl.engines.jax.fused.fused_exploration import Acting, ExplorationConfig, Situation, make_acting
 from drl.engines.jax.fused.fused_replay import FusedReplay, ReplayState
-from drl.engines.jax.fused.running_stats import (
-    RunningStats,
+from drl.engines.jax.fused.fused_stats import (
+    Budget,
+    Counters,
+    Ends,
+    FusedRunningStats,
+    Report,
+    RunningEpisodes,
     Scaler,
+    Setup,
     follow,
     merge,
+    new_counters,
+    new_running_episodes,
     new_running_stats,
     new_scaler,
     normalize,
+    record_step,
     reward_scale,
+    summed,
+    value_at,
 )
-from drl.engines.jax.fused.step_report import Ends, Report, RunningEpisodes, new_running_episodes, record_step, summed
-from drl.engines.jax.layers import Tree
+from drl.engines.jax.layers import Tree, noise_for, random_noise
 from drl.engines.jax.off_policy import OffPolicyState, PureOffPolicy
 from drl.engines.jax.replay_rows import ReplayRows
+
+ExplorationConfig = EpsilonGreedyConfig | RandomStartConfig
+
+
+class Situation(NamedTuple):
+    """What N environments show before a step."""
+
+    obs: jax.Array  # [N, …] normalized
+    action_mask: jax.Array | None  # [N, choices] bool: legal actions; None: all
+    env_steps: jax.Array  # int32: so far
+    noise: jax.Array  # [N, entries] of a process within each episode; see `begin`
+
+
+class FusedActing(Protocol):
+    """How an algorithm acts while it trains. Configuration only."""
+
+    def begin(self, num_envs: int) -> jax.Array:
+        """The state of a noise process, 0 where an episode begins."""
+        ...
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
+        """Random numbers for `shape` actions."""
+        ...
+
+    def act(self, params: Tree, now: Situation, draws: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Actions `[N, …]` in the policy's units, and the noise process after them."""
+        ...
+
+
+@dataclass(frozen=True)
+class ActEpsilonGreedy:
+    """Random actions with probability ε, otherwise those of the largest value."""
+
+    pure: PureDQN
+    config: EpsilonGreedyConfig
+    spec: ActionSpec
+    first_update: int
+
+    @property
+    def epsilon(self) -> Schedule:
+        """ε over environment steps."""
+        head = q_head(self.pure.model)
+        return epsilon_schedule(self.config, head is not None and head.sigma > 0, self.first_update)
+
+    def begin(self, num_envs: int) -> jax.Array:
+        return jnp.zeros((num_envs, 0))
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.uniform(key, (*shape, 2))
+
+    def act(self, params: Tree, now: Situation, draws: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        model = self.pure.model
+        noisy_params = with_noise(params, noise_for(params, partial(random_noise, key)))
+        q_values = q_values_of(q_head(model), model.apply(noisy_params, now.obs))
+        random = random_action(self.spec, draws[:, 1], now.action_mask)
+        if now.action_mask is not None:
+            q_values = jnp.where(now.action_mask, q_values, -jnp.inf)
+        action = q_values.argmax(axis=-1).astype(jnp.int32)
+        return jnp.where(draws[:, 0] < value_at(self.epsilon, now.env_steps), random, action), now.noise
+
+
+@dataclass(frozen=True)
+class ActByPolicy:
+    """Uniformly random actions first, then samples from the policy, with noise on top of them if there is any."""
+
+    pure: PureOffPolicy
+    config: RandomStartConfig
+    spec: ActionSpec
+    first_update: int
+
+    @property
+    def sigma(self) -> Schedule | None:
+        """Standard deviation of the action noise over time; None: there is none."""
+        config = self.config
+        if not isinstance(config, ActionNoiseConfig) or config.quiet:
+            return None
+        if self.spec.kind != "box":
+            raise BadInput(f"noise_sigma is {config.noise_sigma}, but {self.spec.kind} actions take no noise; use 0")
+        return schedule_of(config, "noise_sigma", config.noise_decay)
+
+    def begin(self, num_envs: int) -> jax.Array:
+        return jnp.zeros((num_envs, self.spec.entries if self.sigma else 0))
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...]) -> Tree:
+        start, sample, noise = jax.random.split(key, 3)
+        entries = (*shape, max(self.pure.dist.entries, 1))
+        draws: dict[str, Any] = {"start": jax.random.uniform(start, entries)}
+        draws["sample"] = ops.random_draws(self.pure.dist, sample, shape)
+        return draws | ({"noise": jax.random.normal(noise, entries)} if self.sigma else {})
+
+    def act(self, params: Tree, now: Situation, draws: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        dist_params = self.pure.policy(params, now.obs)
+        action = ops.sample(self.pure.dist, dist_params, draws["sample"], now.action_mask)
+        noise = now.noise
+        first = now.env_steps < (self.first_update if self.config.random_steps is None else self.config.random_steps)
+        if self.sigma:
+            assert isinstance(self.config, ActionNoiseConfig)
+            keep = 0.0 if self.config.noise == "gaussian" else 1.0 - self.config.noise_theta
+            moved = keep * noise + value_at(self.sigma, now.env_steps) * draws["noise"]
+            noise = jnp.where(first, noise, moved)
+            action = jnp.clip(action + noise, -1.0, 1.0)
+        if self.spec.kind == "box":
+            return jnp.where(first, 2.0 * draws["start"] - 1.0, action), noise
+        return jnp.where(first, random_action(self.spec, draws["start"][:, 0], now.action_mask), action), noise
+
+
+def random_action(spec: ActionSpec, uniform: jax.Array, action_mask: jax.Array | None) -> jax.Array:
+    """A uniformly random legal action of a Discrete space, from uniform numbers `[N]`."""
+    if action_mask is None:
+        return jnp.int32(uniform * spec.sizes[0])
+    wanted = jnp.int32(uniform * action_mask.sum(axis=1))  # the n-th legal action
+    return (jnp.cumsum(action_mask, axis=1) > wanted[:, None]).argmax(axis=1).astype(jnp.int32)
+
+
+def make_acting(
+    pure: PureDQN | PureOffPolicy, config: ExplorationConfig, spec: ActionSpec, first_update: int
+) -> FusedActing:
+    """How a program explores."""
+    if isinstance(config, EpsilonGreedyConfig):
+        assert isinstance(pure, PureDQN)
+        return ActEpsilonGreedy(pure, config, spec, first_update)
+    assert isinstance(pure, PureOffPolicy)
+    return ActByPolicy(pure, config, spec, first_update)
+
 
 Draws = tuple[jax.Array, jax.Array]  # uniform numbers that choose a batch, and a key for the noise
 Logs = tuple[dict[str, jax.Array], dict[str, jax.Array]]  # sums over updates, and counts; see `summed`
@@ -37,7 +173,7 @@ LearnerState = DQNState | OffPolicyState
 Learning = tuple[LearnerState, ReplayState]
 
 
-class Carry(NamedTuple):
+class ReplayCarry(NamedTuple):
     """The whole state of a run between two learning steps."""
 
     learner: LearnerState
@@ -48,7 +184,7 @@ class Carry(NamedTuple):
     counters: Counters
     key: jax.Array
     noise: jax.Array  # of the exploration
-    running_stats: RunningStats | None  # of observations, if they are normalized
+    running_stats: FusedRunningStats | None  # of observations, if they are normalized
     scaler: Scaler | None  # of rewards, if they are normalized
 
 
@@ -131,7 +267,7 @@ class FusedOffPolicy:
         return max(1, self.rounds * self.updates_per_round * self.buffer.batch_size // self.steps)
 
     @property
-    def acting(self) -> Acting:
+    def acting(self) -> FusedActing:
         """How it explores."""
         first_update = max(self.buffer.warmup, self.buffer.batch_size)
         return make_acting(self.pure, self.exploration, self.env.action_spec, first_update)
@@ -143,13 +279,13 @@ class FusedOffPolicy:
         head = model.critic.head if isinstance(model, ActorCritic) else q_head(model)
         return return_bound(head.v_min, head.v_max) if head is not None and head.kind == "c51" else None
 
-    def begin(self, params: Tree, key: jax.Array) -> Carry:
+    def begin(self, params: Tree, key: jax.Array) -> ReplayCarry:
         key, first = jax.random.split(key)
         state = self.env.reset(self.env.draw(first, (self.num_envs,)).reset)
         buffer = self.replay.begin(self.env.obs_spec, self.env.action_spec, legal_actions(self.env, state) is not None)
         learner = self.pure.begin(params)
         learner = learner._replace(target=jax.tree.map(jnp.array, learner.target))  # donated buffers are not shared
-        return Carry(
+        return ReplayCarry(
             learner,
             buffer,
             state,
@@ -162,7 +298,7 @@ class FusedOffPolicy:
             new_scaler(self.num_envs) if self.normalize_reward else None,
         )
 
-    def learn_step(self, carry: Carry) -> tuple[Carry, Report]:
+    def learn_step(self, carry: ReplayCarry) -> tuple[ReplayCarry, Report]:
         shape = (self.rounds, self.rows_per_round, self.num_envs)
         before = carry.counters.env_steps
         key, env_key, action_key, draw_key, noise_key = jax.random.split(carry.key, 5)
@@ -177,7 +313,7 @@ class FusedOffPolicy:
             jax.random.split(noise_key, (self.rounds, self.updates_per_round + self.rows_per_round)),
         )
 
-        def one_round(carry: Carry, draws: Tree) -> tuple[Carry, tuple[jax.Array, Ends, Logs, Seen | None]]:
+        def one_round(carry: ReplayCarry, draws: Tree) -> tuple[ReplayCarry, tuple[jax.Array, Ends, Logs, Seen | None]]:
             noise, numbers, draws, keys = draws
             began = carry.counters.env_steps
             inputs = (noise, numbers, keys[self.updates_per_round :])
@@ -201,8 +337,8 @@ class FusedOffPolicy:
         return carry._replace(key=key), report
 
     def _act(
-        self, carry: Carry, draws: tuple[Noise, Tree, jax.Array]
-    ) -> tuple[Carry, tuple[jax.Array, Ends, Seen | None]]:
+        self, carry: ReplayCarry, draws: tuple[Noise, Tree, jax.Array]
+    ) -> tuple[ReplayCarry, tuple[jax.Array, Ends, Seen | None]]:
         """One step of every environment, stored in the buffer."""
         noise, numbers, key = draws
         obs, mask = normalize(carry.running_stats, carry.obs), legal_actions(self.env, carry.env)
@@ -223,7 +359,7 @@ class FusedOffPolicy:
         carry = carry._replace(buffer=buffer, env=state, obs=step.obs, running=running, counters=counters)
         return carry._replace(noise=process), (step.reward.sum() * counts, ends, seen)
 
-    def _with_statistics(self, carry: Carry, seen: Seen) -> Carry:
+    def _with_statistics(self, carry: ReplayCarry, seen: Seen) -> ReplayCarry:
         """Statistics of observations and rewards after a learning step, `[rounds, rows, N, …]`."""
         rows = jax.tree.map(lambda column: column.reshape(self.rows, self.num_envs, *column.shape[3:]), seen)
         running_stats, scaler = carry.running_stats, carry.scaler
@@ -234,7 +370,7 @@ class FusedOffPolicy:
             scaler = follow(scaler, rows.reward, rows.ended, self.pure.config.gamma, rows.counts)
         return carry._replace(running_stats=running_stats, scaler=scaler)
 
-    def _prepared(self, carry: Carry, rows: ReplayRows) -> ReplayRows:
+    def _prepared(self, carry: ReplayCarry, rows: ReplayRows) -> ReplayRows:
         """Rows as the learner sees them: observations normalized, rewards scaled."""
         if carry.running_stats is not None:
             obs, next_obs = (normalize(carry.running_stats, part) for part in (rows.obs, rows.next_obs))
@@ -244,7 +380,7 @@ class FusedOffPolicy:
         return rows
 
     def _learn(
-        self, carry: Carry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
+        self, carry: ReplayCarry, updates: Draws, rates: tuple[jax.Array, ...], whole: jax.Array
     ) -> tuple[LearnerState, ReplayState, Logs]:
         """The updates of one whole round, after the warm-up and once the buffer holds a batch."""
         buffer, counters = self.buffer, carry.counters
