@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drl.core.normalize import ObsNormalizer, RewardScaler
-from drl.engines.jax.fused import fused_learner
+from drl.engines.jax.fused import fused_trainer
 from drl.runs.building import build_seed_batch, in_one_program
 from drl.settings.experiment import Experiment
 
@@ -41,9 +41,9 @@ def runs():
             made[case] = seed_batch, [list(trainer()) for trainer in seed_batch.trainers]
         return made[case]
 
-    chunks = jax.jit(fused_learner._several.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
+    chunks = jax.jit(fused_trainer._several.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_learner, "_several", chunks)
+        patch.setattr(fused_trainer, "_several", chunks)
         yield run
 
 

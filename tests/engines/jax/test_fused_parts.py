@@ -17,7 +17,7 @@ from drl.core.specs import ActionSpec, Distribution, ObsSpec
 from drl.engines.jax.algorithms.dqn import DQN, PureDQN
 from drl.engines.jax.envs import make_jax_env
 from drl.engines.jax.envs.jax_env import JaxStep
-from drl.engines.jax.fused import jax_sum_tree, running_stats
+from drl.engines.jax.fused import fused_replay, fused_stats
 from drl.engines.jax.fused.fused_off_policy import FusedOffPolicy
 from drl.engines.jax.fused.fused_replay import FusedReplay
 from drl.engines.jax.fused.fused_stats import Budget, Counters, value_at
@@ -31,17 +31,17 @@ GAMMA = 0.9
 def test_sum_tree_finds_what_a_running_sum_finds():
     rng = np.random.default_rng(0)
     weights = rng.random(300).astype(np.float32) * (rng.random(300) < 0.7)
-    levels = jax_sum_tree.new_levels(300)
-    levels = jax.jit(jax_sum_tree.set_weights)(levels, jnp.arange(300), jnp.array(weights))
+    levels = fused_replay.new_levels(300)
+    levels = jax.jit(fused_replay.set_weights)(levels, jnp.arange(300), jnp.array(weights))
     index = np.array([5, 17, 299])
     weights[index] = [0.0, 2.0, 0.5]
-    levels = jax_sum_tree.set_weights(levels, jnp.array(index), jnp.array([0.0, 2.0, 0.5]))
-    assert float(jax_sum_tree.total(levels)) == pytest.approx(weights.sum(), rel=1e-5)
+    levels = fused_replay.set_weights(levels, jnp.array(index), jnp.array([0.0, 2.0, 0.5]))
+    assert float(fused_replay.total(levels)) == pytest.approx(weights.sum(), rel=1e-5)
     mass = rng.random(500) * weights.sum()
-    found = np.asarray(jax.jit(jax_sum_tree.find)(levels, jnp.array(mass, jnp.float32)))
+    found = np.asarray(jax.jit(fused_replay.find)(levels, jnp.array(mass, jnp.float32)))
     assert (weights[found] > 0).all()
     assert (found == np.searchsorted(np.cumsum(weights), mass, side="right")).mean() > 0.98
-    at_the_end = jax_sum_tree.find(levels, jnp.array([weights.sum() * 1.01], jnp.float32))
+    at_the_end = fused_replay.find(levels, jnp.array([weights.sum() * 1.01], jnp.float32))
     assert weights[int(at_the_end[0])] > 0
 
 
@@ -62,25 +62,25 @@ def test_turned_weights_answer_alike_and_turn_back():
 
 def test_moments_and_scaler_agree_with_numpy():
     rng = np.random.default_rng(1)
-    ours, theirs = running_stats.new_running_stats((3,)), ObsNormalizer((3,))
-    scaler, twin = running_stats.new_scaler(2), RewardScaler(2, GAMMA)
+    ours, theirs = fused_stats.new_running_stats((3,)), ObsNormalizer((3,))
+    scaler, twin = fused_stats.new_scaler(2), RewardScaler(2, GAMMA)
     for _ in range(4):
         obs = rng.normal(2.0, 3.0, (40, 3)).astype(np.float32)
-        ours = running_stats.merge(ours, jnp.array(obs))
+        ours = fused_stats.merge(ours, jnp.array(obs))
         theirs.update(obs)
-        np.testing.assert_allclose(running_stats.normalize(ours, obs), theirs(obs), rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(fused_stats.normalize(ours, obs), theirs(obs), rtol=2e-4, atol=2e-5)
         reward, ended = rng.normal(size=(20, 2)).astype(np.float32), rng.random((20, 2)) < 0.2
-        scaler = running_stats.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
+        scaler = fused_stats.follow(scaler, jnp.array(reward), jnp.array(ended), GAMMA)
         twin.update(reward, ended, np.ones_like(ended))
-        np.testing.assert_allclose(reward / running_stats.reward_scale(scaler), twin(reward), rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(reward / fused_stats.reward_scale(scaler), twin(reward), rtol=2e-4, atol=2e-5)
     bounded = RewardScaler(2, GAMMA, bound=0.5)
     bounded.load_state_dict(twin.state_dict())
-    scale = running_stats.reward_scale(scaler, bound=0.5)
+    scale = fused_stats.reward_scale(scaler, bound=0.5)
     np.testing.assert_allclose(reward / scale, bounded(reward), rtol=2e-4, atol=2e-5)
     assert bounded.largest / scale <= 0.5 + 1e-6
     half = np.repeat([1.0, 0.0], 20)
-    masked = running_stats.merge(ours, jnp.array(obs), jnp.array(half))
-    plain = running_stats.merge(ours, jnp.array(obs[:20]))
+    masked = fused_stats.merge(ours, jnp.array(obs), jnp.array(half))
+    plain = fused_stats.merge(ours, jnp.array(obs[:20]))
     for one, other in zip(masked, plain, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 

@@ -29,7 +29,7 @@ from drl.engines.jax.algorithms.ppo import PPO
 from drl.engines.jax.algorithms.reinforce import Reinforce
 from drl.engines.jax.algorithms.sac import SAC
 from drl.engines.jax.algorithms.td3 import TD3
-from drl.engines.jax.fused import fused_learner
+from drl.engines.jax.fused import fused_trainer
 from drl.engines.jax.layers import with_dropout
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState
@@ -50,9 +50,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation", "quickly")
 @pytest.fixture
 def quickly(monkeypatch):
     update = jax.jit(lambda pure, *inputs: pure.update(*inputs), static_argnums=0, compiler_options=QUICK)
-    chunk = jax.jit(fused_learner._one.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
+    chunk = jax.jit(fused_trainer._one.__wrapped__, static_argnums=(0, 1), compiler_options=QUICK)
     monkeypatch.setattr(off_policy, "_update", update)
-    monkeypatch.setattr(fused_learner, "_one", chunk)
+    monkeypatch.setattr(fused_trainer, "_one", chunk)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Algorithms that learn from replay, with their environments and their buffer in one program."""
 
-
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol, Self

@@ -1,6 +1,5 @@
 """PPO and A2C with their environments in one program: a rollout of T steps and the update on it."""
 
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -114,7 +113,9 @@ class FusedOnPolicy:
         carry = carry._replace(learner=learner, counters=counters, key=key)
         return carry._replace(running_stats=running_stats, scaler=scaler), report
 
-    def _collect(self, carry: RolloutCarry, env_key: jax.Array, action_key: jax.Array) -> tuple[RolloutCarry, Window, Ends]:
+    def _collect(
+        self, carry: RolloutCarry, env_key: jax.Array, action_key: jax.Array
+    ) -> tuple[RolloutCarry, Window, Ends]:
         """T steps of every environment with the current policy."""
         dist, shape = self.pure.dist, (self.rows, self.num_envs)
         params, running_stats = carry.learner.params, carry.running_stats
@@ -256,7 +257,10 @@ class FusedEpisodes:
         return self._until_all_ended(act, now, (seen, ends))
 
     def _until_all_ended(
-        self, act: Callable[[ArrayLike, PlayingEpisodes], tuple[PlayingEpisodes, Seen]], now: PlayingEpisodes, rows: Seen
+        self,
+        act: Callable[[ArrayLike, PlayingEpisodes], tuple[PlayingEpisodes, Seen]],
+        now: PlayingEpisodes,
+        rows: Seen,
     ) -> tuple[Window, Ends]:
         def goes_on(loop: tuple[jax.Array, PlayingEpisodes, Seen]) -> jax.Array:
             number, now, _ = loop

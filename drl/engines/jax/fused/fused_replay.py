@@ -7,7 +7,6 @@ Hindsight replay (see `drl.buffers.hindsight_buffer`) looks up to `max_steps` ro
 of its episode.
 """
 
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Budget, counters and schedules of a run inside a compiled program."""
 
-
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

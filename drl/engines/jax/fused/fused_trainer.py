@@ -6,8 +6,6 @@ already at the chunk's end. So chunks end at the `sync_points`: when an evaluati
 are in sync.
 """
 
-
-
 import math
 import time
 from collections import deque
@@ -23,6 +21,7 @@ from jax.typing import ArrayLike
 
 from drl.algorithms import find_algorithm
 from drl.algorithms.algorithm_record import AlgorithmRecord
+from drl.core.agent_files import Start
 from drl.core.configs import Config
 from drl.core.contracts import Agent, Algorithm, EnvChange, ReachableEnvs
 from drl.core.errors import BadInput
@@ -30,7 +29,6 @@ from drl.core.log import REPORTED, SUCCESS, TERMINATED, Episode, Log
 from drl.core.network_parts import resolve
 from drl.core.seeding import Seeds
 from drl.core.specs import AnyArray
-from drl.core.agent_files import Start
 from drl.core.state_files import StateDict
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.build import build_learner
@@ -135,7 +133,9 @@ class FusedLearner:
     def running_stats(self, index: int) -> FusedRunningStats | None:
         """The statistics of one seed's observations; None if they are not normalized."""
         running_stats = getattr(self.carry, "running_stats", None)
-        return None if running_stats is None else FusedRunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
+        return (
+            None if running_stats is None else FusedRunningStats(*(np.asarray(leaf)[index] for leaf in running_stats))
+        )
 
     def state_dict(self, index: int) -> StateDict:
         """Of one seed."""
