@@ -47,7 +47,7 @@ def main() -> None:
     pin_to_one_core()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["DRL_CACHE_DIR"] = cache
-        from drl.engines.jax.start import start_jax
+        from drl.engines.jax.devices import start_jax
 
         start_jax()
         for env_id in arguments.envs:

@@ -127,7 +127,7 @@ def main() -> None:
     arguments = parser.parse_args()
     need("gymnax", "jax", "rejax")
     pin_to_one_core()
-    from drl.engines.jax.start import start_jax
+    from drl.engines.jax.devices import start_jax
 
     start_jax()
     for name in arguments.only.split(","):

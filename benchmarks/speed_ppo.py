@@ -73,7 +73,7 @@ def main() -> None:
         contestants["drl --compile"] = ours("sync", True)
         contestants["drl --compile, native"] = ours("native", True)
     if arguments.jax:
-        from drl.engines.jax.start import start_jax
+        from drl.engines.jax.devices import start_jax
 
         start_jax()
         contestants["drl, JAX engine"] = ours("sync", True, "jax")

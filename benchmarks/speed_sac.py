@@ -107,7 +107,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     if arguments.jax or arguments.fused or arguments.sbx:
-        from drl.engines.jax.start import start_jax
+        from drl.engines.jax.devices import start_jax
 
         start_jax("cpu", 1)
     algorithm = arguments.algorithm

@@ -12,7 +12,7 @@ Importing this module configures JAX as `drl train --engine jax` does: see `star
 """
 
 try:
-    from drl.engines.jax.start import start_jax as _start_jax
+    from drl.engines.jax.devices import start_jax as _start_jax
 except ImportError as _error:
     from drl.core.errors import MissingExtra
 

@@ -67,7 +67,7 @@ def load_agent(
     if engine == "numpy":
         if model is not None:
             raise BadInput("engine='numpy' runs only our own MLPs; a model of your own needs its engine")
-        from drl.engines.numpy.agents import load_numpy_agent
+        from drl.engines.numpy.acting import load_numpy_agent
 
         return _proven(load_numpy_agent(path), path, card, engine, strict)
     if engine not in ENGINES:

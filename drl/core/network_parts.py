@@ -40,15 +40,15 @@ BACKBONES: dict[str, NetworkPart] = {
 HEADS: dict[str, NetworkPart] = {}  # registered by plugins; the built-in heads follow from the model's config
 ACTIVATIONS: dict[str, NetworkPart] = {
     name: NetworkPart(
-        f"drl.engines.torch.activations:{name}",
-        f"drl.engines.jax.activations:{name}",
-        numpy=f"drl.engines.numpy.activations:{name}",
+        f"drl.engines.torch.layers:{name}",
+        f"drl.engines.jax.layers:{name}",
+        numpy=f"drl.engines.numpy.layer_parts:{name}",
     )
     for name in ("tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid")
 }
 # (rng, shape [out, in, …], gain) → weights, for all engines.
 INITIALIZATIONS: dict[str, Maker] = {
-    name: f"drl.engines.numpy.initializations:{name}"
+    name: f"drl.engines.numpy.layer_parts:{name}"
     for name in ("orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal")
 }
 OPTIMIZERS: dict[

@@ -40,7 +40,7 @@ def _policy_variant(name: str, title: str, maker: str, module: str = "models") -
         agents={
             "torch": "drl.engines.torch.agents:PolicyAgent",
             "jax": "drl.engines.jax.agents:PolicyAgent",
-            "numpy": "drl.engines.numpy.agents:NumpyPolicyAgent",
+            "numpy": "drl.engines.numpy.acting:NumpyPolicyAgent",
         },
     )
 
@@ -58,7 +58,7 @@ Q_VALUE = ModelVariant(
     agents={
         "torch": "drl.engines.torch.agents:QAgent",
         "jax": "drl.engines.jax.agents:QAgent",
-        "numpy": "drl.engines.numpy.agents:NumpyQAgent",
+        "numpy": "drl.engines.numpy.acting:NumpyQAgent",
     },
 )
 ACTOR_CRITIC = replace(

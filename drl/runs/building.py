@@ -116,7 +116,7 @@ def start_engine(experiment: Experiment) -> None:
     if run.compile == "on":
         raise BadInput("compile is a switch of the torch engine; the JAX engine always compiles: use --compile off")
     try:
-        from drl.engines.jax.start import start_jax
+        from drl.engines.jax.devices import start_jax
     except ImportError as error:
         raise MissingExtra("--engine jax", "jax", error) from None
     start_jax(run.device, run.threads)

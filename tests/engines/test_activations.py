@@ -14,11 +14,11 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import ACTIVATIONS, register_activation
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
-from drl.engines.jax import activations as in_jax
+from drl.engines.jax import layers as in_jax
 from drl.engines.jax.build import build_learner as build_jax
-from drl.engines.numpy import activations as in_numpy
-from drl.engines.torch.activations import make_activation
+from drl.engines.numpy import layer_parts as in_numpy
 from drl.engines.torch.build import build_learner as build_torch
+from drl.engines.torch.layers import make_activation
 
 OBS, BOX = ObsSpec("box", (3,)), ActionSpec("box", shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)
 CHOICES = ActionSpec("discrete", sizes=(4,))

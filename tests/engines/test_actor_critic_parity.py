@@ -10,7 +10,7 @@ from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import off_policy
 from drl.engines.jax.build import build_learner as build_jax
-from drl.engines.jax.replay_rows import replay_rows
+from drl.engines.jax.ops import replay_rows
 from drl.engines.torch.build import build_learner as build_torch
 from drl.engines.torch.models import parameters_by_name
 

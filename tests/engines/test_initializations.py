@@ -14,7 +14,7 @@ from drl.core.network_parts import INITIALIZATIONS, register_initialization
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.engines.jax.build import build_learner as build_jax
-from drl.engines.numpy.initializations import Init
+from drl.engines.numpy.layer_parts import Init
 from drl.engines.torch.build import build_learner as build_torch
 from drl.engines.torch.models import parameters_by_name
 

@@ -15,11 +15,10 @@ import numpy as np
 from drl.core.configs import ActorCriticConfig, backbone_name, changed_config
 from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
-from drl.engines.jax.activations import activation_of
 from drl.engines.jax.backbones import MLP, Backbone, Obs, first_weights, make_backbone
-from drl.engines.jax.layers import BatchRenorm, Linear, Params, dropped, named, part
+from drl.engines.jax.layers import BatchRenorm, Linear, Params, activation_of, dropped, named, part
 from drl.engines.jax.models import Model, PolicyModel, QHead, make_policy_head, make_q_head, new_state
-from drl.engines.numpy.initializations import Gain
+from drl.engines.numpy.layer_parts import Gain
 
 if TYPE_CHECKING:
     from drl.engines.jax.model_state import ModelState

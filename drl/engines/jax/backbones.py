@@ -26,9 +26,8 @@ from drl.core.configs import (
 from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import AnyArray, ObsSpec
-from drl.engines.jax.activations import activation_of
-from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, dropped, named, part
-from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, gain_of
+from drl.engines.jax.layers import Convolution, LayerNorm, Linear, Params, activation_of, dropped, named, part
+from drl.engines.numpy.layer_parts import HIDDEN_GAIN, Gain, gain_of
 
 Obs = Any  # an array `[B, …]`, or a dict of them for observations with several parts
 Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file

@@ -22,7 +22,7 @@ from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSp
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.jax.backbones import Backbone, Obs, make_backbone
 from drl.engines.jax.layers import Linear, Params, Tree, named, part
-from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
+from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
 
 if TYPE_CHECKING:
     from drl.engines.jax.model_state import ModelState

@@ -25,8 +25,8 @@ from drl.engines.jax.layers import RUNNING, Params, Tree, named, part, with_drop
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import QHead
+from drl.engines.jax.ops import ReplayRows, replay_rows
 from drl.engines.jax.optimizer import OptState
-from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 from drl.engines.numpy.distributions import draw_update
 
 Actions = tuple[jax.Array | None, jax.Array | None]  # `action` and `log_prob` of `ActorOutputs`

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl.core.configs import QModelConfig
 from drl.core.specs import LOG_STD_RANGE, AnyArray, Array
-from drl.engines.numpy.activations import activation_of, sigmoid
+from drl.engines.numpy.layer_parts import activation_of, sigmoid
 
 NORM_EPS = 1e-5  # of layer normalization
 RENORM_KEEP, RENORM_EPS = 0.99, 1e-3  # batch renormalization: share of its running statistics kept at an update

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from drl.core.configs import ActorCriticConfig, backbone_name
 from drl.core.settings import ActorCriticSettings
 from drl.core.specs import ActionSpec, Distribution, ObsSpec, Specs
-from drl.engines.torch.activations import make_activation
 from drl.engines.torch.backbones import dropped, first_weights, make_backbone
-from drl.engines.torch.layers import BatchRenorm, make_linear
+from drl.engines.torch.layers import BatchRenorm, make_activation, make_linear
 from drl.engines.torch.models import Model, PolicyModel, QHead, make_policy_head, prepared
 from drl.engines.torch.ops import Obs
 

@@ -34,8 +34,7 @@ from drl.engines.torch.models import (
 )
 from drl.engines.torch.numpy_views import policy_views, q_views, recurrent_views
 from drl.engines.torch.ops import to_tensors
-from drl.engines.torch.packing import one_step
-from drl.engines.torch.recurrent import arrange
+from drl.engines.torch.recurrent import arrange, one_step
 
 Views = TypeVar("Views")
 

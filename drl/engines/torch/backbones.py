@@ -25,9 +25,8 @@ from drl.core.configs import (
 from drl.core.errors import BadInput
 from drl.core.network_parts import BACKBONES, part_maker
 from drl.core.specs import ObsSpec
-from drl.engines.numpy.initializations import HIDDEN_GAIN, Gain, gain_of
-from drl.engines.torch.activations import make_activation
-from drl.engines.torch.layers import initialize, make_linear
+from drl.engines.numpy.layer_parts import HIDDEN_GAIN, Gain, gain_of
+from drl.engines.torch.layers import initialize, make_activation, make_linear
 from drl.engines.torch.recurrent import Recurrent
 
 

@@ -22,8 +22,7 @@ from drl.engines.torch.flat_parameters import Groups, Target
 from drl.engines.torch.models import known_variant
 from drl.engines.torch.ops import Obs, to_tensors
 from drl.engines.torch.other_optimizers import optimizer_of
-from drl.engines.torch.packing import one_step
-from drl.engines.torch.recurrent import arrange
+from drl.engines.torch.recurrent import arrange, one_step
 
 if TYPE_CHECKING:
     from drl.engines.torch.learner_group import LearnerGroup

@@ -22,7 +22,7 @@ from drl.engines.numpy.distributions import UpdateDraws
 from drl.engines.torch.flat_optimizer import FlatOptimizer, Logged
 from drl.engines.torch.on_policy import Rows, normalized
 from drl.engines.torch.ops import Obs, ReplayRows
-from drl.engines.torch.packing import Sequences
+from drl.engines.torch.recurrent import Sequences
 
 ERRORS = "errors of rows"  # name of the priorities beside those of metrics
 TIMEOUT = timedelta(minutes=5)  # for one answer of the others, who may be compiling; one that dies is noticed at once

@@ -18,11 +18,11 @@ from drl.core.seeding import seeds_of
 from drl.core.settings import ModelSettings, QModelSettings
 from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSpec, PlainDict, Specs
 from drl.core.variants import VARIANTS, maker_in
-from drl.engines.numpy.initializations import POLICY_GAIN, Gain, gain_of
+from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
 from drl.engines.torch.backbones import make_backbone
+from drl.engines.torch.build import set_threads
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
-from drl.engines.torch.threads import set_threads
 
 # ── heads: features → distribution parameters, or values ──────────────────────────────────────────────────────────
 

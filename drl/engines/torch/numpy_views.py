@@ -19,10 +19,9 @@ from drl.engines.numpy.networks import (
     mlp_forward,
     recurrent_step,
 )
-from drl.engines.torch.activations import make_activation
 from drl.engines.torch.actor_critics import ActorCritic
 from drl.engines.torch.backbones import MLP, ResidualBlock, Simba
-from drl.engines.torch.layers import NoisyLinear
+from drl.engines.torch.layers import NoisyLinear, make_activation
 from drl.engines.torch.models import (
     GaussianHead,
     LogitsHead,

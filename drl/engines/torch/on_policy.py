@@ -11,7 +11,7 @@ from drl.core.errors import BadInput
 from drl.core.specs import Array, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.torch import ops
-from drl.engines.torch.packing import Sequences, one_step, sequences, successors
+from drl.engines.torch.recurrent import Sequences, one_step, sequences, successors
 
 CHUNK = 4096  # rows per forward pass: keeps image rollouts within memory
 

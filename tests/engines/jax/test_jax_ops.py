@@ -10,7 +10,7 @@ from engine_twins import QUICK
 
 from drl.core.specs import ActionSpec, Distribution
 from drl.engines.jax import ops
-from drl.engines.jax.shuffle import minibatch_rows, random_orders
+from drl.engines.jax.on_policy import minibatch_rows, random_orders
 from drl.testing import oracles
 
 quick = partial(jax.jit, compiler_options=QUICK)

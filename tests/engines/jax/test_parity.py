@@ -24,8 +24,7 @@ from drl.engines.jax.algorithms import dqn as jax_dqn
 from drl.engines.jax.algorithms import ppo as jax_ppo
 from drl.engines.jax.algorithms import reinforce as jax_reinforce
 from drl.engines.jax.models import make_q_value_model
-from drl.engines.jax.on_policy import window_of
-from drl.engines.jax.shuffle import random_orders
+from drl.engines.jax.on_policy import random_orders, window_of
 from drl.engines.numpy.networks import noise_of
 from drl.engines.torch.algorithms import a2c as torch_a2c
 from drl.engines.torch.algorithms import dqn as torch_dqn

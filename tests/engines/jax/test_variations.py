@@ -34,8 +34,8 @@ from drl.engines.jax.layers import with_dropout
 from drl.engines.jax.learner import Learner
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import make_policy_model, make_policy_value_model, make_q_value_model
+from drl.engines.jax.ops import replay_rows
 from drl.engines.jax.optimizer import optimizer_of
-from drl.engines.jax.replay_rows import replay_rows
 from drl.runs.building import in_one_program, open_trainer
 from drl.settings.experiment import Experiment
 

@@ -13,14 +13,14 @@ from drl.core.errors import BadInput
 from drl.core.seeding import Seeds
 from drl.core.specs import ActionSpec, Distribution, EnvSpecs, ObsSpec
 from drl.core.transition import RolloutBatch
-from drl.engines.torch import ops, recurrent_scan
+from drl.engines.torch import ops, recurrent
 from drl.engines.torch.agents import PolicyAgent
 from drl.engines.torch.algorithms.ppo import PPO
 from drl.engines.torch.build import build_learner
 from drl.engines.torch.models import make_policy_value_model
 from drl.engines.torch.numpy_views import recurrent_views
 from drl.engines.torch.on_policy import evaluate_rollout, minibatches_of_envs
-from drl.engines.torch.packing import pack, sequences
+from drl.engines.torch.recurrent import pack, sequences
 from drl.testing import oracles
 
 OBS, SPEC = ObsSpec("box", (3,)), ActionSpec("discrete", sizes=(4,))
@@ -320,10 +320,10 @@ def test_many_pieces_go_through_the_library_and_few_through_our_gradient(monkeyp
     """Both give the same outputs, last states and gradients."""
     results = []
     for many in (10**9, 1):
-        monkeypatch.setattr(recurrent_scan, "MANY", many)
+        monkeypatch.setattr(recurrent, "MANY", many)
         torch.manual_seed(0)
         cell, features = torch.nn.GRUCell(5, 4), torch.randn(9, 5, requires_grad=True)
-        out, last = recurrent_scan.gru_scan(cell, features, [4, 3, 2], torch.randn(4, 4))
+        out, last = recurrent.gru_scan(cell, features, [4, 3, 2], torch.randn(4, 4))
         (out.square().sum() + out.sum()).backward()
         results.append([out, last, features.grad, *(p.grad for p in cell.parameters())])
     for ours, library in zip(*results, strict=True):

@@ -26,8 +26,8 @@ from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
 from drl.engines.jax.on_policy import fields
+from drl.engines.jax.ops import ReplayRows, replay_rows
 from drl.engines.jax.optimizer import OptState
-from drl.engines.jax.replay_rows import ReplayRows, replay_rows
 
 
 class DQNState(NamedTuple):

@@ -26,13 +26,14 @@ from drl.engines.jax.on_policy import (
     Rows,
     Window,
     evaluate_rollout,
+    minibatch_rows,
     normalized,
     policy_outputs,
+    random_orders,
     weight_of,
     window_of,
 )
 from drl.engines.jax.optimizer import AnyOptimizer, OptState, optimizer_of
-from drl.engines.jax.shuffle import minibatch_rows, random_orders
 
 Minibatch = tuple[jax.Array, jax.Array | None, jax.Array | None]  # numbers of rows, their weights, a key for dropout
 Epoch = tuple[jax.Array, jax.Array | None]  # numbers of rows and keys, for each minibatch

@@ -32,8 +32,8 @@ from drl.engines.jax.off_policy import (
     critic_target,
     reduced,
 )
+from drl.engines.jax.ops import ReplayRows
 from drl.engines.jax.optimizer import Optimizer
-from drl.engines.jax.replay_rows import ReplayRows
 
 
 @dataclass(frozen=True)

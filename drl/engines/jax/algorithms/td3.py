@@ -14,7 +14,7 @@ from drl.algorithms.td3 import TD3_RECORD, DDPGConfig
 from drl.core.contracts import ActorOutputs, CriticOutputs, Loss, Rates
 from drl.core.specs import AnyArray
 from drl.engines.jax.off_policy import Actions, OffPolicyLearner, critic_target, reduced
-from drl.engines.jax.replay_rows import ReplayRows
+from drl.engines.jax.ops import ReplayRows
 
 
 class TD3(OffPolicyLearner):

@@ -40,7 +40,7 @@ from drl.engines.jax.fused.fused_stats import (
 )
 from drl.engines.jax.layers import Tree, noise_for, random_noise
 from drl.engines.jax.off_policy import OffPolicyState, PureOffPolicy
-from drl.engines.jax.replay_rows import ReplayRows
+from drl.engines.jax.ops import ReplayRows
 
 ExplorationConfig = EpsilonGreedyConfig | RandomStartConfig
 

@@ -17,7 +17,7 @@ from drl.core.configs import ReplayConfig
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, ObsSpec
 from drl.engines.jax.envs.jax_env import JaxEnv, JaxStep, where_rows
-from drl.engines.jax.replay_rows import ReplayRows
+from drl.engines.jax.ops import ReplayRows
 
 Levels = tuple[jax.Array, ...]  # leaves first, the root last
 

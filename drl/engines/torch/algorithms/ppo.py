@@ -21,7 +21,7 @@ from drl.engines.torch.learner import Learner
 from drl.engines.torch.learner_group import LearnerGroup, SharedGradient, part_of_rollout
 from drl.engines.torch.models import PolicyValueModel, distribution_of
 from drl.engines.torch.on_policy import Rows, evaluate_rollout, minibatches_of_envs, normalized
-from drl.engines.torch.packing import Sequences
+from drl.engines.torch.recurrent import Sequences
 
 
 class PPO(Learner):
