@@ -16,7 +16,7 @@ from drl.core.normalize import ObsNormalizer, obs_normalizer
 from drl.core.specs import ActionSpec, EnvSpecs, ObsSpec
 from drl.core.state_files import read_state, write_state
 from drl.engines.jax import models as jax_models
-from drl.engines.jax.on_policy import fields
+from drl.engines.jax.backbones import fields
 from drl.engines.torch import models as torch_models
 from drl.engines.torch.ops import to_tensors
 from drl.envs.make_vec_env import make_vec_env

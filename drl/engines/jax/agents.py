@@ -17,7 +17,7 @@ from drl.core.specs import Array, Distribution, Specs
 from drl.core.state_files import StateDict, write_pth
 from drl.core.variants import PROBES, answered_variant, find_variant, maker_in, require_variant
 from drl.engines.jax.actor_critics import ActorCritic
-from drl.engines.jax.backbones import MLP, Obs, Pixels, Simba
+from drl.engines.jax.backbones import MLP, Obs, Pixels, Simba, fields
 from drl.engines.jax.layers import Tree, noise_for, part
 from drl.engines.jax.model_state import ModelState, by_name, from_names
 from drl.engines.jax.models import (
@@ -39,7 +39,6 @@ from drl.engines.jax.models import (
     policy_of,
     value_of,
 )
-from drl.engines.jax.on_policy import fields
 from drl.engines.numpy.acting import Actor, PolicyActor, QActor
 from drl.engines.numpy.distributions import choose, masked_argmax
 from drl.engines.numpy.exploration import AnyExploration, ExplorationConfig, default_exploration, make_exploration

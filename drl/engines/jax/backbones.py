@@ -33,6 +33,11 @@ Obs = Any  # an array `[B, …]`, or a dict of them for observations with severa
 Layers = dict[str, Linear | Convolution]  # by the name of their parameters in an agent file
 
 
+def fields(obs: AnyArray) -> Obs:
+    """Encoded observations for a model: structured arrays as a dict of arrays."""
+    return obs if obs.dtype.names is None else {name: np.ascontiguousarray(obs[name]) for name in obs.dtype.names}
+
+
 class Backbone(Protocol):
     """From observations to features: a configuration whose parameters are given to it."""
 

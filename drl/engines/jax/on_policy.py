@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from drl.core.contracts import PolicyOutputs
-from drl.core.specs import AnyArray, Array, Distribution
+from drl.core.specs import AnyArray, Distribution
 from drl.core.transition import RolloutBatch
 from drl.engines.jax import ops
-from drl.engines.jax.backbones import Obs
+from drl.engines.jax.backbones import Obs, fields
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Tree
 from drl.engines.jax.models import AnyModel, value_of
@@ -100,11 +100,6 @@ def window_of(batch: RolloutBatch) -> Window:
     next_obs.reshape(-1, *batch.obs.shape[2:])[batch.final_index] = batch.final_obs
     rows = (fields(batch.obs), batch.action, batch.reward, batch.terminated, batch.truncated, batch.valid)
     return Window(*rows, fields(batch.last_obs), fields(next_obs), batch.action_mask)
-
-
-def fields(obs: Array) -> Obs:
-    """Encoded observations for a model: structured arrays as a dict of arrays."""
-    return obs if obs.dtype.names is None else {name: np.ascontiguousarray(obs[name]) for name in obs.dtype.names}
 
 
 def flat(array: Tree) -> Tree:

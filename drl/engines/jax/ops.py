@@ -15,8 +15,7 @@ from jax.typing import ArrayLike
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Distribution
 from drl.core.transition import ReplayBatch
-from drl.engines.jax.backbones import Obs
-from drl.engines.jax.on_policy import fields
+from drl.engines.jax.backbones import Obs, fields
 from drl.engines.numpy.distributions import ILLEGAL, INSIDE, QUADRATURE
 
 

@@ -1,6 +1,5 @@
 """From names and configs to a learner: the model, the agent that acts with it and the algorithm that improves it."""
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -13,29 +12,11 @@ from drl.core.contracts import Algorithm
 from drl.core.errors import BadInput
 from drl.core.normalize import obs_normalizer
 from drl.core.seeding import Seeds, seeds_of
-from drl.core.specs import ObsSpec, Specs
+from drl.core.specs import Specs
 from drl.core.transition import Batch
 from drl.core.variants import VARIANTS, agent_in, maker_in
 from drl.engines.torch.agents import TorchAgent
-from drl.engines.torch.models import load_parameters, parameters_by_name
-
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user decides
-_set_here = 0
-
-
-def set_threads(obs_spec: ObsSpec, threads: int | None = None) -> None:
-    """As many threads as asked for. None: one for vectors and all cores for images, unless an environment variable or
-    the user's own `torch.set_num_threads` has decided."""
-    global _set_here
-    cores = os.cpu_count() or 1
-    if threads is None:
-        by_itself = (cores, cores // 2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores)
-        if any(os.environ.get(name) for name in VARIABLES) or torch.get_num_threads() not in (*by_itself, _set_here):
-            return
-        images = any(len(leaf.shape) == 3 and min(leaf.shape[1:]) >= 36 for leaf in obs_spec.leaves.values())
-        threads = cores if images else 1
-    _set_here = threads
-    torch.set_num_threads(threads)
+from drl.engines.torch.models import load_parameters, parameters_by_name, set_threads
 
 
 def pick_device(name: str) -> torch.device:

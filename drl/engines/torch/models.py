@@ -1,9 +1,10 @@
-"""Models: a backbone that sees and a head that answers. They neither sample nor learn.
+"""Models: a backbone (features) and a head (outputs). They neither sample nor learn.
 
 Three variants: policy-value `obs → (distribution parameters, value)`, policy-only `obs → distribution parameters`, and
 q-value `obs → q`. Any `nn.Module` with the same forward will do in their place.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeGuard, Unpack
@@ -20,7 +21,6 @@ from drl.core.specs import LOG_STD_RANGE, ActionSpec, Array, Distribution, ObsSp
 from drl.core.variants import VARIANTS, maker_in
 from drl.engines.numpy.layer_parts import POLICY_GAIN, Gain, gain_of
 from drl.engines.torch.backbones import make_backbone
-from drl.engines.torch.build import set_threads
 from drl.engines.torch.layers import initialize, make_linear
 from drl.engines.torch.recurrent import arrange
 
@@ -340,3 +340,24 @@ def load_parameters(model: nn.Module, arrays: dict[str, Array], source: str) -> 
             shapes = f"{arrays[name].shape} in the file, {tuple(parameter.shape)} in the model"
             raise UnusableFile(f"{source} does not fit the model: {name} is {shapes}")
         parameter.data.copy_(torch.from_numpy(arrays[name].copy()))
+
+
+# ── threads of PyTorch: with more than one, small networks spend their time waiting for each other ─────────────
+
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user decides
+_set_here = 0
+
+
+def set_threads(obs_spec: ObsSpec, threads: int | None = None) -> None:
+    """As many threads as asked for. None: one for vectors and all cores for images, unless an environment variable or
+    the user's own `torch.set_num_threads` has decided."""
+    global _set_here
+    cores = os.cpu_count() or 1
+    if threads is None:
+        by_itself = (cores, cores // 2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores)
+        if any(os.environ.get(name) for name in VARIABLES) or torch.get_num_threads() not in (*by_itself, _set_here):
+            return
+        images = any(len(leaf.shape) == 3 and min(leaf.shape[1:]) >= 36 for leaf in obs_spec.leaves.values())
+        threads = cores if images else 1
+    _set_here = threads
+    torch.set_num_threads(threads)

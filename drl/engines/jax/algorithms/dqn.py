@@ -20,12 +20,12 @@ from drl.core.contracts import Learned, Loss, QOutputs, Rates
 from drl.core.specs import AnyArray, Array, Specs
 from drl.core.transition import ReplayBatch
 from drl.engines.jax import ops
+from drl.engines.jax.backbones import fields
 from drl.engines.jax.devices import split_rows
 from drl.engines.jax.layers import Params, Tree, noise_for, random_noise, with_dropout
 from drl.engines.jax.learner import Learner, Pure, scalars
 from drl.engines.jax.model_state import ModelState
 from drl.engines.jax.models import AnyModel, QHead
-from drl.engines.jax.on_policy import fields
 from drl.engines.jax.ops import ReplayRows, replay_rows
 from drl.engines.jax.optimizer import OptState
 
