@@ -247,6 +247,7 @@ def test_all_of_drl_does_not_hide_a_builtin():
     assert {"list", "train"} <= set(dir(drl))
 
 
+@pytest.mark.default("[!a]*")  # not ablate, which trains seven runs
 @pytest.mark.parametrize("name", TWINS)
 def test_a_function_is_silent_typed_and_shows_what_the_command_prints(name, run, hub, small_world, capfd, monkeypatch):
     twin = TWINS[name]

@@ -139,6 +139,7 @@ def test_what_a_known_package_holds_is_not_called_unless_it_is_an_environment(en
         check_trusted(env, wrappers, "card.json")
 
 
+@pytest.mark.full
 def test_a_card_cannot_run_our_own_commands(downloaded):
     folder = downloaded.parent
     notes = json.loads((downloaded / "agent" / "card.json").read_text())["notes"]
@@ -200,6 +201,7 @@ def test_a_run_behind_a_link_is_not_one_of_the_folder(downloaded):
         drl.load_agent(shelf)
 
 
+@pytest.mark.default("x: !!int y", "env: &a*")
 @pytest.mark.parametrize("text", ["a: &a [1]\nenv: *a", "env: &a {x: *a}", "[" * 5000, "day: 2001-99-99", "x: !!int y"])
 def test_settings_are_plain_values(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)

@@ -255,6 +255,7 @@ def test_all_answers_what_it_can(many, capsys):
     assert lines[-1] == "presets: 2 PASS, 0 FAIL, 0 UNDECIDED"
 
 
+@pytest.mark.full
 def test_a_preset_that_breaks_in_training_has_failed(many, monkeypatch, capsys):
     def broken(preset, *rest, **options):
         if preset.env == "CartPole-v1":

@@ -429,6 +429,7 @@ SMALL = {"num_envs": 4, "total_timesteps": 3000, "warmup": 200, "train_every": 4
 SMALL |= {"hidden_sizes": 64, "learning_rate": 3e-3, "gamma": 0.9}
 
 
+@pytest.mark.full
 @pytest.mark.default("torch-future")
 @pytest.mark.parametrize(("engine", "strategy"), [("torch", "future"), ("jax", "episode")])
 def test_flipping_bits_is_learned(engine, strategy, tmp_path):

@@ -226,6 +226,7 @@ def test_a_reader_that_goes_away_does_not_end_training(tmp_path):
     assert json.loads(next(tmp_path.rglob("run.json")).read_text())["status"] == "finished"
 
 
+@pytest.mark.full
 def test_a_env_in_a_module_of_the_current_folder(tmp_path):
     (tmp_path / "my_worlds.py").write_text(
         "import gymnasium as gym\nfrom drl.games.probes import MatchEnv\ngym.register('Mine-v0', MatchEnv)\n"

@@ -125,6 +125,7 @@ def trained(tmp_path_factory):
     return folder, re.search(r"best model: (\S+)", result.stdout).group(1)
 
 
+@pytest.mark.full
 def test_training_says_where_the_best_model_is_and_it_can_be_watched(trained):
     folder, best = trained
     assert not (folder / best).is_symlink()

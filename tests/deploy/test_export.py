@@ -120,6 +120,7 @@ def test_golden_pairs_in_the_file_are_checked(tmp_path):
         check_parity(agent, policy.graph, run, golden_inputs(policy.graph, golden))
 
 
+@pytest.mark.full
 def test_an_onnx_file_alone_is_enough(tmp_path):
     """onnxruntime, the file and a raw observation: nothing of ours."""
     import onnx

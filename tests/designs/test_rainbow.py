@@ -115,6 +115,7 @@ def test_the_best_model_is_there_before_the_run_ends(folder, monkeypatch):
     assert torch.load(seen[0][0], weights_only=True)
 
 
+@pytest.mark.full
 def test_budgets_end_at_the_episode(folder, capsys):
     assert main(shlex.split("--num_episodes 7 --batch_size 8 --wandb_disable --quiet")) == 0
     assert " · 7 episodes" in capsys.readouterr().out

@@ -107,6 +107,7 @@ def flags_in(folder):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
 
 
+@pytest.mark.full
 def test_every_flag_of_the_advice_exists(capsys):
     """In `drl train` of some algorithm, or in `drl evaluate`, `drl replay` or `drl doctor`, which it also names."""
     known = set()

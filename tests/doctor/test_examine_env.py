@@ -28,7 +28,7 @@ def test_a_broken_environment_is_named(env, name):
     assert found.notes == ()
 
 
-@pytest.mark.default("[A-M]*")
+@pytest.mark.default("Masked", "FrozenLake-v1", "CartPole-v1")
 @pytest.mark.parametrize("env", HEALTHY, ids=lambda each: getattr(each, "__name__", each))
 def test_a_healthy_environment_gets_no_complaint(env):
     found = examine_env(as_config(env), seed=1)

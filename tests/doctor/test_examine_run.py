@@ -34,17 +34,7 @@ def healthy(tmp_path_factory):
     return make
 
 
-@pytest.mark.default(
-    "tiny learning rate",
-    "huge learning rate",
-    "no reward",
-    "epsilon fixed at 1",
-    "policy collapses",
-    "time limit of 3 steps",
-    "few updates",
-    "short discount",
-    "tiny buffer",
-)
+@pytest.mark.default("no reward", "huge learning rate", "few updates", "short discount")
 @pytest.mark.parametrize("name", SABOTAGED)
 def test_a_sabotaged_run_is_named(name, tmp_path):
     settings, expected = SABOTAGED[name]
@@ -58,7 +48,7 @@ def test_a_sabotaged_run_is_named(name, tmp_path):
     assert [path.name for path in tmp_path.rglob("doctor/*")] == (["evidence.png"] if drawn else [])
 
 
-@pytest.mark.default("ppo CartPole", "a2c CartPole", "very short", "ppo Pendulum")
+@pytest.mark.default("ppo CartPole", "very short")
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_gets_no_complaint(name, healthy):
     found = examined(healthy(name))

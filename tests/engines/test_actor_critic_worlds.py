@@ -69,7 +69,7 @@ def replayed(trainer, count):
 # ── truncation keeps the value, termination does not ──────────────────────────────────────────────────────────────
 
 
-@pytest.mark.default("ddpg-*", "sac-drl/TwoStep-v0-changes3-True-values1", "tqc-*-True-values1")
+@pytest.mark.default("ddpg*")
 @pytest.mark.parametrize(("truncate", "values"), [(False, [0.5, 1.0]), (True, [1.0, 2.0])])
 @pytest.mark.parametrize(
     ("algorithm", "env", "changes"),

@@ -54,7 +54,7 @@ def test_the_best_return_is_as_stated():
     assert 5 * (legal * np.arange(4)).max(axis=1).mean() / 3 == pytest.approx(BEST, abs=0.01)
 
 
-@pytest.mark.default("ppo-torch-sync", "dqn-torch-sync", "ppo-jax-jax", "a2c-jax-sync")
+@pytest.mark.default("dqn-torch-sync", "a2c-jax-sync")
 @pytest.mark.parametrize(
     ("algorithm", "engine", "vectorization"),
     [pytest.param(*each, marks=pytest.mark.slow if each in SLOW else ()) for each in RUNS],
@@ -64,6 +64,7 @@ def test_the_highest_legal_action_is_learned(algorithm, engine, vectorization):
     assert score > BEST - 0.15
 
 
+@pytest.mark.full
 @pytest.mark.default("gru-ppo")
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -76,6 +77,7 @@ def test_masked_and_recurrent(algorithm, kind):
 SOME, OTHERS = {"n_step": 3, "prioritized": True}, {"double": True, "dueling": True, "distributional": "c51"}
 
 
+@pytest.mark.full
 @pytest.mark.default("torch-sync-switches1")
 @pytest.mark.parametrize(
     ("engine", "vectorization", "switches"),

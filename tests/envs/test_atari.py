@@ -78,6 +78,7 @@ def test_the_seed_decides_everything(vectorization):
     assert not np.array_equal(played[0], played[2])
 
 
+@pytest.mark.full
 @pytest.mark.default("ALE/Pong-v5-kwargs2-90")
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "steps"),
@@ -216,6 +217,7 @@ def test_the_replay_gives_back_the_stacks_of_the_env(vectorization, n_step):
             assert (batch.obs[row].tobytes(), batch.next_obs[row].tobytes()) in seen
 
 
+@pytest.mark.full
 def test_a_tiny_dqn_run_and_its_film(tmp_path):
     settings = {
         "algorithm": "dqn",

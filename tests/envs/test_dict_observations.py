@@ -188,7 +188,7 @@ def experiment(algorithm, **changes):
     return Experiment.from_flat(flat | SETTINGS[algorithm] | changes, "test")
 
 
-@pytest.mark.default("torch-*", "jax-dqn")
+@pytest.mark.default("jax-dqn", "torch-a2c")
 @pytest.mark.parametrize(
     ("engine", "algorithm"),
     [("torch", name) for name in SETTINGS]

@@ -16,6 +16,7 @@ EMPTY = "MiniGrid-Empty-5x5-v0"
 CELL = 11 + 6 + 4  # objects, colors, states
 
 
+@pytest.mark.default("torch-settings0-shape0")
 @pytest.mark.parametrize(
     ("engine", "settings", "shape"),
     [("torch", {}, (7 * 7 * CELL + 4,)), ("jax", {}, (7 * 7 * CELL + 4,)), ("torch", {"wrappers": []}, ())],

@@ -95,6 +95,7 @@ def of_algorithm(settings):
     return {name: value for name, value in SMALL.items() if name not in ours} | settings
 
 
+@pytest.mark.default("sync", "async", "jax")
 @pytest.mark.parametrize("where", VECTORIZED)
 def test_a_curriculum_reaches_all_environments_and_the_evaluation(where, tmp_path, monkeypatch):
     settings = of_algorithm(VECTORIZED[where])

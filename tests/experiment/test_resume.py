@@ -85,21 +85,7 @@ CASES = {
 }
 
 
-@pytest.mark.default(
-    "ppo",
-    "dqn fused",
-    "sac",
-    "sac jax",
-    "ppo jax",
-    "rainbow",
-    "td3",
-    "ppo recurrent",
-    "dqn hindsight",
-    "dqn frames",
-    "ppo native",
-    "a2c",
-    "reinforce",
-)
+@pytest.mark.default("sac", "ppo jax", "ppo", "rainbow", "dqn hindsight", "ppo recurrent")
 @pytest.mark.parametrize("case", CASES)
 def test_a_trainer_continues_exactly(case, tmp_path):
     settings, count = CASES[case], 6
@@ -134,6 +120,7 @@ def assert_finished_exactly(case, folder, leave):
     assert parts == whole
 
 
+@pytest.mark.default("sac", "ppo")
 @pytest.mark.parametrize("case", ["ppo", "ppo recurrent", "reinforce", "rainbow", "sac"])
 def test_a_learning_step_that_was_left_in_the_middle_is_finished_exactly(case, tmp_path):
     def leave(trainer):
@@ -183,6 +170,7 @@ def test_a_checkpoint_comes_after_the_row_of_its_learning_step(tmp_path, monkeyp
     assert all(written == learned for written, learned in saved)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -146,6 +146,7 @@ def test_a_run_without_a_signature_needs_the_word(copy, signature):
     assert refused(copy)
 
 
+@pytest.mark.full
 def test_the_signature_of_another_run_does_not_fit(copy, place):
     other = command(place, *TRAIN[:-1], "--seed", "7")
     assert other.returncode == 0

@@ -161,6 +161,7 @@ def test_the_honest_score_comes_from_fresh_seeds_and_decides(tmp_path, scored, c
     assert "9.00" in shown
 
 
+@pytest.mark.full
 def test_the_best_preset_trains_and_the_study_is_drawn(tmp_path):
     result = run(tmp_path, 5, plots=True, mode="all")
     names = {path.name for path in result.folder.iterdir()}

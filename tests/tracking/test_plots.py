@@ -140,6 +140,7 @@ def test_experiments_of_one_name_stay_apart(tmp_path):
     assert distinct_names([old]) == {old: "ppo"}
 
 
+@pytest.mark.full
 def test_pyplot_is_not_used(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # another room may have loaded it
     plot_run(make_run(tmp_path / "r", rows=2))

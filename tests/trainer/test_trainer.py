@@ -279,6 +279,7 @@ def test_a_made_trainer_closes_the_environments_that_it_opened():
     assert Closing.closed == 2
 
 
+@pytest.mark.full
 def test_a_made_trainer_leaves_a_given_vector_environment_open():
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
     with drl.make_trainer("ppo", env=vector, rollout_length=16, hidden_sizes=[8]) as trainer:

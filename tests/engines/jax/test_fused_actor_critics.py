@@ -51,6 +51,7 @@ def one_seed(seed_batch, number=0):
     return jax.tree.map(lambda leaf: leaf[number], seed_batch.learner.carry)
 
 
+@pytest.mark.full
 @pytest.mark.default("td3")
 @pytest.mark.parametrize("case", CASES)
 def test_two_seeds_learn_and_act(runs, case):

@@ -135,6 +135,7 @@ def played(config, num_envs, steps, seed=0):
     return replay, buffer, rows
 
 
+@pytest.mark.default("12-3-True", "37-1-False")
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("steps", [12, 37])  # before and after the ring of 10 rows has turned

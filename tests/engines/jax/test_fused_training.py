@@ -30,7 +30,7 @@ def taken(trainer, steps):
     return [(log.env_steps, log.episodes, log.learn, log.rollout, log.recent, log.finished) for log in logs]
 
 
-@pytest.mark.default("dqn", "ppo")
+@pytest.mark.default("ppo")
 @pytest.mark.parametrize("algorithm", SMALL)
 def test_chunks_resume_and_seeds(algorithm):
     """One test for all of it: a program takes long to compile."""

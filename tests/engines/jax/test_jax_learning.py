@@ -54,7 +54,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
                 return trainer, log
 
 
-@pytest.mark.default("*values1-ppo", "*values1-dqn", "*values1-a2c", "*values1-reinforce")
+@pytest.mark.default("drl/TwoStepTruncated-v0-values1-dqn", "drl/TwoStepTruncated-v0-values1-ppo")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 def test_learns_the_values_of_a_two_step_env(algorithm, env, values):

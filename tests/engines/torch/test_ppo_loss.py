@@ -167,6 +167,7 @@ def test_frozen_parameters_stay(compiled):
     assert not torch.equal(before["1.weight"], model[1].weight)
 
 
+@pytest.mark.full
 def test_without_a_compiler_the_update_goes_on_eagerly():
     """It says so once; an error that is not the compiler's is not swallowed."""
     models = [torch.nn.Linear(3, 1) for _ in range(2)]

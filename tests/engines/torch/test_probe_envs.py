@@ -32,7 +32,7 @@ def train(algorithm, env, steps, config=None, num_envs=4, **options):
                 return trainer, log
 
 
-@pytest.mark.default("*-ppo", "*values1-a2c", "*values0-reinforce")
+@pytest.mark.default("drl/TwoStepTruncated-v0-values1-ppo")
 @pytest.mark.parametrize("algorithm", CONFIGS)
 @pytest.mark.parametrize(("env", "values"), [("drl/TwoStep-v0", [0.9, 1.0]), ("drl/TwoStepTruncated-v0", [9.0, 10.0])])
 def test_learns_the_values_of_a_two_step_env(algorithm, env, values):
@@ -50,6 +50,7 @@ def test_learns_which_action_fits_the_observation(algorithm):
     assert trainer.agent.act(np.array([0, 1])).tolist() == [0, 1]
 
 
+@pytest.mark.full
 @pytest.mark.default("mean")
 @pytest.mark.parametrize("baseline", ["none", "mean"])
 def test_reinforce_without_a_critic(baseline):
@@ -59,6 +60,7 @@ def test_reinforce_without_a_critic(baseline):
     assert log.recent["mean_ep_return"] > 0.8
 
 
+@pytest.mark.full
 def test_reinforce_values_a_truncated_tail_as_far_as_its_baseline_can():
     """OneStep with reward 1, truncated: the return is 1 + γ · tail."""
     for baseline, expected in (("none", 1.0), ("mean", 1 / (1 - 0.9 * 1)), ("value", 10.0)):
@@ -94,6 +96,7 @@ def test_learns_a_continuous_target(algorithm):
     np.testing.assert_allclose(trainer.agent.act(targets) / 2, targets, atol=0.2)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     "algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS if name != "ppo")]

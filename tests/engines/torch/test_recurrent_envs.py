@@ -126,6 +126,7 @@ def test_a_checkpoint_in_the_middle_of_a_window_goes_on_identically(tmp_path):
         np.testing.assert_array_equal(trainer.agent.rnn_state, other.agent.rnn_state)
 
 
+@pytest.mark.full
 def test_whoever_watches_does_not_disturb(tmp_path, capsys):
     """Evaluation, step by step and film have a memory of their own; training goes on as if nothing had been."""
     env = "drl/CartPoleNoVelocity-v1"

@@ -389,6 +389,7 @@ def test_the_learning_rate_is_not_an_argument_of_an_optimizer():
         PPOConfig(optimizer_kwargs={"lr": 0.1})
 
 
+@pytest.mark.full
 def test_a_run_names_the_module_of_its_algorithm(tmp_path, monkeypatch):
     """So that another process can resume it; and `drl list` can show it."""
     code = "import drl\nfrom drl.torch import A2C\nclass Mine(A2C): pass\n"
