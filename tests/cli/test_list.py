@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from drl.cli.completion import run_list as main
+from drl.cli.offers import List
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import yaml
 
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
-from drl.experiment.one_call import make_experiment, make_trainer
+from drl.runs.one_call import make_experiment, make_trainer
 from drl.settings.experiment import Experiment, changed_settings, read_yaml
 from drl.settings.presets import list_presets, load_preset
 

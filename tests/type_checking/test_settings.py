@@ -18,7 +18,7 @@ from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PRO
 from drl.core import settings
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
-from drl.experiment.one_call import make_experiment, make_trainer, train, train_seeds
+from drl.runs.one_call import make_experiment, make_trainer, train, train_seeds
 from drl.search.search_call import search
 from drl.search.search_plan import SearchConfig
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig

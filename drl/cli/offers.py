@@ -1,4 +1,4 @@
-"""`drl.list`: the algorithms, presets and environments that there are."""
+"""`drl list` and `drl.list`: the algorithms, presets and environments that there are."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drl.agents.agent_env import JAX_ONLY
 from drl.algorithms import ALGORITHMS
+from drl.cli.flags import Positional
 from drl.core.errors import BadInput, did_you_mean, html_table
+from drl.core.network_parts import import_plugins
 from drl.settings.preset_records import COLUMNS, zoo_rows
 from drl.settings.presets import list_named
 
@@ -22,6 +24,19 @@ NEEDS = {
     "gymnasium.envs.tabular": ("jax", "jax"),
 }
 FAMILIES = {"ALE/": ("ale_py", "atari")} | {prefix: (prefix[:-1], prefix[:-1]) for prefix in JAX_ONLY}
+
+
+@dataclass(frozen=True)
+class List:
+    """Show algorithms, presets and environments."""
+
+    sections: Positional[tuple[str, ...]] = ()  # algorithms, presets and envs; default: all three
+    all: bool = False  # also list environments that are not available here, and why
+    plugins: tuple[str, ...] = ()  # your own modules to import first; their algorithms are listed, too
+
+    def __call__(self) -> None:
+        import_plugins(self.plugins)
+        list(*self.sections, all=self.all, console=True)
 
 
 class OfferedPreset(NamedTuple):
