@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from drl.core.configs import ConfigClass
 from drl.core.errors import BadInput, did_you_mean, shown
@@ -25,6 +25,8 @@ OTHER_NAMES = {"backbone": "--network", "from_agent": "--from"}
 ON_AND_OFF = {"compile": ("on", "off")}  # of settings with words: what --NAME alone and --no-NAME stand for
 ONE_ENTRY = {"wrappers": "wrapper"}  # lists that a repeated flag fills, too
 EXTENDED = {"set"}  # lists that a repeated flag extends; of other flags, the last one counts
+METAVARS = {str: "STR", int: "INT", float: "FLOAT", bool: "True|False"}
+EXPECTED = {int: "a whole number", float: "a number", bool: "True or False"}
 ALONE = object()  # a flag without its optional value
 WRAPPER = "NAME, module:NAME or file.py:NAME, optionally with :k=v,k=v"
 
@@ -34,7 +36,7 @@ class Shape(NamedTuple):
 
     positional: bool
     entries: bool  # a list of values
-    kinds: tuple[type, ...]  # of a value: (int, NoneType) for `int | None`
+    kinds: tuple[Any, ...]  # of a value: (int, NoneType) for `int | None`
 
     def value(self, text: str) -> object:
         """Convert a word.
@@ -48,9 +50,11 @@ class Shape(NamedTuple):
         try:
             if kind is bool:
                 return {"True": True, "False": False}[text]
+            if typing.get_origin(kind) is Literal:
+                return {str(option): option for option in typing.get_args(kind)}[text]
             return _whole(text) if kind is int else kind(text)
         except (ValueError, OverflowError, KeyError):
-            expected = {int: "a whole number", float: "a number", bool: "True or False"}.get(kind, f"a {kind.__name__}")
+            expected = EXPECTED.get(kind) or " or ".join(map(repr, typing.get_args(kind))) or f"a {kind.__name__}"
             raise argparse.ArgumentTypeError(f"is {shown(text)}; expected {expected}") from None
 
 
@@ -61,7 +65,7 @@ def shape_of(hint: Any) -> Shape:
     options = _options(typing.get_args(hint)[0] if positional else hint)
     entries = typing.get_origin(options[0]) in (tuple, list)
     kinds = (*_options(typing.get_args(options[0])[0]), *options[1:]) if entries else options
-    return Shape(positional, entries, tuple(typing.get_origin(kind) or kind for kind in kinds))
+    return Shape(positional, entries, kinds)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -209,12 +213,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
-METAVARS = {str: "STR", int: "INT", float: "FLOAT", bool: "True|False"}
-
-
 @functools.cache
 def comments_of(kind: ConfigClass) -> dict[str, str]:
-    """Return the comments beside or above the fields of a dataclass, by their names."""
+    """Return the comments beside or above the fields of a dataclass, by their names.
+
+    >>> from drl.settings.experiment import RunConfig
+    >>> comments_of(RunConfig)["seed"]
+    'seed of all random streams'
+    """
     comments: dict[str, str] = {}
     for owner in reversed(inspect.getmro(kind)):
         try:

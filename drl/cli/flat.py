@@ -8,6 +8,7 @@ import shlex
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from drl.cli.entry import EXIT_CODES, errors_reported
 from drl.cli.flags import Parser
@@ -116,7 +117,7 @@ class SearchFlags:
     search: bool = False  # search for better settings instead of training
     n_trials: int = 100  # trials in total; the same command continues
     num_episodes_per_trial: int = 300  # training episodes of each trial
-    search_mode: str = "base"  # base: lr, gamma, tau; all: architecture too
+    search_mode: Literal["base", "all"] = "base"  # base: lr, gamma, tau; all: architecture too
 
 
 @dataclass(frozen=True)

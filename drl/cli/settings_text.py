@@ -5,7 +5,6 @@ types and comments of their configs.
 """
 
 import dataclasses
-import inspect
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from drl.algorithms import ALGORITHMS
 from drl.cli.completion import SETTINGS, Words
+from drl.cli.flags import comments_of
 from drl.core import settings
 from drl.core.configs import (
     OPTIMIZER_NAMES,
@@ -177,7 +177,7 @@ def _comment(name: str, stated: list[Stated]) -> str:
     """Return a setting's meaning, default and algorithms. If algorithms differ, the most common text comes first."""
     meanings, defaults = dict[str, list[str]](), dict[str, list[str]]()
     for each in stated:
-        meanings.setdefault(comment_of(each.kind, name).rstrip("."), []).append(each.algorithm)
+        meanings.setdefault(comments_of(each.kind)[name].rstrip("."), []).append(each.algorithm)
         defaults.setdefault(repr(each.default), []).append(each.algorithm)
     said = [*_by_users(meanings)]
     if list(defaults) != ["()"] and not (list(defaults) == ["None"] and re.search("None|efault", said[0])):
@@ -193,26 +193,6 @@ def _by_users(groups: dict[str, list[str]]) -> list[str]:
     """Return each text followed by its algorithms; the most common text comes first, without them."""
     first, *others = sorted(groups, key=lambda text: -len(groups[text]))
     return [first, *(f"{text} ({', '.join(groups[text])})" for text in others)]
-
-
-def comment_of(kind: ConfigClass, name: str) -> str:
-    """Return the comment beside or above a config's field.
-
-    >>> comment_of(RunConfig, "seed")
-    'seed of all random streams'
-    """
-    for each in inspect.getmro(kind):
-        if name not in vars(each).get("__annotations__", {}):
-            continue
-        lines = inspect.getsource(each).splitlines()
-        place = next(n for n, line in enumerate(lines) if re.match(rf"    {name}:", line))
-        if "  # " in lines[place]:
-            return lines[place].partition("  # ")[2]
-        above: list[str] = []
-        while lines[place - 1 - len(above)].startswith("    # "):
-            above.insert(0, lines[place - 1 - len(above)].removeprefix("    # "))
-        return " ".join(above)
-    raise KeyError(f"{kind.__name__} has no field {name}")
 
 
 if __name__ == "__main__":

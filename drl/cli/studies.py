@@ -8,6 +8,7 @@ from drl.cli.entry import EXIT_CODES
 from drl.cli.flags import Parser, Positional
 from drl.cli.train import SourceFlags, read_named_file, read_words
 from drl.core.specs import PlainDict
+from drl.envs.env_specs import check_trusted
 from drl.settings.experiment import RunConfig
 from drl.settings.foreign_settings import explain_unknown, settings_of
 from drl.settings.layers import layered, merge_layers
@@ -42,6 +43,8 @@ def run_search(words: list[str]) -> int:
     own = {name: typed.pop(name) for name in SearchFlags.__dataclass_fields__ if name in typed}
     given: PlainDict = {"env": typed.pop("env")} if "env" in typed else {}
     given |= {"plugins": own["plugins"]} if "plugins" in own else {}
+    if not file.trusted:  # there is no flag for wrappers
+        check_trusted("", file.settings.get("wrappers") or (), file.source)
     settings = merge_layers(algorithm, given, file, preset=False)
     del settings["algorithm"]
     from drl.search.run_search import search

@@ -14,7 +14,8 @@ import yaml
 import drl
 from drl.algorithms import ALGORITHMS
 from drl.algorithms.ppo import PPOConfig
-from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED, comment_of
+from drl.cli.flags import comments_of
+from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED
 from drl.core import settings
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
@@ -82,9 +83,9 @@ def test_every_text_has_its_choices_or_is_known_to_be_free():
 
 
 def test_a_comment_may_stand_above_its_setting():
-    assert comment_of(ReplayConfig, "her").startswith("Hindsight experience replay: replace")
+    assert comments_of(ReplayConfig)["her"].startswith("Hindsight experience replay: replace")
     assert [
-        field.name for kind in kinds() for field in dataclasses.fields(kind) if not comment_of(kind, field.name)
+        field.name for kind in kinds() for field in dataclasses.fields(kind) if not comments_of(kind)[field.name]
     ] == []
     assert NoSettings in kinds()
 
