@@ -213,7 +213,9 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
-@functools.cache
+_COMMENTS: dict[ConfigClass, dict[str, str]] = {}
+
+
 def comments_of(kind: ConfigClass) -> dict[str, str]:
     """Return the comments beside or above the fields of a dataclass, by their names.
 
@@ -221,7 +223,9 @@ def comments_of(kind: ConfigClass) -> dict[str, str]:
     >>> comments_of(RunConfig)["seed"]
     'seed of all random streams'
     """
-    comments: dict[str, str] = {}
+    if kind in _COMMENTS:
+        return _COMMENTS[kind]
+    comments = _COMMENTS[kind] = dict[str, str]()
     for owner in reversed(inspect.getmro(kind)):
         try:
             lines = inspect.getsource(owner).splitlines() if dataclasses.is_dataclass(owner) else []

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 from drl.agents.evaluation import evaluate
 from drl.agents.watch import film
@@ -148,7 +148,7 @@ def make_experiment(
 ) -> Experiment:
     """Make the settings of a run from the arguments of `train`."""
     if env is None and isinstance(config, Mapping):
-        env = config.get("env")
+        env = cast("AnyEnv | None", config.get("env"))
     given: PlainDict = dict(settings)
     described = env_settings(RunConfig.env if env is None else env, env_kwargs, wrappers)
     given |= {name: value for name, value in described.items() if name != "env" or env is not None}

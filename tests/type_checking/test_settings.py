@@ -15,7 +15,7 @@ import drl
 from drl.algorithms import ALGORITHMS
 from drl.algorithms.ppo import PPOConfig
 from drl.cli.flags import comments_of
-from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED
+from drl.cli.settings_text import CHOICES, FILES, MODELS, NOT_HERE, OF_SEEDS, PROPOSED
 from drl.core import settings
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
@@ -41,7 +41,7 @@ def test_every_setting_is_described():
     assert described == stated - {"algorithm", *NOT_HERE, *OF_SEEDS}
     assert set(settings.SeedsSettings.__annotations__) == described | set(OF_SEEDS)
     assert set(settings.TrainerSettings.__annotations__) == described - set(OF_A_RUN.split())
-    for name, (kind, _) in PARTS.items():
+    for name, (kind, _) in (MODELS | {"ReplaySettings": (ReplayConfig, "")}).items():
         assert set(getattr(settings, name).__annotations__) == {field.name for field in dataclasses.fields(kind)}
     own = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
     assert set(settings.SearchSettings.__annotations__) == described | own
