@@ -23,49 +23,31 @@ from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_
 T = TypeVar("T")
 MOST_LETTERS = 1000  # longest error message
 
-# Subcommand → dataclass of its flags, or function of its words; and help text.
+# Subcommand → dataclass of its flags, or function of its words, in drl.cli; and help text.
 COMMANDS = {
-    "train": ("drl.cli.train:run_train", "train an agent: drl train ppo --env CartPole-v1"),
-    "resume": ("drl.cli.train:Resume", "continue a run exactly where it stopped: drl resume RUN"),
-    "fork": (
-        "drl.cli.train:Fork",
-        "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4",
-    ),
-    "replay": ("drl.cli.examine:Replay", "replay an episode of training exactly: drl replay RUN --episode best"),
-    "evaluate": ("drl.cli.examine:Evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
-    "ablate": (
-        "drl.cli.studies:run_ablate",
-        "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1",
-    ),
-    "search": (
-        "drl.cli.studies:run_search",
-        "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100",
-    ),
-    "compare": (
-        "drl.cli.studies:Compare",
-        "say which algorithm is better, or how many seeds are needed: drl compare A/ B/",
-    ),
+    "train": ("train:run_train", "train an agent: drl train ppo --env CartPole-v1"),
+    "resume": ("train:Resume", "continue a run exactly where it stopped: drl resume RUN"),
+    "fork": ("train:Fork", "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4"),
+    "replay": ("examine:Replay", "replay an episode of training exactly: drl replay RUN --episode best"),
+    "evaluate": ("examine:Evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
+    "ablate": ("studies:run_ablate", "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1"),
+    "search": ("studies:run_search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "compare": ("studies:Compare", "say which algorithm is better, or how many seeds are needed: drl compare A/ B/"),
     "reproduce": (
-        "drl.cli.studies:Reproduce",
+        "studies:Reproduce",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
-    "doctor": ("drl.cli.examine:Doctor", "report likely problems of an environment or a run: drl doctor RUN"),
-    "plot": ("drl.cli.pages:Plot", "plot one run, or several in one figure: drl plot RUN…"),
-    "report": ("drl.cli.pages:Report", "write an HTML page about runs: drl report RUN…"),
-    "board": ("drl.cli.pages:Board", "watch the runs in a folder live in a browser: drl board results/"),
-    "convert": ("drl.cli.deploy:Convert", "write an agent for the other engine: drl convert RUN --engine jax"),
-    "export": (
-        "drl.cli.deploy:Export",
-        "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx",
-    ),
-    "serve": ("drl.cli.deploy:Serve", "answer observations with actions over HTTP: drl serve RUN"),
-    "push": ("drl.cli.deploy:Push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
-    "pull": ("drl.cli.deploy:Pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
-    "list": ("drl.cli.offers:List", "show algorithms, presets and environments"),
-    "completion": (
-        "drl.cli.completion:run_completion",
-        "let your shell complete commands and flags: drl completion bash",
-    ),
+    "doctor": ("examine:Doctor", "report likely problems of an environment or a run: drl doctor RUN"),
+    "plot": ("pages:Plot", "plot one run, or several in one figure: drl plot RUN…"),
+    "report": ("pages:Report", "write an HTML page about runs: drl report RUN…"),
+    "board": ("pages:Board", "watch the runs in a folder live in a browser: drl board results/"),
+    "convert": ("deploy:Convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "export": ("deploy:Export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
+    "serve": ("deploy:Serve", "answer observations with actions over HTTP: drl serve RUN"),
+    "push": ("deploy:Push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
+    "pull": ("deploy:Pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
+    "list": ("offers:List", "show algorithms, presets and environments"),
+    "completion": ("completion:run_completion", "let your shell complete commands and flags: drl completion bash"),
 }
 
 # Status of a run → exit code. Errors have their own codes.
@@ -177,7 +159,7 @@ def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
 def load_command(name: str) -> Any:
     """Return the dataclass or the function of a subcommand."""
     module, _, member = COMMANDS[name][0].partition(":")
-    return getattr(importlib.import_module(module), member)
+    return getattr(importlib.import_module(f"drl.cli.{module}"), member)
 
 
 def _shown_once() -> Callable[..., None]:

@@ -198,7 +198,7 @@ def experiment_of(flags: Flags) -> Experiment:
         settings |= {"env_kwargs": pairs if flags.clip_rewards is not False else [*pairs, "clip_reward=false"]}
     if not flags.wandb_disable and not flags.evaluate and not flags.search:
         settings["wandb_project"] = flags.wandb_project
-    return layered("dqn", settings, preset=False)
+    return layered("dqn", settings, preset=False)[0]
 
 
 def train_command(flags: Flags, found: PlainDict) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 
 from drl.algorithms import ALGORITHMS
 from drl.cli.entry import EXIT_CODES
@@ -11,7 +12,7 @@ from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
 from drl.settings.experiment import RunConfig
 from drl.settings.foreign_settings import explain_unknown, settings_of
-from drl.settings.layers import layered, merge_layers
+from drl.settings.layers import merge_layers
 from drl.settings.preset_records import FAIL, PASS, UNDECIDED
 
 SEARCH_USAGE = f"""\
@@ -45,7 +46,7 @@ def run_search(words: list[str]) -> int:
     given |= {"plugins": own["plugins"]} if "plugins" in own else {}
     if not file.trusted:  # there is no flag for wrappers
         check_trusted("", file.settings.get("wrappers") or (), file.source)
-    settings = merge_layers(algorithm, given, file, preset=False)
+    settings, _ = merge_layers(algorithm, given, file, preset=False)
     del settings["algorithm"]
     from drl.search.run_search import search
     from drl.search.search_plan import SearchConfig
@@ -65,10 +66,7 @@ def search_parser(algorithm: str) -> Parser:
     from drl.search.search_plan import SearchConfig
 
     names = {*SearchFlags.__dataclass_fields__, *SearchConfig.__dataclass_fields__}
-
-    def explain(name: str, value: str) -> str | None:
-        return explain_unknown(name, value, algorithm, names, typed=True, filed=filed)
-
+    explain = partial(explain_unknown, algorithm=algorithm, names=names, typed=True, filed=filed)
     about = f"Search for settings of {algorithm}. The same command continues the search."
     groups = {"": SearchFlags, "search options": SearchConfig}
     return Parser(f"drl search {algorithm}", about, groups, explain=explain)
@@ -92,12 +90,11 @@ def run_ablate(words: list[str]) -> int:
         print(ABLATE_USAGE)
         print(f"algorithms: {', '.join(name for name, record in ALGORITHMS.items() if record.switches)}")
         return 0 if words else 2
-    typed = read_words("drl ablate", words[0], words[1:], AblateFlags)
-    experiment = layered(words[0], typed.given, typed.file, typed.preset)
+    experiment, _, own = read_words("drl ablate", words[0], words[1:], AblateFlags)
 
     from drl.analysis.ablation import ablate
 
-    numbers = {name: value for name, value in typed.own.items() if name not in SourceFlags.__dataclass_fields__}
+    numbers = {name: value for name, value in own.items() if name not in SourceFlags.__dataclass_fields__}
     ablate(experiment, **numbers, console=True)
     return 0
 

@@ -7,8 +7,8 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.cli.entry import EXIT_CODES
@@ -20,7 +20,6 @@ from drl.runs.folder.run_folder import find_run, is_own_config, runs_in
 from drl.settings.experiment import Experiment, RunConfig
 from drl.settings.foreign_settings import explain_unknown
 from drl.settings.layers import ConfigFile, layered, merge_layers, read_config
-from drl.settings.presets import sources
 from drl.settings.scaling import ScalingConfig
 
 TRAIN_USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …
@@ -75,40 +74,30 @@ def run_train(words: list[str]) -> int:
     return EXIT_CODES[next((status for status in statuses if status != "finished"), "finished")]
 
 
-class Typed(NamedTuple):
-    """The words of a command that trains."""
-
-    given: PlainDict  # settings
-    own: PlainDict  # other flags
-    file: ConfigFile
-    preset: bool | str
-
-
 def read_experiment(algorithm: str, words: Sequence[str]) -> tuple[Experiment, str]:
-    """Return the experiment of a command line, and a text that names the sources of its settings."""
-    typed = read_words("drl train", algorithm, words)
-    experiment = layered(algorithm, typed.given, typed.file, typed.preset)
-    return experiment, sources(algorithm, experiment.run.env, typed.preset, typed.file.source or None)
+    """Return the experiment of a command line, and a text that names its preset and file."""
+    experiment, sources, _ = read_words("drl train", algorithm, words)
+    return experiment, sources
 
 
-def read_words(command: str, algorithm: str, words: Sequence[str], own: ConfigClass = SourceFlags) -> Typed:
-    """Read the flags of `drl train` and the command's `own`."""
+def read_words(
+    command: str, algorithm: str, words: Sequence[str], own: ConfigClass = SourceFlags
+) -> tuple[Experiment, str, PlainDict]:
+    """Return the experiment of a command line, a text that names its preset and file, and the command's `own` flags."""
     file = read_named_file(f"{command} {algorithm}", words)
     parser = train_parser(command, algorithm, own)
     wants_help = not {"-h", "--help"}.isdisjoint(words)
     given = parser.parse(words, known_only=wants_help)
     others = {name: given.pop(name) for name in own.__dataclass_fields__ if name in given}
-    preset, no_preset = others.get("preset"), "no_preset" in others
-    if preset is not None and no_preset:
+    if "preset" in others and "no_preset" in others:
         raise BadInput("both --preset and --no-preset are given; give one of them")
-    typed = Typed(given, others, file, not no_preset if preset is None else preset)
+    preset = others.get("preset") or "no_preset" not in others
     if wants_help:
-        parser.defaults = merge_layers(algorithm, given, file, typed.preset)
-        preset = sources(algorithm, parser.defaults["env"], typed.preset)
-        parser.description = f"The defaults shown are for {parser.defaults['env']}{f' ({preset})' if preset else ''}."
+        parser.defaults, sources = merge_layers(algorithm, given, file, preset)
+        parser.description = f"The defaults shown are for {parser.defaults['env']}{sources and f' ({sources})'}."
         parser.print_help()
         raise SystemExit(0)
-    return typed
+    return *layered(algorithm, given, file, preset), others
 
 
 def read_named_file(command: str, words: Sequence[str]) -> ConfigFile:
@@ -123,10 +112,7 @@ def train_parser(command: str, algorithm: str, own: ConfigClass = SourceFlags) -
     parts = {"run": RunConfig} | find_algorithm(algorithm).parts | {"scaling": ScalingConfig}
     names = {name for kind in parts.values() for name in kind.__dataclass_fields__}
     groups = {"": own} | {f"{part} options": kind for part, kind in parts.items() if kind.__dataclass_fields__}
-
-    def explain(name: str, value: str) -> str | None:
-        return explain_unknown(name, value, algorithm, names, typed=True)
-
+    explain = partial(explain_unknown, algorithm=algorithm, names=names, typed=True)
     return Parser(f"{command} {algorithm}", "", groups, explain=explain)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Unpack, cast
 
 from drl.agents.evaluation import evaluate
@@ -26,7 +25,6 @@ from drl.runs.folder.run_folder import Run, is_own_config
 from drl.runs.session import say
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig
 from drl.settings.layers import env_settings, layered, read_config
-from drl.settings.presets import sources
 from drl.tracking.plots import plot_run
 
 
@@ -58,9 +56,8 @@ def train(
     """
     experiment = make_experiment(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
-        trust=trust, **settings,
+        trust=trust, console=console, **settings,
     )  # fmt: skip
-    _say_sources(experiment, preset, config, console)
     if len(experiment.run.all_seeds) > 1:
         raise BadInput("train is one run; for several seeds use drl.train_seeds(…), which returns a list of runs")
     finished = launch.train(experiment, Extras.of(experiment, model, trackers, stages, on_log), console)
@@ -120,18 +117,9 @@ def train_seeds(
     """Train one run for each of `num_seeds` seeds from `seed` on, or for each of `seeds`; see `train`."""
     experiment = make_experiment(
         algorithm, env, env_kwargs=env_kwargs, wrappers=wrappers, model=model, config=config, preset=preset,
-        trust=trust, **settings,
+        trust=trust, console=console, **settings,
     )  # fmt: skip
-    _say_sources(experiment, preset, config, console)
     return launch.hinted(launch.train_seeds(experiment, Extras.of(experiment, model), console), console)
-
-
-def _say_sources(experiment: Experiment, preset: bool | str, config: object, console: bool) -> None:
-    """Print where the settings come from, as the command does."""
-    file = config if isinstance(config, str | Path) else None
-    named = sources(experiment.algorithm, experiment.run.env, preset, file)
-    if named and console and not experiment.run.quiet:
-        say(f"settings: {named}")
 
 
 def make_experiment(
@@ -144,16 +132,19 @@ def make_experiment(
     config: AnyPath | Mapping[str, object] | None = None,
     preset: bool | str = True,
     trust: bool = False,
+    console: bool = False,
     **settings: Unpack[SeedsSettings],
 ) -> Experiment:
-    """Make the settings of a run from the arguments of `train`."""
+    """Make the settings of a run from the arguments of `train`. `console` prints where they come from."""
     if env is None and isinstance(config, Mapping):
         env = cast("AnyEnv | None", config.get("env"))
     given: PlainDict = dict(settings)
     described = env_settings(RunConfig.env if env is None else env, env_kwargs, wrappers)
     given |= {name: value for name, value in described.items() if name != "env" or env is not None}
     file = read_config(config, settings.get("plugins", ()), trust or is_own_config)
-    experiment = layered(algorithm, given, file, preset)
+    experiment, sources = layered(algorithm, given, file, preset)
+    if sources and console and not experiment.run.quiet:
+        say(f"settings: {sources}")
     if model is None:
         return experiment
     model_config = find_algorithm(algorithm).model_config

@@ -21,9 +21,14 @@ class ConfigFile(NamedTuple):
     """Settings from a file or a dict."""
 
     settings: PlainDict
-    source: str  # name in error messages
+    path: str  # "" for a dict
     trusted: bool = True  # whether it may name code to import
     command: str | None = None  # that trains with it, for advice
+
+    @property
+    def source(self) -> str:
+        """Name in error messages."""
+        return self.path or "config"
 
 
 NO_FILE = ConfigFile({}, "")
@@ -39,7 +44,7 @@ def read_config(
     is True, or is true of its path and settings."""
     file = NO_FILE
     if isinstance(config, Mapping):
-        file = ConfigFile(dict(config), "config")
+        file = ConfigFile(dict(config), "")
     elif config is not None:
         settings = read_yaml(config)
         trusted = trust if isinstance(trust, bool) else trust(config, settings)
@@ -60,39 +65,49 @@ def read_config(
 
 def merge_layers(
     algorithm: str, given: Mapping[str, object], file: ConfigFile = NO_FILE, preset: bool | str = True
-) -> PlainDict:
-    """Return the settings of a preset, a file and an argument list in one dict. `preset` may be a name."""
-    record, source, from_file = find_algorithm(algorithm), file.source, dict(file.settings)
+) -> tuple[PlainDict, str]:
+    """Return the settings of a preset, a file and an argument list in one dict, and a text that names the first two.
+    `preset` may be the name of another preset.
+
+    >>> merge_layers("dqn", {"env": "CartPole-v1"}, ConfigFile({"gamma": 0.9}, "my.yaml"))[1]
+    'preset dqn/CartPole-v1, then my.yaml'
+    """
+    record, from_file = find_algorithm(algorithm), dict(file.settings)
     if (other := from_file.get("algorithm", algorithm)) != algorithm:
-        raise BadInput(f"{source} is for {other if isinstance(other, str) else shown(other)}; expected {algorithm}")
+        other = other if isinstance(other, str) else shown(other)
+        raise BadInput(f"{file.source} is for {other}; expected {algorithm}")
     env = given.get("env", from_file.get("env", RunConfig.env))
     if not isinstance(env, str):
-        raise BadInput(f"{source}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
+        raise BadInput(f"{file.source}: env is {shown(env)}; expected the name of an environment, such as CartPole-v1")
     check_size("env", env)
     if not file.trusted:
         wrappers = () if "wrappers" in given else from_file.get("wrappers") or ()
-        check_trusted("" if "env" in given else env, wrappers, source, file.command)
+        check_trusted("" if "env" in given else env, wrappers, file.source, file.command)
     if given.get("log_every") and given.get("quiet"):
         raise BadInput("log_every prints during training and quiet prints one line at the end; give one of them")
-    shipped = (load_preset(algorithm, env, preset if isinstance(preset, str) else None) if preset else None) or {}
+    name = preset if isinstance(preset, str) else None
+    shipped = load_preset(algorithm, env, name) if preset else None
+    named = f"preset {f'{name} ' if name else ''}{algorithm}/{env}" if shipped is not None else ""
+    shipped = shipped or {}
     one_budget(shipped, from_file, given)
     one_schedule(shipped, from_file, given)
     flat = shipped | from_file | dict(given) | {"algorithm": algorithm, "env": env}
     if record.plugins:  # so that another process can resume the run
         flat["plugins"] = tuple(dict.fromkeys([*flat.get("plugins", ()), *record.plugins]))
-    return flat
+    return flat, ", then ".join(filter(None, (named, file.path)))
 
 
 def layered(
     algorithm: str, given: Mapping[str, object], file: ConfigFile = NO_FILE, preset: bool | str = True
-) -> Experiment:
-    """Make the settings of a run from a preset, a file and an argument list."""
-    flat = merge_layers(algorithm, given, file, preset)
+) -> tuple[Experiment, str]:
+    """Make the settings of a run from a preset, a file and an argument list, and a text that names the first two."""
+    flat, sources = merge_layers(algorithm, given, file, preset)
     try:
-        return Experiment.from_flat(flat)
+        return Experiment.from_flat(flat), sources
     except BadInput:
         if file.settings:  # name the file if the mistake is there
-            Experiment.from_flat(merge_layers(algorithm, {}, file._replace(trusted=True), False), file.source)
+            of_file, _ = merge_layers(algorithm, {}, file._replace(trusted=True), False)
+            Experiment.from_flat(of_file, file.source)
         raise
 
 

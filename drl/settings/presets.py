@@ -40,18 +40,6 @@ def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict 
     return None if path is None else read_yaml(path)
 
 
-def sources(algorithm: str, env: str, preset: bool | str, config: object = None) -> str:
-    """Where the settings of a run come from, before those that are given one by one; "": nowhere.
-
-    >>> sources("dqn", "CartPole-v1", True, "my.yaml")
-    'preset dqn/CartPole-v1, then my.yaml'
-    """
-    name = preset if isinstance(preset, str) else None
-    found = bool(preset) and load_preset(algorithm, env, name) is not None
-    shipped = [f"preset {name} {algorithm}/{env}" if name else f"preset {algorithm}/{env}"] if found else []
-    return ", then ".join([*shipped, *([str(config)] if config is not None else [])])
-
-
 def _find(algorithm: str, env: str) -> Path | None:
     path = preset_path(algorithm, env)
     if len(path.name.encode(errors="replace")) > 255 or "\0" in env:  # no file can have this name
