@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
                 if shape.positional:
                     nargs = entries if shape.entries else None if required else "?"
                     action = group.add_argument(name, **options | {"nargs": nargs, "metavar": name.upper()})
-                elif name.startswith("no_"):
+                elif shape.kinds == (bool,) and name.startswith("no_"):
                     action = group.add_argument(flag, action="store_true")
                 elif shape.kinds == (bool,):
                     action = group.add_argument(flag, other, action=Switch, nargs=0, on=True, off=False)

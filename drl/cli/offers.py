@@ -40,7 +40,7 @@ class List:
 
 
 class OfferedPreset(NamedTuple):
-    """A row of the table of docs/zoo.md."""
+    """A row of the table in docs/zoo.md."""
 
     algorithm: str
     env: str
@@ -55,7 +55,7 @@ class OfferedPreset(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Offers:
-    """The result of `list`: a section that was not asked for is empty."""
+    """The result of `list`. Sections that were not requested are empty."""
 
     sections: tuple[str, ...]
     algorithms: dict[str, str]  # name → summary
@@ -114,7 +114,7 @@ def list(*sections: str, all: bool = False, console: bool = False) -> Offers:
 
 
 def _offered_envs(everything: bool) -> dict[str, str | None]:
-    """What can be made here, or all with what is missing. Nothing is made, so that it takes no time."""
+    """Return the environments that can be made here, or all of them with what they lack. None is made."""
     import gymnasium as gym
 
     offers = {name: _lacks(spec) for name, spec in sorted(gym.registry.items()) if not name.startswith("ALE/")}
@@ -123,7 +123,7 @@ def _offered_envs(everything: bool) -> dict[str, str | None]:
 
 
 def _lacks(spec: "EnvSpec") -> str | None:
-    """What is missing to make an environment; None: nothing."""
+    """Return what an environment lacks; None: nothing."""
     if not isinstance(spec.entry_point, str):
         raises = getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"  # a function that says what to do
         return "has left Gymnasium; making it says where it is" if raises else None
