@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from drl import __version__
 from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_mean, printable, raised_at
@@ -156,10 +156,11 @@ def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
     sys.exit(ended.code)
 
 
-def load_command(name: str) -> Any:
+def load_command(name: str) -> Callable[[list[str]], int] | type:
     """Return the dataclass or the function of a subcommand."""
     module, _, member = COMMANDS[name][0].partition(":")
-    return getattr(importlib.import_module(f"drl.cli.{module}"), member)
+    command: Callable[[list[str]], int] | type = getattr(importlib.import_module(f"drl.cli.{module}"), member)
+    return command
 
 
 def _shown_once() -> Callable[..., None]:

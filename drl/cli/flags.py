@@ -4,13 +4,13 @@ A `Parser` only turns words into values by name. What is not typed keeps the def
 """
 
 import argparse
-import dataclasses
 import functools
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from drl.core.configs import ConfigClass
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
 
 
 @functools.cache
-def shape_of(hint: Any) -> Shape:
+def shape_of(hint: object) -> Shape:
     """Return the shape of a field's type."""
     positional = typing.get_origin(hint) is Annotated
     options = _options(typing.get_args(hint)[0] if positional else hint)
@@ -68,7 +68,7 @@ def shape_of(hint: Any) -> Shape:
     return Shape(positional, entries, kinds)
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def _options(hint: object) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
@@ -90,7 +90,7 @@ class Switch(argparse.Action):
         self.on, self.off = on, off
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
     ) -> None:
         """Set the value."""
         negative, has_value = flag == self.option_strings[-1], values not in ([], ALONE)
@@ -120,18 +120,18 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)")  # argparse's own lacks -1e3 and -inf
         self.separator, self.explain = separator, explain
         self.defaults: PlainDict = {}  # shown in place of those of the classes
-        self.added: dict[str, tuple[argparse.Action, ConfigClass, dataclasses.Field[Any]]] = {}
+        self.added: dict[str, tuple[argparse.Action, ConfigClass, object]] = {}  # with the default
         for title, kind in groups.items():
             group = self.add_argument_group(title, kind.__doc__) if title else self
             hints = typing.get_type_hints(kind, include_extras=True)
-            for field in dataclasses.fields(kind):  # one loop without helpers: `drl train` has 110 fields
+            for field in fields(kind):  # one loop without helpers: `drl train` has 110 fields
                 name = field.name
                 if name in self.added:
                     continue
                 shape = shape_of(hints[name])
                 required = field.default is field.default_factory  # both are MISSING
                 entries = "+" if required and shape.positional else "*"
-                options: dict[str, Any] = {"metavar": METAVARS.get(shape.kinds[0], "VALUE"), "type": shape.value}
+                options: PlainDict = {"metavar": METAVARS.get(shape.kinds[0], "VALUE"), "type": shape.value}
                 flag, other = f"--{name.replace('_', separator)}", f"--no{separator}{name.replace('_', separator)}"
                 flags = [flag, OTHER_NAMES[name]] if name in OTHER_NAMES else [flag]
                 if shape.positional:
@@ -151,7 +151,8 @@ class Parser(argparse.ArgumentParser):
                     action = group.add_argument(*flags, action=how, nargs="+" if how == "extend" else "*", **options)
                 else:
                     action = group.add_argument(*flags, required=required, **options)
-                self.added[name] = action, kind, field
+                default = field.default if field.default_factory is MISSING else field.default_factory()
+                self.added[name] = action, kind, default
                 if name in ONE_ENTRY:
                     group.add_argument(f"--{ONE_ENTRY[name]}", action="append", metavar=WRAPPER, help=argparse.SUPPRESS)
 
@@ -203,11 +204,10 @@ class Parser(argparse.ArgumentParser):
         """Return the page of `--help`, with the comments of the fields."""
         words = [action.metavar for action, _, _ in self.added.values() if not action.option_strings]
         self.usage = " ".join([self.prog, "[OPTIONS]", *map(str, words)])
-        for name, (action, kind, field) in self.added.items():
-            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            default = self.defaults.get(name, default)
+        for name, (action, kind, own) in self.added.items():
+            default = self.defaults.get(name, own)
             shown_default = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
-            end = "(required)" if default is dataclasses.MISSING else f"(default: {shown_default})"
+            end = "(required)" if default is MISSING else f"(default: {shown_default})"
             text = f"{comments_of(kind).get(name, '')} {'' if default == () else end}"
             action.help = text.strip().replace("%", "%%") or " "
         return super().format_help()
@@ -228,7 +228,7 @@ def comments_of(kind: ConfigClass) -> dict[str, str]:
     comments = _COMMENTS[kind] = dict[str, str]()
     for owner in reversed(inspect.getmro(kind)):
         try:
-            lines = inspect.getsource(owner).splitlines() if dataclasses.is_dataclass(owner) else []
+            lines = inspect.getsource(owner).splitlines() if is_dataclass(owner) else []
         except OSError:  # a class of an interactive session
             lines = []
         above: list[str] = []

@@ -14,11 +14,11 @@ from drl.cli.entry import EXIT_CODES, errors_reported
 from drl.cli.flags import Parser
 from drl.core.configs import ConfigClass
 from drl.core.errors import BadInput
-from drl.core.setting_rules import check_whole
+from drl.core.setting_rules import check_size
 from drl.core.specs import PlainDict
 from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
-from drl.settings.layers import layered
+from drl.settings.layering import layered
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 SETTINGS = {  # flag → setting with the same value
@@ -161,7 +161,9 @@ def main(words: list[str]) -> int:
             raise BadInput("--evaluate and --search are both given; give one of them")
         if flags.load_model_path and not flags.evaluate:
             raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
-        check_whole("eval_episodes", flags.eval_episodes)
+        if flags.eval_episodes < 1:
+            raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
+        check_size("eval_episodes", flags.eval_episodes)
         if flags.evaluate:
             ended.code = _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in words})
         elif flags.search:

@@ -12,7 +12,7 @@ from drl.core.specs import PlainDict
 from drl.envs.env_specs import check_trusted
 from drl.settings.experiment import RunConfig
 from drl.settings.foreign_settings import explain_unknown, settings_of
-from drl.settings.layers import merge_layers
+from drl.settings.layering import merge_layers
 from drl.settings.preset_records import FAIL, PASS, UNDECIDED
 
 SEARCH_USAGE = f"""\

@@ -19,7 +19,7 @@ from drl.core.specs import PlainDict
 from drl.runs.folder.run_folder import find_run, is_own_config, runs_in
 from drl.settings.experiment import Experiment, RunConfig
 from drl.settings.foreign_settings import explain_unknown
-from drl.settings.layers import ConfigFile, layered, merge_layers, read_config
+from drl.settings.layering import ConfigFile, layered, merge_layers, read_config
 from drl.settings.scaling import ScalingConfig
 
 TRAIN_USAGE = f"""usage: drl train ALGORITHM --env ID [--config FILE.yaml] [--preset NAME] [--no-preset] …

@@ -77,7 +77,7 @@ def _examine_env(
 ) -> Diagnosis:
     from drl.doctor.examine_env import examine_env
     from drl.settings.experiment import AUTO, RunConfig
-    from drl.settings.layers import env_settings
+    from drl.settings.layering import env_settings
 
     settings = env_settings(env, env_kwargs, wrappers)
     named = tuple(settings.get("wrappers", AUTO))

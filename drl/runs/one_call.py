@@ -24,7 +24,7 @@ from drl.runs.folder.finished import Finished
 from drl.runs.folder.run_folder import Run, is_own_config
 from drl.runs.session import say
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig
-from drl.settings.layers import env_settings, layered, read_config
+from drl.settings.layering import env_settings, layered, read_config
 from drl.tracking.plots import plot_run
 
 

@@ -15,7 +15,7 @@ from drl.envs.spaces import EnvKwargs
 from drl.search.run_search import SearchResult
 from drl.search.run_search import search as run
 from drl.search.search_plan import SearchConfig
-from drl.settings.layers import env_settings
+from drl.settings.layering import env_settings
 
 OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -185,7 +184,7 @@ def train_command(algorithm: str, env: str) -> str:
     return f"drl train {name} --env {env.replace('ALE/*', 'ALE/Pong-v5')}" + (f" --preset {preset}" if preset else "")
 
 
-def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
+def _row(algorithm: str, env: str, record: Record | None, published: PlainDict) -> tuple[str, ...]:
     budget = (load_preset(algorithm, env) or {}).get("total_timesteps", 0)
     scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
     others = [_published(entry) for entry in scores]
@@ -199,7 +198,7 @@ def _row(algorithm: str, env: str, record: Record | None, published: dict[str, A
     return algorithm, env, *numbers, str(record.verdict), "; ".join(others)
 
 
-def _published(entry: dict[str, Any]) -> str:
+def _published(entry: PlainDict) -> str:
     """Return a published score with its source, the environment if it is another version, and the budget."""
     words = [entry["source"]]
     words += [entry["other_env"]] if "other_env" in entry else []
