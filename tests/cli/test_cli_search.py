@@ -85,4 +85,4 @@ def test_bad_input_is_told_before_anything_is_written(tmp_path, monkeypatch, arg
 
 
 def test_the_command_is_listed():
-    assert COMMANDS["search"][0] == "drl.cli.studies:run_search"
+    assert COMMANDS["search"][0] == "studies:run_search"
