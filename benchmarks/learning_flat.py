@@ -16,10 +16,12 @@ import numpy as np
 
 def train_and_evaluate(flags: list[str], seed: int, until: float | None, episodes: int) -> dict[str, float]:
     from drl.agents.evaluation import evaluate
-    from drl.cli.flat import experiment_of, make_parser
+    from drl.cli.flat import Flags, experiment_of, make_parser
     from drl.runs.launch import train
 
-    experiment = experiment_of(make_parser().parse_args([*flags, "--seed", str(seed), "--wandb_disable", "--quiet"]))
+    experiment = experiment_of(
+        Flags(**make_parser().parse([*flags, "--seed", str(seed), "--wandb_disable", "--quiet"]))
+    )
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"results_dir": folder, "stop_at_return": until, "plots": False, "video": False, "tensorboard": False}
         never = {"evaluate_every": 0, "checkpoint_every": 0, "keep_checkpoints": 0}

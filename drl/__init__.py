@@ -54,6 +54,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.cli.completion import CompletionScript as CompletionScript
     from drl.cli.completion import completion as completion
     from drl.cli.entry import run_script as run_script
+    from drl.cli.offers import Offers as Offers
+    from drl.cli.offers import list as list
     from drl.core.configs import ActionNoiseConfig as ActionNoiseConfig
     from drl.core.configs import ActorCriticConfig as ActorCriticConfig
     from drl.core.configs import EpsilonGreedyConfig as EpsilonGreedyConfig
@@ -102,12 +104,6 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.envs.env_config import EnvConfig as EnvConfig
     from drl.envs.goals import goal_functions as goal_functions
     from drl.envs.make_vec_env import make_vec_env as make_vec_env
-    from drl.experiment.offers import Offers as Offers
-    from drl.experiment.offers import list as list
-    from drl.experiment.one_call import finish_run as finish_run
-    from drl.experiment.one_call import make_trainer as make_trainer
-    from drl.experiment.one_call import train as train
-    from drl.experiment.one_call import train_seeds as train_seeds
     from drl.games import ipd as ipd
     from drl.report.board import board as board
     from drl.report.plot_call import Plots as Plots
@@ -119,6 +115,10 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.runs.folder.run_folder import Run as Run
     from drl.runs.launch import fork as fork
     from drl.runs.launch import resume as resume
+    from drl.runs.one_call import finish_run as finish_run
+    from drl.runs.one_call import make_trainer as make_trainer
+    from drl.runs.one_call import train as train
+    from drl.runs.one_call import train_seeds as train_seeds
     from drl.runs.play_again import Replay as Replay
     from drl.runs.play_again import replay as replay
     from drl.runs.stages import checkpoint_every as checkpoint_every
@@ -182,8 +182,8 @@ _PUBLIC = {
     "drl.agents.hub": "Pulled Pushed pull push",
     "drl.runs.launch": "fork resume",
     "drl.agents.load_agent": "load_agent",
-    "drl.experiment.offers": "Offers list",
-    "drl.experiment.one_call": "finish_run make_trainer train train_seeds",
+    "drl.cli.offers": "Offers list",
+    "drl.runs.one_call": "finish_run make_trainer train train_seeds",
     "drl.runs.play_again": "Replay replay",
     "drl.runs.folder.run_folder": "Run",
     "drl.runs.stages": "checkpoint_every evaluate_every progress stop_at track",

@@ -21,7 +21,6 @@ ENGINES = {"engines.torch", "engines.jax"}
 FOLDER = {*BASE, "settings", "trainer", "runs.folder"}
 AGENTS = {*FOLDER, *ENGINES, "agents"}
 RUNS = {*AGENTS, "cluster", "runs"}
-EXPERIMENT = {*RUNS, "experiment"}
 ALLOWED = BASE | {
     "engines.torch": {"core", "algorithms", "engines.numpy"},
     "trainer": set(BASE),
@@ -31,16 +30,15 @@ ALLOWED = BASE | {
     "runs.folder": {*BASE, "settings", "trainer"},
     "agents": {*FOLDER, *ENGINES},
     "runs": {*AGENTS, "cluster"},
-    "experiment": RUNS,
-    "deploy": EXPERIMENT,
-    "search": {*EXPERIMENT} - ENGINES,
+    "deploy": RUNS,
+    "search": RUNS - ENGINES,
     "report": {"core", "algorithms", "settings", "tracking", "runs.folder"},
-    "analysis": {*EXPERIMENT} - ENGINES,
-    "doctor": {*EXPERIMENT} - ENGINES,
+    "analysis": RUNS - ENGINES,
+    "doctor": RUNS - ENGINES,
     "testing": {"core", "envs", "games", "buffers", "trainer"},
     "torch": {"core", "engines.torch"},
     "jax": {"core", "engines.jax"},
-    "cli": {*EXPERIMENT, "search", "analysis", "deploy", "doctor", "report"} - ENGINES,
+    "cli": {*RUNS, "search", "analysis", "deploy", "doctor", "report"} - ENGINES,
 }
 
 

@@ -16,8 +16,8 @@ from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import PlainDict
 from drl.core.state_files import read_json, write_json
 from drl.envs.env_config import AnyEnv
-from drl.experiment.one_call import make_experiment
 from drl.runs.many_runs import RunAnswer, RunFailed, progress_of, train_many
+from drl.runs.one_call import make_experiment
 from drl.runs.stop_signals import STATUS
 from drl.settings.experiment import Experiment, changed_settings
 from drl.settings.scaling import ScalingConfig

@@ -16,9 +16,9 @@ from drl.analysis.reproduction_test import Judgement, judge
 from drl.core.errors import BadInput, DrlError, Interrupted, did_you_mean
 from drl.core.log import Log
 from drl.core.specs import PlainDict
-from drl.experiment.one_call import make_experiment
 from drl.runs.extras import Extras, Stage
 from drl.runs.folder.run_folder import is_in_use, read_record, read_settings, runs_in
+from drl.runs.one_call import make_experiment
 from drl.settings.experiment import Experiment
 from drl.settings.preset_records import (
     FAIL,

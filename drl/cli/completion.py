@@ -1,22 +1,19 @@
 """`drl completion bash|zsh|fish`: print a shell script that completes commands, algorithms, flags and environments.
 
 The script contains all words, so completion starts no process.
-
-`drl list` prints what there is: algorithms, presets and environments.
 """
 
-import contextlib
 import dataclasses
-import io
-import re
 
 from drl.algorithms import ALGORITHMS
-from drl.cli.entry import COMMANDS, run_command
+from drl.cli.entry import COMMANDS, load_command
+from drl.cli.flags import Parser
+from drl.cli.offers import SECTIONS
+from drl.cli.studies import AblateFlags, search_parser
+from drl.cli.train import train_parser
 from drl.core.errors import BadInput, did_you_mean, html_text
 from drl.core.network_parts import BACKBONES
-from drl.settings.experiment import RunConfig
 from drl.settings.presets import list_presets
-from drl.settings.scaling import ScalingConfig
 
 COMPLETION_USAGE = """usage: drl completion bash|zsh|fish
 
@@ -27,16 +24,6 @@ Install it once; it takes effect in a new shell:
   fish   mkdir -p ~/.config/fish/completions
          drl completion fish > ~/.config/fish/completions/drl.fish"""
 
-WITH_ALGORITHM = ("train", "search", "ablate")
-BEYOND_CONFIGS = (
-    "--config",
-    "--preset",
-    "--no-preset",
-    "--from",
-    "--wrapper",
-    "--trust",
-    "--help",
-)  # flags of `drl train` that are not settings
 Words = dict[str, tuple[str, ...]]
 
 SETTINGS: Words = {
@@ -92,45 +79,20 @@ def completion(shell: str, *, console: bool = False) -> CompletionScript:
 
 def _flags() -> Words:
     """Return the flags per command, or per command and algorithm."""
-    run = _flags_of(RunConfig) + _flags_of(ScalingConfig)
     flags: Words = {}
     for name in COMMANDS:
-        if name not in WITH_ALGORITHM:
-            flags[name] = _flags_in_help(name)
-    search = _flags_in_help("search", next(iter(ALGORITHMS)))
-    ablate = tuple(re.findall(r"\[(--\w+) \d", _help("ablate")))
+        if isinstance(command := load_command(name), type):
+            flags[name] = tuple(Parser("", "", {"": command}).flags)
     for algorithm, record in ALGORITHMS.items():
-        own = tuple(flag for kind in record.parts.values() for flag in _flags_of(kind))
-        flags[f"train {algorithm}"] = (*BEYOND_CONFIGS, *run, *own)
-        flags[f"search {algorithm}"] = search
+        flags[f"train {algorithm}"] = tuple(train_parser("", algorithm).flags)
+        flags[f"search {algorithm}"] = tuple(search_parser(algorithm).flags)
         if record.switches:
-            flags[f"ablate {algorithm}"] = tuple(dict.fromkeys((*ablate, *BEYOND_CONFIGS, *run, *own)))
+            flags[f"ablate {algorithm}"] = tuple(train_parser("", algorithm, AblateFlags).flags)
     return flags
-
-
-def _flags_of(config: type) -> tuple[str, ...]:
-    flags = []
-    for field in dataclasses.fields(config):
-        name = field.name.replace("_", "-")
-        flags += [f"--{name}", f"--no-{name}"] if isinstance(field.default, bool) else [f"--{name}"]
-    return tuple(flags)
-
-
-def _flags_in_help(*words: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z-]+", _help(*words))))
-
-
-def _help(command: str, *words: str) -> str:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        run_command(command, [*words, "--help"])
-    return said.getvalue()
 
 
 def _positions() -> Words:
     """Return the words that may follow a command: algorithms, sections or shells. Other commands take folders."""
-    from drl.experiment.offers import SECTIONS
-
     switched = tuple(name for name, record in ALGORITHMS.items() if record.switches)
     named = {"train": tuple(ALGORITHMS), "search": tuple(ALGORITHMS), "ablate": switched}
     presets = tuple(f"{algorithm}/{env}" for algorithm, env in list_presets() if not env.endswith("*"))
@@ -197,22 +159,3 @@ def _fish(flags: Words, positions: Words, values: Words) -> str:
 
 
 SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-
-
-def run_list(arguments: list[str]) -> int:
-    """Run `drl list`."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        print("usage: drl list [algorithms] [presets] [envs] [--all] [--plugins MODULE…]\n")
-        print("--all: also list environments that are not available here, and why")
-        print("--plugins: your own modules to import first; their algorithms are listed too")
-        return 0
-    from drl.core.network_parts import import_plugins
-    from drl.experiment.offers import list as list_offers
-
-    place = arguments.index("--plugins") if "--plugins" in arguments else len(arguments)
-    sections, plugins = arguments[:place], arguments[place + 1 :]
-    if place < len(arguments) and not plugins:
-        raise BadInput("--plugins names no module; expected drl list algorithms --plugins MODULE")
-    import_plugins(plugins)
-    list_offers(*(name for name in sections if name != "--all"), all="--all" in sections, console=True)
-    return 0

@@ -1,61 +1,48 @@
 """`drl convert`, `drl export`, `drl serve`, `drl push` and `drl pull`: agents outside their runs."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
-
-from drl.cli.flags import parse_flags
+from drl.cli.flags import Positional
 
 
 @dataclass(frozen=True)
-class ConvertFlags:
-    """Flags of `drl convert`."""
+class Convert:
+    """Write an agent for the other engine."""
 
-    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
     engine: str  # torch or jax
     plugins: tuple[str, ...] = ()  # your own modules to import first
     out: str | None = None  # new folder; default: beside the agent, with the engine's name appended
     strict: bool = False  # fail, not only warn, if the agent acts differently from its golden pairs
 
+    def __call__(self) -> None:
+        from drl.deploy.export_agent import convert
 
-def run_convert(arguments: list[str]) -> int:
-    """Run `drl convert`."""
-    flags = parse_flags(ConvertFlags, arguments, prog="drl convert", description="Write an agent for the other engine.")
-    from drl.deploy.export_agent import convert
-
-    print(convert(flags.agent, flags.engine, out=flags.out, plugins=flags.plugins, strict=flags.strict))
-    return 0
+        print(convert(**vars(self)))
 
 
 @dataclass(frozen=True)
-class ExportFlags:
-    """Flags of `drl export`."""
+class Export:
+    """Write an agent as a file for another runtime."""
 
-    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
     to: str  # onnx · torch-export · jax-export · c
     out: str | None = None  # new file; default: beside the agent, with the suffix of the format
     # Add an input for action masks: auto (if the training environment provides masks) · on · off.
     action_mask: str = "auto"
     plugins: tuple[str, ...] = ()  # your own modules to import first
 
+    def __call__(self) -> None:
+        from drl.deploy.export_agent import export
 
-def run_export(arguments: list[str]) -> int:
-    """Run `drl export`."""
-    flags = parse_flags(
-        ExportFlags, arguments, prog="drl export", description="Write an agent as a file for another runtime."
-    )
-    from drl.deploy.export_agent import export
-
-    print(export(flags.agent, flags.to, out=flags.out, action_mask=flags.action_mask, plugins=flags.plugins))
-    return 0
+        print(export(**vars(self)))
 
 
 @dataclass(frozen=True)
-class ServeFlags:
-    """Flags of `drl serve`."""
+class Serve:
+    """Answer observations with actions over HTTP."""
 
-    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
     port: int = 8000  # 0: any free port
     host: str = "127.0.0.1"  # address to listen on; with another address, other machines can send requests
     engine: str = "torch"  # torch · jax · numpy (MLPs only)
@@ -66,57 +53,36 @@ class ServeFlags:
     max_bytes: int = 4 << 20  # largest body of a request
     plugins: tuple[str, ...] = ()  # your own modules to import first
 
+    def __call__(self) -> None:
+        from drl.deploy.serve_call import serve
 
-def run_serve(arguments: list[str]) -> int:
-    """Run `drl serve`."""
-    flags = parse_flags(
-        ServeFlags, arguments, prog="drl serve", description="Answer observations with actions over HTTP."
-    )
-    from drl.deploy.serve_call import serve
-
-    serve(**vars(flags), wait=True, console=True)
-    return 0
+        serve(**vars(self), wait=True, console=True)
 
 
 @dataclass(frozen=True)
-class PushFlags:
-    """Flags of `drl push`."""
+class Push:
+    """Upload an agent to the Hugging Face Hub, with HF_TOKEN."""
 
-    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
-    repository: Annotated[str, tyro.conf.Positional]  # owner/name; created if it does not exist
+    agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
+    repository: Positional[str]  # owner/name; created if it does not exist
     which: str | None = None  # for a run: final (the newest), best (by training return) or best-evaluated
     private: bool = False  # make a new repository private
 
+    def __call__(self) -> None:
+        from drl.agents.hub import push
 
-def run_push(arguments: list[str]) -> int:
-    """Run `drl push`."""
-    flags = parse_flags(
-        PushFlags, arguments, prog="drl push", description="Upload an agent to the Hugging Face Hub, with HF_TOKEN."
-    )
-    from drl.agents.hub import push
-
-    print(push(flags.agent, flags.repository, which=flags.which, private=flags.private))
-    return 0
+        print(push(**vars(self)))
 
 
 @dataclass(frozen=True)
-class PullFlags:
-    """Flags of `drl pull`."""
+class Pull:
+    """Download an agent from the Hugging Face Hub; no code is run."""
 
-    repository: Annotated[str, tyro.conf.Positional]  # owner/name
+    repository: Positional[str]  # owner/name
     out: str | None = None  # new folder; default: the repository's name, here
     revision: str | None = None  # a branch, a tag or a commit; default: the newest commit
 
+    def __call__(self) -> None:
+        from drl.agents.hub import pull
 
-def run_pull(arguments: list[str]) -> int:
-    """Run `drl pull`."""
-    flags = parse_flags(
-        PullFlags,
-        arguments,
-        prog="drl pull",
-        description="Download an agent from the Hugging Face Hub; no code is run.",
-    )
-    from drl.agents.hub import pull
-
-    print(pull(flags.repository, out=flags.out, revision=flags.revision))
-    return 0
+        print(pull(**vars(self)))

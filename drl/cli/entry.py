@@ -12,6 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
@@ -22,49 +23,31 @@ from drl.core.errors import BadInput, DrlError, Interrupted, advice_of, did_you_
 T = TypeVar("T")
 MOST_LETTERS = 1000  # longest error message
 
-# Subcommand → function that runs it, and help text.
+# Subcommand → dataclass of its flags, or function of its words, in drl.cli; and help text.
 COMMANDS = {
-    "train": ("drl.cli.train:run_train", "train an agent: drl train ppo --env CartPole-v1"),
-    "resume": ("drl.cli.train:run_resume", "continue a run exactly where it stopped: drl resume RUN"),
-    "fork": (
-        "drl.cli.train:run_fork",
-        "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4",
-    ),
-    "replay": ("drl.cli.examine:run_replay", "replay an episode of training exactly: drl replay RUN --episode best"),
-    "evaluate": ("drl.cli.examine:run_evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
-    "ablate": (
-        "drl.cli.studies:run_ablate",
-        "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1",
-    ),
-    "search": (
-        "drl.cli.studies:run_search",
-        "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100",
-    ),
-    "compare": (
-        "drl.cli.studies:run_compare",
-        "say which algorithm is better, or how many seeds are needed: drl compare A/ B/",
-    ),
+    "train": ("train:run_train", "train an agent: drl train ppo --env CartPole-v1"),
+    "resume": ("train:Resume", "continue a run exactly where it stopped: drl resume RUN"),
+    "fork": ("train:Fork", "start a new run from a checkpoint of another: drl fork RUN --set learning_rate=1e-4"),
+    "replay": ("examine:Replay", "replay an episode of training exactly: drl replay RUN --episode best"),
+    "evaluate": ("examine:Evaluate", "measure or watch a trained agent: drl evaluate RUN --episodes 100"),
+    "ablate": ("studies:run_ablate", "measure what each part of an algorithm adds: drl ablate dqn --env CartPole-v1"),
+    "search": ("studies:run_search", "search for better settings: drl search dqn --env CartPole-v1 --n-trials 100"),
+    "compare": ("studies:Compare", "say which algorithm is better, or how many seeds are needed: drl compare A/ B/"),
     "reproduce": (
-        "drl.cli.studies:run_reproduce",
+        "studies:Reproduce",
         "train a preset again and check its stored result: drl reproduce ppo/CartPole-v1",
     ),
-    "doctor": ("drl.cli.examine:run_doctor", "report likely problems of an environment or a run: drl doctor RUN"),
-    "plot": ("drl.cli.pages:run_plot", "plot one run, or several in one figure: drl plot RUN…"),
-    "report": ("drl.cli.pages:run_report", "write an HTML page about runs: drl report RUN…"),
-    "board": ("drl.cli.pages:run_board", "watch the runs in a folder live in a browser: drl board results/"),
-    "convert": ("drl.cli.deploy:run_convert", "write an agent for the other engine: drl convert RUN --engine jax"),
-    "export": (
-        "drl.cli.deploy:run_export",
-        "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx",
-    ),
-    "serve": ("drl.cli.deploy:run_serve", "answer observations with actions over HTTP: drl serve RUN"),
-    "push": ("drl.cli.deploy:run_push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
-    "pull": ("drl.cli.deploy:run_pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
-    "list": ("drl.cli.completion:run_list", "show algorithms, presets and environments"),
-    "completion": (
-        "drl.cli.completion:run_completion",
-        "let your shell complete commands and flags: drl completion bash",
-    ),
+    "doctor": ("examine:Doctor", "report likely problems of an environment or a run: drl doctor RUN"),
+    "plot": ("pages:Plot", "plot one run, or several in one figure: drl plot RUN…"),
+    "report": ("pages:Report", "write an HTML page about runs: drl report RUN…"),
+    "board": ("pages:Board", "watch the runs in a folder live in a browser: drl board results/"),
+    "convert": ("deploy:Convert", "write an agent for the other engine: drl convert RUN --engine jax"),
+    "export": ("deploy:Export", "write an agent as an ONNX, PyTorch, JAX or C file: drl export RUN --to onnx"),
+    "serve": ("deploy:Serve", "answer observations with actions over HTTP: drl serve RUN"),
+    "push": ("deploy:Push", "upload an agent to the Hugging Face Hub: drl push RUN owner/name"),
+    "pull": ("deploy:Pull", "download an agent from the Hugging Face Hub: drl pull owner/name"),
+    "list": ("offers:List", "show algorithms, presets and environments"),
+    "completion": ("completion:run_completion", "let your shell complete commands and flags: drl completion bash"),
 }
 
 # Status of a run → exit code. Errors have their own codes.
@@ -84,58 +67,76 @@ With --debug, anywhere on the line, errors are shown with their traceback."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code (listed in `drl.core.errors`)."""
-    arguments = sys.argv[1:] if argv is None else argv
-    return report_errors(_dispatch, arguments, name="drl")
-
-
-def report_errors(run: Callable[[list[str]], int], arguments: list[str], name: str) -> int:
-    """Run `run(arguments)` and return its exit code; an error becomes one message and its code.
-
-    `--debug` among the arguments, which is not passed on to `run`, shows the error with its traceback.
-    """
-    warnings.showwarning = _said_once()
-    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    try:
-        with _stoppable():
-            return run([argument for argument in arguments if argument != "--debug"])
-    except KeyboardInterrupt as stop:
-        return 128 + (stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT)
-    except BrokenPipeError:  # the reader (`| head`) closed the pipe
-        sys.stderr.close()
-        return 0
-    except Exception as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-        elif isinstance(error, DrlError):
-            print(f"{name}: {_one_line(str(error))}", file=sys.stderr)
+    words = list(sys.argv[1:] if argv is None else argv)
+    with errors_reported("drl", words) as ended:
+        name = words[0] if words else ""
+        if not words or name in ("-h", "--help", "help"):
+            print(HELP)
+            ended.code = 0 if words else 2
+        elif name in ("--version", "-V"):
+            print(f"drl {__version__}")
+        elif name not in COMMANDS:
+            raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
         else:
-            said = _one_line(f"unexpected {type(error).__name__} at {raised_at(error)}: {error}")
-            print(f"{name}: {said}; add --debug for the traceback", file=sys.stderr)
-        if "--debug" not in arguments:
-            for line in advice_of(error).splitlines():
-                print(f"{name}: {printable(line)}", file=sys.stderr)
-        return error.exit_code if isinstance(error, DrlError) else 1
+            command = load_command(name)
+            if isinstance(command, type):
+                from drl.cli.flags import parse_flags
+
+                ended.code = parse_flags(command, words[1:], f"drl {name}")() or 0
+            else:
+                ended.code = command(words[1:])
+    return ended.code
+
+
+@dataclass
+class Ended:
+    """The end of a command."""
+
+    code: int = 0
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command like Ctrl-C, so that it cleans up. Runs handle these signals themselves."""
+def errors_reported(name: str, words: list[str]) -> Iterator[Ended]:
+    """Print an error as one message, with its exit code as the result. SIGTERM and SIGHUP end the command like Ctrl-C,
+    so that it cleans up; runs handle these signals themselves.
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Interrupted(number)
-
+    `--debug`, which is removed from the words, shows the error with its traceback.
+    """
+    ended, debug = Ended(), "--debug" in words
+    words[:] = [word for word in words if word != "--debug"]
+    warnings.showwarning = _shown_once()
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows a question mark where it cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         handled = []
     for number in handled:
-        signal.signal(number, stop)
+        signal.signal(number, _stop)
     try:
-        yield
+        yield ended
+    except KeyboardInterrupt as stop:
+        ended.code = 128 + (stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT)
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe
+        sys.stderr.close()
+    except Exception as error:
+        ended.code = error.exit_code if isinstance(error, DrlError) else 1
+        if debug:
+            traceback.print_exc()
+            return
+        message = _one_line(str(error))
+        if not isinstance(error, DrlError):
+            message = _one_line(f"unexpected {type(error).__name__} at {raised_at(error)}: {error}")
+            message += "; add --debug for the traceback"
+        for line in [message, *advice_of(error).splitlines()]:
+            print(f"{name}: {printable(line)}", file=sys.stderr)
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupted(number)
 
 
 def _one_line(text: str) -> str:
@@ -149,41 +150,26 @@ def run_script(main: Callable[[T], None], settings: type[T]) -> NoReturn:
     """Run your own script. The fields of `settings` (a dataclass) are its flags; errors print one line."""
     from drl.cli.flags import parse_flags
 
-    name = Path(sys.argv[0]).name
-
-    def run(arguments: list[str]) -> int:
-        main(parse_flags(settings, arguments, prog=name, description=sys.modules["__main__"].__doc__ or ""))
-        return 0
-
-    sys.exit(report_errors(run, sys.argv[1:], name))
+    name, words = Path(sys.argv[0]).name, sys.argv[1:]
+    with errors_reported(name, words) as ended:
+        main(parse_flags(settings, words, name, sys.modules["__main__"].__doc__ or ""))
+    sys.exit(ended.code)
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP)
-        return 0 if arguments else 2
-    if arguments[0] in ("--version", "-V"):
-        print(f"drl {__version__}")
-        return 0
-    name = arguments[0]
-    if name not in COMMANDS:
-        raise BadInput(f"unknown command {name!r}; {did_you_mean(name, COMMANDS)}")
-    return run_command(name, arguments[1:])
+def load_command(name: str) -> Callable[[list[str]], int] | type:
+    """Return the dataclass or the function of a subcommand."""
+    module, _, member = COMMANDS[name][0].partition(":")
+    command: Callable[[list[str]], int] | type = getattr(importlib.import_module(f"drl.cli.{module}"), member)
+    return command
 
 
-def run_command(name: str, arguments: list[str]) -> int:
-    """Run a subcommand with its arguments and return its exit code."""
-    module, _, function = COMMANDS[name][0].partition(":")
-    return int(getattr(importlib.import_module(module), function)(arguments))
-
-
-def _said_once() -> Callable[..., None]:
+def _shown_once() -> Callable[..., None]:
     """Return a function that prints each warning once, in one line."""
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def show(message: Warning | str, category: type, *_: object, **__: object) -> None:
-        if str(message) not in said:
-            said.add(str(message))
+        if str(message) not in printed:
+            printed.add(str(message))
             print(f"drl: warning: {message}", file=sys.stderr)
 
     return show

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import tyro
-
-from drl.cli.flags import list_wrappers, parse_flags
+from drl.cli.flags import Positional
 from drl.core.configs import plain_pairs
 from drl.core.contracts import Agent
 from drl.core.errors import BadInput, EnvFailed
 from drl.core.network_parts import import_plugins
 from drl.core.safe_files import stay_inside
+from drl.core.setting_rules import ABOVE_0, WHOLE_FROM_0, WHOLE_FROM_1, Rules, check_fields
 from drl.runs.folder.run_folder import find_agent_folder
 
 if TYPE_CHECKING:
@@ -24,14 +23,11 @@ if TYPE_CHECKING:
     from drl.envs.env_config import EnvConfig
 
 
-from drl.core.setting_rules import ABOVE_0, WHOLE_FROM_0, WHOLE_FROM_1, Rules, check_fields
-
-
 @dataclass(frozen=True)
-class EvaluateFlags:
-    """Flags of `drl evaluate`."""
+class Evaluate:
+    """Measure or watch a trained agent."""
 
-    agent: Annotated[str, tyro.conf.Positional]  # a run, an experiment (its newest run) or an agent folder
+    agent: Positional[str]  # a run, an experiment (its newest run) or an agent folder
     # For a run: final (the newest), best (by training return), best-evaluated, or the step of a kept checkpoint.
     which: str | None = None
     env: str | None = None  # environment to play in; default: the one it was trained in
@@ -51,55 +47,50 @@ class EvaluateFlags:
 
     RULES: ClassVar[Rules] = {WHOLE_FROM_1: "episodes max_steps", WHOLE_FROM_0: "seed", ABOVE_0: "temperature"}
 
+    def __call__(self) -> None:
+        check_fields(self)
+        if self.temperature != 1.0 and not self.sampled:
+            raise BadInput("--temperature is for sampled actions; add --sampled")
+        import_plugins(self.plugins)
+        folder = find_agent_folder(self.agent, self.which)
 
-def run_evaluate(arguments: list[str]) -> int:
-    """Run `drl evaluate`."""
-    flags = parse_flags(
-        EvaluateFlags, list_wrappers(arguments), prog="drl evaluate", description="Measure or watch a trained agent."
-    )
-    check_fields(flags)
-    if flags.temperature != 1.0 and not flags.sampled:
-        raise BadInput("--temperature is for sampled actions; add --sampled")
-    import_plugins(flags.plugins)
-    folder = find_agent_folder(flags.agent, flags.which)
+        from drl.agents.agent_env import env_for, is_env_of, own_run
+        from drl.agents.load_agent import load_agent, sample_actions
 
-    from drl.agents.agent_env import env_for, is_env_of, own_run
-    from drl.agents.load_agent import load_agent, sample_actions
-
-    own = own_run(folder)
-    agent = load_agent(flags.agent, which=flags.which, strict=flags.strict)
-    env = env_for(
-        agent,
-        flags.env,
-        wrappers=flags.wrappers or None,
-        source=f"{folder}/card.json",
-        command=f"drl evaluate {flags.agent}",
-        trust=flags.trust or is_env_of(agent, own),
-    )
-    if flags.sampled:
-        sample_actions(agent, folder, flags.temperature)
-    result = _play(agent, env, flags)
-    if flags.json:
-        print(json.dumps({"env": env.env, "agent": str(folder)} | result.summary()))
-    else:
-        print(f"{env.env}: {result.sentence()}")
-    if flags.video:  # last, so the numbers are printed even if recording fails
-        _film(agent, env, flags, folder)
-    return 0
+        own = own_run(folder)
+        agent = load_agent(self.agent, which=self.which, strict=self.strict)
+        env = env_for(
+            agent,
+            self.env,
+            wrappers=self.wrappers or None,
+            source=f"{folder}/card.json",
+            command=f"drl evaluate {self.agent}",
+            trust=self.trust or is_env_of(agent, own),
+        )
+        if self.sampled:
+            sample_actions(agent, folder, self.temperature)
+        result = _play(agent, env, self)
+        if self.json:
+            print(json.dumps({"env": env.env, "agent": str(folder)} | result.summary()))
+        else:
+            print(f"{env.env}: {result.sentence()}")
+        if self.video:  # last, so the numbers are printed even if recording fails
+            _film(agent, env, self, folder)
 
 
-def _film(agent: Agent, env: "EnvConfig", flags: EvaluateFlags, folder: Path) -> None:
+def _film(agent: Agent, env: "EnvConfig", flags: Evaluate, folder: Path) -> None:
     from drl.agents.watch import film
 
     home = next((parent for parent in folder.parents if (parent / "run.json").is_file()), folder.parent)
-    path = stay_inside(home, _free_name(home / "videos", "evaluation", ".mp4"))
+    names = (home / "videos" / f"evaluation_{i}.mp4" for i in range(1, 100_000))
+    path = stay_inside(home, next(path for path in names if not path.exists()))
     if film(agent, env, path, flags.seed, explore=flags.sampled) is None:
         raise BadInput(f"{env.env} cannot be drawn: it has no render mode 'rgb_array'")
     if not flags.json:
         print(f"video: {path}")
 
 
-def _play(agent: Agent, env: "EnvConfig", flags: EvaluateFlags) -> "Evaluation":
+def _play(agent: Agent, env: "EnvConfig", flags: Evaluate) -> "Evaluation":
     from drl.agents.evaluation import TIME_LIMIT, Evaluation, NotEvaluated, evaluate
     from drl.agents.watch import watch
 
@@ -116,46 +107,29 @@ def _play(agent: Agent, env: "EnvConfig", flags: EvaluateFlags) -> "Evaluation":
         raise EnvFailed(f"{error}; --max-steps {10 * error.env_steps} plays longer, and {TIME_LIMIT}") from None
 
 
-def _free_name(folder: Path, stem: str, suffix: str) -> Path:
-    """Return a file name that does not exist yet."""
-    numbers = (f"{stem}_{i}{suffix}" for i in range(1, 100_000))
-    return next(folder / name for name in numbers if not (folder / name).exists())
-
-
 @dataclass(frozen=True)
-class ReplayFlags:
-    """Flags of `drl replay`."""
+class Replay:
+    """Replay an episode of training exactly."""
 
-    run: Annotated[str, tyro.conf.Positional]  # a run, or an experiment for its newest run
+    run: Positional[str]  # a run, or an experiment for its newest run
     episode: str = "best"  # best · worst · last · crash · a number, counted from 1 in the order in which episodes ended
     video: bool = False  # record it into the run's videos folder
     render: bool = False  # show it in the environment's own window
     step_by_step: bool = False  # print observation, action and reward of every step
     trust: bool = False  # import the modules that config.yaml names; this runs their code
 
+    def __call__(self) -> None:
+        from drl.runs.play_again import replay
 
-def run_replay(arguments: list[str]) -> int:
-    """Run `drl replay`."""
-    flags = parse_flags(ReplayFlags, arguments, prog="drl replay", description="Replay an episode of training exactly.")
-    from drl.runs.play_again import replay
-
-    replay(**vars(flags), console=True)
-    return 0
-
-
-DOCTOR_ABOUT = (
-    "Report likely problems of an environment or a run, and what to change. "
-    "Exit code 0: no problem, 1: problems were found, 2: bad input, 3: the run cannot be read."
-)
+        replay(**vars(self), console=True)
 
 
 @dataclass(frozen=True)
-class DoctorFlags:
-    """Flags of `drl doctor`."""
+class Doctor:
+    """Report likely problems of an environment or a run, and what to change. Exit code 0: no problem, 1: problems were
+    found, 2: bad input, 3: the run cannot be read."""
 
-    subject: Annotated[
-        str, tyro.conf.Positional
-    ]  # a single-agent environment, as for --env; or a run, or its experiment
+    subject: Positional[str]  # a single-agent environment, as for --env; or a run, or its experiment
     env_kwargs: tuple[str, ...] = ()  # for an environment: NAME=VALUE constructor arguments, read as YAML
     wrappers: tuple[str, ...] = ("auto",)  # for an environment: its wrappers, or --wrapper once for each
     steps: int = 2000  # steps to play: random actions in an environment, the agent's actions in a run
@@ -164,37 +138,26 @@ class DoctorFlags:
     picture: bool = True  # for a run: draw the evidence into RUN/doctor/
     trust: bool = False  # for a run: import the modules that it names; this runs their code
 
+    def __call__(self) -> int:
+        settings = dict(vars(self), env_kwargs=plain_pairs("env_kwargs", self.env_kwargs) or None)
+        settings["wrappers"] = None if self.wrappers == Doctor.wrappers else self.wrappers
+        from drl.doctor.examine_run import doctor
 
-def run_doctor(arguments: list[str]) -> int:
-    """Run `drl doctor`."""
-    flags = parse_flags(DoctorFlags, list_wrappers(arguments), prog="drl doctor", description=DOCTOR_ABOUT)
-    env_kwargs = plain_pairs("env_kwargs", flags.env_kwargs) if flags.env_kwargs else None
-    wrappers = None if flags.wrappers == DoctorFlags.wrappers else flags.wrappers
-    from drl.doctor.examine_run import doctor
-
-    with _stdout_to_stderr() if flags.json else contextlib.nullcontext():
-        found = doctor(
-            flags.subject,
-            env_kwargs=env_kwargs,
-            wrappers=wrappers,
-            steps=flags.steps,
-            seed=flags.seed,
-            picture=flags.picture,
-            trust=flags.trust,
-        )
-    print(json.dumps(found.plain()) if flags.json else found)
-    return 1 if found.problems else 0
+        with _stdout_to_stderr() if settings.pop("json") else contextlib.nullcontext():
+            diagnosis = doctor(**settings)
+        print(json.dumps(diagnosis.plain()) if self.json else diagnosis)
+        return 1 if diagnosis.problems else 0
 
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Redirect to stderr what an environment prints, including output of C code."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)

@@ -3,19 +3,22 @@
 It turns its flags into the same experiment as `drl train dqn`.
 """
 
-import argparse
 import importlib.util
 import shlex
 import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
-from drl.cli.entry import EXIT_CODES, report_errors
+from drl.cli.entry import EXIT_CODES, errors_reported
 from drl.cli.flags import Parser
+from drl.core.configs import ConfigClass
 from drl.core.errors import BadInput
 from drl.core.setting_rules import check_size
 from drl.core.specs import PlainDict
 from drl.runs.folder.run_folder import Run
 from drl.settings.experiment import Experiment
+from drl.settings.layering import layered
 
 ATARI_EPS_DECAY = 1_000_000  # environment steps; elsewhere 1000
 SETTINGS = {  # flag → setting with the same value
@@ -30,118 +33,147 @@ SETTINGS = {  # flag → setting with the same value
 ONLY_SEARCHES = {"search", "n_trials", "num_episodes_per_trial", "search_mode"}
 
 
+@dataclass(frozen=True)
+class GeneralFlags:
+    """Environment, budget and output."""
+
+    env_name: str = "CartPole-v1"  # Gymnasium environment
+    num_episodes: int = 2000  # training episodes
+    seed: int = 42  # root seed
+    quiet: bool = False  # less printing
+    results_dir: str = "results"  # folder of runs, models and studies
+
+
+@dataclass(frozen=True)
+class HyperParameters:
+    """Network, replay and optimizer."""
+
+    lr: float = 1e-4  # learning rate (AdamW, amsgrad on)
+    gamma: float = 0.99  # discount
+    batch_size: int = 128  # replay batch
+    tau: float = 0.005  # soft target update
+    n_steps: int = 1  # n-step returns
+    capacity: int = 100_000  # transitions in the replay buffer
+    grad_clip: float = 100.0  # largest absolute gradient
+    hidden: int = 128  # width of the two MLP layers
+    cnn_features: int = 512  # width of the CNN's last layer
+    reward_window: int = 100  # episodes in the running mean
+    best_after: int = 100  # a best model is saved after more episodes than this
+
+
+@dataclass(frozen=True)
+class ExplorationFlags:
+    """ε = end + (start − end)·exp(−step / decay)"""
+
+    eps_start: float = 0.9  # share of random actions at the start
+    eps_end: float = 0.05  # share of random actions at the end
+    eps_decay: float | None = None  # environment steps; 0: eps_end from the start; None: 1000, for Atari 1000000
+
+
+@dataclass(frozen=True)
+class SwitchFlags:
+    """Alone and in any combination."""
+
+    use_double: bool = False  # double DQN
+    use_dueling: bool = False  # dueling network
+    use_per: bool = False  # prioritized replay
+    use_noisy: bool = False  # noisy layers in place of ε
+    use_distributional: bool = False  # C51
+    num_atoms: int = 51  # C51: atoms of the support
+    v_min: float = -10.0  # C51: smallest return of the support
+    v_max: float = 10.0  # C51: largest return of the support
+    per_alpha: float = 0.6  # priorities: 0 uniform, 1 proportional to the error
+    per_beta: float = 0.4  # priorities: initial strength of the importance weights
+    per_beta_increment: float = 0.001  # added to per_beta at every sample, up to 1
+    per_eps: float = 0.01  # priorities: added to every error
+
+
+@dataclass(frozen=True)
+class AtariFlags:
+    """Frames and rewards."""
+
+    screen_size: int = 84  # height and width of a frame
+    noop_max: int = 30  # most no-op steps at the start of an episode
+    frame_skip: int = 1  # 1, because …-v5 already skips
+    stack_size: int = 4  # frames per observation
+    # Train with the sign of each reward, the default for Atari and refused elsewhere, or with the game's own rewards.
+    # Printed returns are raw.
+    clip_rewards: bool | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationFlags:
+    """Watch a trained agent step by step, without exploration."""
+
+    evaluate: bool = False  # evaluate instead of training
+    load_model_path: str | None = None  # a .pth file that training saved
+    eval_episodes: int = 10  # episodes to watch
+
+
+@dataclass(frozen=True)
+class SearchFlags:
+    """Optuna."""
+
+    search: bool = False  # search for better settings instead of training
+    n_trials: int = 100  # trials in total; the same command continues
+    num_episodes_per_trial: int = 300  # training episodes of each trial
+    search_mode: Literal["base", "all"] = "base"  # base: lr, gamma, tau; all: architecture too
+
+
+@dataclass(frozen=True)
+class WandbFlags:
+    """Weights & Biases."""
+
+    wandb_project: str = "drl-pbl-lecture"  # project to track under
+    wandb_disable: bool = False  # no tracking with W&B
+
+
+GROUPS: dict[str, ConfigClass] = {
+    "": GeneralFlags,
+    "hyper-parameters": HyperParameters,
+    "exploration": ExplorationFlags,
+    "switches": SwitchFlags,
+    "Atari": AtariFlags,
+    "evaluation": EvaluationFlags,
+    "search": SearchFlags,
+    "tracking": WandbFlags,
+}
+
+
+@dataclass(frozen=True)
+class Flags(
+    WandbFlags, SearchFlags, EvaluationFlags, AtariFlags, SwitchFlags, ExplorationFlags, HyperParameters, GeneralFlags
+):
+    """All flags of `main.py`, in the order of its help."""
+
+
 def make_parser() -> Parser:
     """The flags of `main.py`."""
-    parser = Parser(
-        prog="python main.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--env_name", default="CartPole-v1", help="Gymnasium environment")
-    add("--num_episodes", type=int, default=2000, help="training episodes")
-    add("--seed", type=int, default=42, help="root seed")
-    add("--quiet", action="store_true", help="less printing")
-    add("--results_dir", default="results", help="folder of runs, models and studies")
-
-    group = parser.add_argument_group("hyper-parameters")
-    add = group.add_argument
-    add("--lr", type=float, default=1e-4, help="learning rate (AdamW, amsgrad on)")
-    add("--gamma", type=float, default=0.99, help="discount")
-    add("--batch_size", type=int, default=128, help="replay batch")
-    add("--tau", type=float, default=0.005, help="soft target update")
-    add("--n_steps", type=int, default=1, help="n-step returns")
-    add("--capacity", type=int, default=100_000, help="transitions in the replay buffer")
-    add("--grad_clip", type=float, default=100.0, help="largest absolute gradient")
-    add("--hidden", type=int, default=128, help="width of the two MLP layers")
-    add("--cnn_features", type=int, default=512, help="width of the CNN's last layer")
-    add("--reward_window", type=int, default=100, help="episodes in the running mean")
-    add("--best_after", type=int, default=100, help="a best model is saved after more episodes than this")
-
-    group = parser.add_argument_group("exploration: ε = end + (start − end)·exp(−step / decay)")
-    add = group.add_argument
-    add("--eps_start", type=float, default=0.9, help="share of random actions at the start")
-    add("--eps_end", type=float, default=0.05, help="share of random actions at the end")
-    add(
-        "--eps_decay",
-        type=float,
-        default=None,
-        help=f"environment steps; 0: eps_end from the start; None: 1000, for Atari {ATARI_EPS_DECAY}",
-    )
-
-    group = parser.add_argument_group("switches, alone and in any combination")
-    add = group.add_argument
-    add("--use_double", action="store_true", help="double DQN")
-    add("--use_dueling", action="store_true", help="dueling network")
-    add("--use_per", action="store_true", help="prioritized replay")
-    add("--use_noisy", action="store_true", help="noisy layers in place of ε")
-    add("--use_distributional", action="store_true", help="C51")
-    add("--num_atoms", type=int, default=51, help="C51: atoms of the support")
-    add("--v_min", type=float, default=-10.0, help="C51: smallest return of the support")
-    add("--v_max", type=float, default=10.0, help="C51: largest return of the support")
-    add("--per_alpha", type=float, default=0.6, help="priorities: 0 uniform, 1 proportional to the error")
-    add("--per_beta", type=float, default=0.4, help="priorities: initial strength of the importance weights")
-    add("--per_beta_increment", type=float, default=0.001, help="added to per_beta at every sample, up to 1")
-    add("--per_eps", type=float, default=0.01, help="priorities: added to every error")
-
-    group = parser.add_argument_group("Atari")
-    add = group.add_argument
-    add("--screen_size", type=int, default=84, help="height and width of a frame")
-    add("--noop_max", type=int, default=30, help="most no-op steps at the start of an episode")
-    add("--frame_skip", type=int, default=1, help="1, because …-v5 already skips")
-    add("--stack_size", type=int, default=4, help="frames per observation")
-    add(
-        "--clip_rewards",
-        action="store_true",
-        default=None,
-        help="train with the sign of each reward; the default for Atari, refused elsewhere; printed returns are raw",
-    )
-    keep = "train with the game's own rewards"
-    add("--no_clip_rewards", dest="clip_rewards", action="store_false", default=argparse.SUPPRESS, help=keep)
-
-    group = parser.add_argument_group("evaluation: watch a trained agent step by step, no exploration")
-    add = group.add_argument
-    add("--evaluate", action="store_true", help="evaluate instead of training")
-    add("--load_model_path", default=None, help="a .pth file that training saved")
-    add("--eval_episodes", type=int, default=10, help="episodes to watch")
-
-    group = parser.add_argument_group("search (Optuna)")
-    add = group.add_argument
-    add("--search", action="store_true", help="search for better settings instead of training")
-    add("--n_trials", type=int, default=100, help="trials in total; the same command continues")
-    add("--num_episodes_per_trial", type=int, default=300, help="training episodes of each trial")
-    add("--search_mode", choices=("base", "all"), default="base", help="base: lr, gamma, tau; all: architecture too")
-
-    group = parser.add_argument_group("Weights & Biases")
-    add = group.add_argument
-    add("--wandb_project", default="drl-pbl-lecture", help="project to track under")
-    add("--wandb_disable", action="store_true", help="no tracking with W&B")
-    return parser
+    return Parser("python main.py", __doc__ or "", GROUPS, separator="_")
 
 
-def main(arguments: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Run `python main.py`."""
-    return report_errors(_run, arguments, name="main.py")
+    words = list(words)
+    with errors_reported("main.py", words) as ended:
+        flags = Flags(**make_parser().parse(words))
+        if flags.evaluate and flags.search:
+            raise BadInput("--evaluate and --search are both given; give one of them")
+        if flags.load_model_path and not flags.evaluate:
+            raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
+        if flags.eval_episodes < 1:
+            raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
+        check_size("eval_episodes", flags.eval_episodes)
+        if flags.evaluate:
+            ended.code = _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in words})
+        elif flags.search:
+            ended.code = _search(flags, words)
+        else:
+            ended.code = _train(flags)
+    return ended.code
 
 
-def _run(arguments: list[str]) -> int:
-    flags = make_parser().parse_args(arguments)
-    if flags.evaluate and flags.search:
-        raise BadInput("--evaluate and --search are both given; give one of them")
-    if flags.load_model_path and not flags.evaluate:
-        raise BadInput("--load_model_path is for --evaluate; training starts from scratch")
-    if flags.eval_episodes < 1:
-        raise BadInput(f"--eval_episodes is {flags.eval_episodes}; expected a whole number of at least 1")
-    check_size("eval_episodes", flags.eval_episodes)
-    if flags.evaluate:
-        return _evaluate(flags, {word.partition("=")[0].removeprefix("--") for word in arguments})
-    if flags.search:
-        return _search(flags, arguments)
-    return _train(flags)
-
-
-def experiment_of(flags: argparse.Namespace) -> Experiment:
+def experiment_of(flags: Flags) -> Experiment:
     """Return the experiment that these flags describe."""
     atari = flags.env_name.startswith("ALE/")
     if flags.clip_rewards is not None and not atari:
@@ -154,7 +186,6 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
         start, decay = flags.eps_end, 1.0
     settings: PlainDict = {setting: getattr(flags, flag) for flag, setting in SETTINGS.items()}
     settings |= {
-        "algorithm": "dqn",
         "num_envs": 1,
         "warmup": 0,
         "max_grad_norm": None,
@@ -169,13 +200,13 @@ def experiment_of(flags: argparse.Namespace) -> Experiment:
         settings |= {"env_kwargs": pairs if flags.clip_rewards is not False else [*pairs, "clip_reward=false"]}
     if not flags.wandb_disable and not flags.evaluate and not flags.search:
         settings["wandb_project"] = flags.wandb_project
-    return Experiment.from_flat(settings, "main.py")
+    return layered("dqn", settings, preset=False)[0]
 
 
-def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
+def train_command(flags: Flags, found: PlainDict) -> str:
     """Return the command that trains with these flags and the settings that a search found.
 
-    >>> flags = make_parser().parse_args(["--search", "--n_trials", "5", "--use_per", "--seed", "7"])
+    >>> flags = Flags(search=True, n_trials=5, use_per=True, seed=7)
     >>> train_command(flags, {"learning_rate": 0.001, "double": True, "prioritized": False})
     'python main.py --seed 7 --lr 0.001 --use_double'
     """
@@ -185,17 +216,18 @@ def train_command(flags: argparse.Namespace, found: PlainDict) -> str:
     if "distributional" in found:
         chosen["use_distributional"] = found["distributional"] != "none"
     words = ["python", "main.py"]
-    for action in make_parser()._actions:  # in the order of `--help`
-        if action.dest not in chosen.keys() - ONLY_SEARCHES or chosen[action.dest] == action.default:
-            continue
-        if action.nargs != 0:
-            words += [action.option_strings[0], str(chosen[action.dest])]
-        elif chosen[action.dest] == action.const:
-            words.append(action.option_strings[0])
+    for flag in fields(Flags):
+        value = chosen[flag.name]
+        if flag.name not in ONLY_SEARCHES and value != flag.default:
+            words += (
+                [f"--{'no_' * (value is False)}{flag.name}"]
+                if isinstance(value, bool)
+                else [f"--{flag.name}", str(value)]
+            )
     return shlex.join(words)
 
 
-def _train(flags: argparse.Namespace) -> int:
+def _train(flags: Flags) -> int:
     from drl.runs.extras import Extras
     from drl.runs.folder.finished import resume_line
     from drl.runs.folder.run_writer import BestModelCopy
@@ -203,7 +235,7 @@ def _train(flags: argparse.Namespace) -> int:
     from drl.runs.session import say
 
     if not flags.wandb_disable and importlib.util.find_spec("wandb") is None:
-        flags.wandb_disable = True
+        flags = replace(flags, wandb_disable=True)
         say("W&B is not installed (pip install 'drl-workshop[wandb]'); continuing without it")
     copies: list[BestModelCopy] = []
 
@@ -221,7 +253,7 @@ def _train(flags: argparse.Namespace) -> int:
     return EXIT_CODES[finished.status]
 
 
-def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
+def _evaluate(flags: Flags, typed: set[str]) -> int:
     if not flags.load_model_path:
         raise BadInput("--evaluate needs --load_model_path results/models/best_model_….pth")
     from drl.agents.evaluation import Evaluation
@@ -231,18 +263,12 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
     experiment = experiment_of(flags)
     agent = load_q_agent(Path(flags.load_model_path), experiment, typed)
     mode = "quiet" if flags.quiet else "ansi"
-    episodes = watch(
-        agent,
-        experiment.run.env_config,
-        mode,
-        flags.eval_episodes,
-        flags.seed,
-    )
+    episodes = watch(agent, experiment.run.env_config, mode, flags.eval_episodes, flags.seed)
     print(f"{flags.env_name}: {Evaluation(episodes).sentence()}")
     return 0
 
 
-def _search(flags: argparse.Namespace, arguments: list[str]) -> int:
+def _search(flags: Flags, words: list[str]) -> int:
     from drl.search.run_search import search
     from drl.search.search_plan import SearchConfig
     from drl.search.search_report import Commands
@@ -260,7 +286,7 @@ def _search(flags: argparse.Namespace, arguments: list[str]) -> int:
         name=name + ("_all" if flags.search_mode == "all" else ""),
     )
     settings = experiment_of(flags).to_flat()
-    typed = shlex.join(["python", "main.py", *arguments])
+    typed = shlex.join(["python", "main.py", *words])
     commands = Commands(typed, lambda found: train_command(flags, found))
     result = search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
     return EXIT_CODES[result.status]

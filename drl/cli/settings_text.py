@@ -5,7 +5,6 @@ types and comments of their configs.
 """
 
 import dataclasses
-import inspect
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from drl.algorithms import ALGORITHMS
 from drl.cli.completion import SETTINGS, Words
+from drl.cli.flags import comments_of
 from drl.core import settings
 from drl.core.configs import (
     OPTIMIZER_NAMES,
@@ -33,14 +33,21 @@ from drl.settings.scaling import ScalingConfig
 
 NOT_HERE = ("env", "env_kwargs", "wrappers")  # arguments of `train` and `search` with types of their own
 OF_SEEDS = ("num_seeds", "seeds", "workers")  # settings of several runs
-# Parts built by hand: name of the TypedDict → config and part that it describes.
-PARTS: dict[str, tuple[ConfigClass, str]] = {
+# Models built by hand: name of the TypedDict → config and model that it describes.
+MODELS: dict[str, tuple[ConfigClass, str]] = {
     "ModelSettings": (ModelConfig, "a policy model, with or without a value"),
     "QModelSettings": (QModelConfig, "a model of action values"),
     "ActorCriticSettings": (ActorCriticConfig, "an actor with critics"),
-    "ReplaySettings": (ReplayConfig, "a replay buffer"),
 }
 FILES = ("results_dir", "fallback_dir", "from_agent", "storage")
+# Types of several settings: the name of one → name of the type.
+ALIASES = {
+    "activation": "Activation",
+    "init": "Initialization",
+    "optimizer": "Optimizer",
+    "learning_rate_schedule": "Schedule",
+}
+TEXTS = "list[str] | tuple[str, ...]"
 # All values of a setting.
 CHOICES: Words = {
     **{name: SETTINGS[f"--{name}"] for name in ("engine", "vectorization", "compile")},
@@ -96,26 +103,49 @@ def text() -> str:
     """Return the content of the file."""
     run = _of({"": (RunConfig, ScalingConfig)})
     learning = _of({record.name: tuple(record.parts.values()) for record in ALGORITHMS.values()})
-    every = {name: stated for name, stated in (run | learning).items() if name not in NOT_HERE}
-    trainer = {name: stated for name, stated in every.items() if name not in OF_A_RUN.split()}
-    one = {name: stated for name, stated in every.items() if name not in {*trainer, *OF_SEEDS}}
+    every = {name: _lines(name, stated) for name, stated in (run | learning).items() if name not in NOT_HERE}
+    models = {
+        name: {each: _lines(each, stated) for each, stated in _of({"": (kind,)}).items()}
+        for name, (kind, _) in MODELS.items()
+    }
+    network = {name: lines for name, lines in every.items() if all(lines == kind.get(name) for kind in models.values())}
+    replay = {field.name: every[field.name] for field in dataclasses.fields(ReplayConfig)}
+    trainer = {name: lines for name, lines in every.items() if name not in {*OF_A_RUN.split(), *network, *replay}}
+    one = {name: lines for name, lines in every.items() if name not in {*trainer, *network, *replay, *OF_SEEDS}}
     seeds = {name: every[name] for name in OF_SEEDS}
-    search = {name: stated for name, stated in _of({"": (SearchConfig,)}).items() if name not in {*every, *NOT_HERE}}
+    own = {name: stated for name, stated in _of({"": (SearchConfig,)}).items() if name not in {*every, *NOT_HERE}}
+    search = {name: _lines(name, stated) for name, stated in own.items()}
+    unions = {_type(name, learning[name]): alias for name, alias in ALIASES.items()} | {TEXTS: "Texts"}
     parts = [
-        f"{HEADER}AlgorithmName = {_literal(ALGORITHMS)} | str  # also one that a plugin registers\n",
+        f"{HEADER}AlgorithmName = {_literal(ALGORITHMS)} | str  # also one that a plugin registers",
+        *(f"{alias} = {union}" for union, alias in unions.items()),
+        "\n",
+        _described("NetworkSettings", "TypedDict", "Settings of every model.", network),
+        *(
+            _described(
+                name,
+                "NetworkSettings",
+                f"Settings of {about}.",
+                {each: lines for each, lines in models[name].items() if each not in network},
+            )
+            for name, (_, about) in MODELS.items()
+        ),
+        _described("ReplaySettings", "TypedDict", "Settings of a replay buffer.", replay),
         _described(
-            "TrainerSettings", "TypedDict", "Settings of `drl.make_trainer`; defaults without a preset.", trainer
+            "TrainerSettings",
+            "NetworkSettings, ReplaySettings",
+            "Settings of `drl.make_trainer`; defaults without a preset.",
+            trainer,
         ),
         _described("Settings", "TrainerSettings", "Settings of `drl.train`: trainer and run.", one),
         _described("SeedsSettings", "Settings", "Settings of `drl.train_seeds`: runs with different seeds.", seeds),
         _described("SearchSettings", "Settings", "Settings of `drl.search`: the search and its trials.", search),
-        *(
-            _described(name, "TypedDict", f"Settings of {what}: the fields of `{kind.__name__}`.", _of({"": (kind,)}))
-            for name, (kind, what) in PARTS.items()
-        ),
     ]
+    whole = "\n".join(parts)
+    for union, alias in unions.items():
+        whole = whole.replace(f": {union}\n", f": {alias}\n").replace(f": {union} | ", f": {alias} | ")
     ruff = [sys.executable, "-m", "ruff", "format", "-"]
-    return subprocess.run(ruff, input="\n\n".join(parts), check=True, capture_output=True, text=True).stdout
+    return subprocess.run(ruff, input=whole, check=True, capture_output=True, text=True).stdout
 
 
 def _of(configs: dict[str, tuple[ConfigClass, ...]]) -> dict[str, list[Stated]]:
@@ -127,14 +157,15 @@ def _of(configs: dict[str, tuple[ConfigClass, ...]]) -> dict[str, list[Stated]]:
     return found
 
 
-def _described(name: str, base: str, summary: str, settings: dict[str, list[Stated]]) -> str:
+def _described(name: str, base: str, summary: str, settings: dict[str, list[str]]) -> str:
     lines = [f"class {name}({base}, total=False):", f'    """{summary}"""', ""]
-    for setting, stated in settings.items():
-        lines.append(f"    {setting}: {_type(setting, stated)}")
-        lines += textwrap.wrap(
-            f'"""{_comment(setting, stated)}"""', 120, initial_indent="    ", subsequent_indent="    "
-        )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(line for each in settings.values() for line in each)]) + "\n\n"
+
+
+def _lines(name: str, stated: list[Stated]) -> list[str]:
+    comment = f'"""{_comment(name, stated)}"""'
+    wrapped = textwrap.wrap(comment, 120, initial_indent="    ", subsequent_indent="    ")
+    return [f"    {name}: {_type(name, stated)}", *wrapped]
 
 
 def _type(name: str, stated: list[Stated]) -> str:
@@ -160,9 +191,9 @@ def _options(name: str, kind: ConfigClass) -> list[str]:
             own.append("torch.device")
         return own + ending
     if name == "optimizer_kwargs":
-        return ["Mapping[str, object]", "list[str]", "tuple[str, ...]"]
+        return [TEXTS, "Mapping[str, object]"]
     if typing.get_origin(wanted) is tuple:
-        items = {int: "Sequence[Whole]", str: "list[str] | tuple[str, ...]"}
+        items = {int: "Sequence[Whole]", str: TEXTS}
         pairs = ["Mapping[str, object]"] if name.endswith("_kwargs") else []
         return [items[typing.get_args(wanted)[0]], *pairs, *ending]
     plain = {int: "Whole", float: "Number", bool: "Switch", str: "AnyPath" if name in FILES else "str"}
@@ -177,7 +208,7 @@ def _comment(name: str, stated: list[Stated]) -> str:
     """Return a setting's meaning, default and algorithms. If algorithms differ, the most common text comes first."""
     meanings, defaults = dict[str, list[str]](), dict[str, list[str]]()
     for each in stated:
-        meanings.setdefault(comment_of(each.kind, name).rstrip("."), []).append(each.algorithm)
+        meanings.setdefault(comments_of(each.kind)[name].rstrip("."), []).append(each.algorithm)
         defaults.setdefault(repr(each.default), []).append(each.algorithm)
     said = [*_by_users(meanings)]
     if list(defaults) != ["()"] and not (list(defaults) == ["None"] and re.search("None|efault", said[0])):
@@ -193,26 +224,6 @@ def _by_users(groups: dict[str, list[str]]) -> list[str]:
     """Return each text followed by its algorithms; the most common text comes first, without them."""
     first, *others = sorted(groups, key=lambda text: -len(groups[text]))
     return [first, *(f"{text} ({', '.join(groups[text])})" for text in others)]
-
-
-def comment_of(kind: ConfigClass, name: str) -> str:
-    """Return the comment beside or above a config's field.
-
-    >>> comment_of(RunConfig, "seed")
-    'seed of all random streams'
-    """
-    for each in inspect.getmro(kind):
-        if name not in vars(each).get("__annotations__", {}):
-            continue
-        lines = inspect.getsource(each).splitlines()
-        place = next(n for n, line in enumerate(lines) if re.match(rf"    {name}:", line))
-        if "  # " in lines[place]:
-            return lines[place].partition("  # ")[2]
-        above: list[str] = []
-        while lines[place - 1 - len(above)].startswith("    # "):
-            above.insert(0, lines[place - 1 - len(above)].removeprefix("    # "))
-        return " ".join(above)
-    raise KeyError(f"{kind.__name__} has no field {name}")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,165 @@ if TYPE_CHECKING:
 AlgorithmName = (
     Literal["ppo", "a2c", "reinforce", "dqn", "ddpg", "td3", "sac", "tqc", "crossq", "normalized_sac"] | str
 )  # also one that a plugin registers
+Activation = (
+    Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"] | str | Factory
+)
+Initialization = (
+    Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+    | str
+    | Factory
+)
+Optimizer = Literal["sgd", "adam", "adamw", "rmsprop", "muon"] | str | Factory
+Schedule = Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
+Texts = list[str] | tuple[str, ...]
 
 
-class TrainerSettings(TypedDict, total=False):
+class NetworkSettings(TypedDict, total=False):
+    """Settings of every model."""
+
+    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
+    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
+    backbone_kwargs: Texts | Mapping[str, object]
+    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
+    cnn_features: Whole
+    """feature width of the cnn. Default: 512."""
+    dropout: Number
+    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
+    freeze: Texts
+    """names of parameters that are not trained; `*` matches anything: backbone.*."""
+
+
+class ModelSettings(NetworkSettings, total=False):
+    """Settings of a policy model, with or without a value."""
+
+    head: str
+    """auto, or a policy head registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the MLP; the last one is the feature width of conv1d. Default: (64, 64)."""
+    activation: Activation
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'tanh'."""
+    init: Initialization
+    """Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    shared: Switch
+    """one backbone for actor and critic, recurrent layer included. Default: False."""
+    recurrent: Literal["none", "gru", "lstm"]
+    """none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c. Default: 'none'."""
+    recurrent_size: Whole
+    """width of the recurrent layer. Default: 64."""
+    distribution: Literal["auto", "gaussian", "tanh_gaussian"]
+    """auto · gaussian · tanh_gaussian (state-dependent std), for Box actions. Default: 'auto'."""
+    log_std_init: Number
+    """initial log standard deviation of a Gaussian policy. Default: 0.0."""
+
+
+class QModelSettings(NetworkSettings, total=False):
+    """Settings of a model of action values."""
+
+    head: str
+    """auto, or a Q-value head registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the MLP; the last one is the feature width of conv1d. Default: (128, 128)."""
+    activation: Activation
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'relu'."""
+    init: Initialization
+    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    dueling: Switch
+    """dueling network: Q = V + A − mean A. Default: False."""
+    noisy: Switch
+    """noisy linear layers, which also provide the exploration. Default: False."""
+    noisy_sigma: Number
+    """initial scale of the noise, relative to the scale of the weights. Default: 0.5."""
+    distributional: Literal["none", "c51", "qr"]
+    """none · c51 (fixed support) · qr (quantiles). Default: 'none'."""
+    num_atoms: Whole
+    """atoms of the support, or quantiles. Default: 51."""
+    v_min: Number
+    """c51: smallest return of the support. Default: -10.0."""
+    v_max: Number
+    """c51: largest return of the support. Default: 10.0."""
+
+
+class ActorCriticSettings(NetworkSettings, total=False):
+    """Settings of an actor with critics."""
+
+    head: str
+    """auto, or a policy head registered by a plugin. Default: 'auto'."""
+    hidden_sizes: Sequence[Whole]
+    """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
+    critic_hidden_sizes: Sequence[Whole] | None
+    """the same for each critic; None: hidden_sizes."""
+    activation: Activation
+    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
+    · sigmoid, or a function. Default: 'relu'."""
+    init: Initialization
+    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
+    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
+    'auto'."""
+    layer_norm: Switch
+    """layer normalization before every activation of an MLP. Default: False."""
+    batch_renorm: Switch
+    """batch renormalization in the critics' MLPs. Default: False."""
+    renorm_warmup: Whole
+    """updates with plain batch normalization before renormalization starts. Default: 100000."""
+    num_critics: Whole
+    """critics in the ensemble. Default: 2."""
+    distributional: Literal["none", "c51", "qr"]
+    """critics: none · c51 (fixed support, cross-entropy) · qr (quantiles). Default: 'none'."""
+    num_atoms: Whole
+    """atoms of the support, or quantiles. Default: 101."""
+    v_min: Number
+    """c51: smallest return of the support. Default: -10.0."""
+    v_max: Number
+    """c51: largest return of the support. Default: 10.0."""
+
+
+class ReplaySettings(TypedDict, total=False):
+    """Settings of a replay buffer."""
+
+    batch_size: Whole
+    """transitions per update. Default: 128; 256 (normalized_sac). Not for ppo, a2c, reinforce."""
+    capacity: Whole
+    """transitions the buffer holds. Default: 100000. Not for ppo, a2c, reinforce."""
+    warmup: Whole
+    """environment steps before the first update, which also needs a full batch. Default: 1000; 5000 (normalized_sac).
+    Not for ppo, a2c, reinforce."""
+    train_every: Whole
+    """environment steps per round of updates, counted over all environments. Default: 1. Not for ppo, a2c,
+    reinforce."""
+    gradient_steps: Whole
+    """updates per round. Default: 1; 2 (normalized_sac). Not for ppo, a2c, reinforce."""
+    updates_per_log: Whole
+    """updates per learning step; each learning step yields one log. Default: 100. Not for ppo, a2c, reinforce."""
+    n_step: Whole
+    """steps of the n-step return. Default: 1. Not for ppo, a2c, reinforce."""
+    prioritized: Switch
+    """prioritized replay: sample in proportion to the last TD error. Default: False. Not for ppo, a2c, reinforce."""
+    priority_alpha: Number
+    """exponent of the priorities; 0: uniform, 1: proportional. Default: 0.6. Not for ppo, a2c, reinforce."""
+    priority_beta: Number
+    """initial exponent of the importance weights. Default: 0.4. Not for ppo, a2c, reinforce."""
+    priority_beta_step: Number
+    """added to beta at every batch, up to 1. Default: 0.001. Not for ppo, a2c, reinforce."""
+    priority_eps: Number
+    """added to every error, so that every transition can still be sampled. Default: 0.01. Not for ppo, a2c,
+    reinforce."""
+    her: Literal["none", "future", "final", "episode"]
+    """Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later
+    · final: at its last step · episode: at any step · none: off. Default: 'none'. Not for ppo, a2c, reinforce."""
+    her_ratio: Number
+    """fraction of each batch with a replaced goal. Default: 0.8. Not for ppo, a2c, reinforce."""
+    checkpoint_rows: Whole | None
+    """Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact. Not for
+    ppo, a2c, reinforce."""
+
+
+class TrainerSettings(NetworkSettings, ReplaySettings, total=False):
     """Settings of `drl.make_trainer`; defaults without a preset."""
 
     num_envs: Whole
@@ -45,11 +201,11 @@ class TrainerSettings(TypedDict, total=False):
     """seed of all random streams. Default: 0."""
     from_agent: AnyPath | None
     """start from the weights of this agent or run, where they fit; also --from. Default: None."""
-    plugins: list[str] | tuple[str, ...]
+    plugins: Texts
     """your modules to import first; they register algorithms and network parts."""
     window: Whole
     """number of recent episodes in logged statistics. Default: 100."""
-    info_keys: list[str] | tuple[str, ...]
+    info_keys: Texts
     """Keys of each episode's last info to log as means; default: all numbers."""
     device: Literal["auto", "cpu", "cuda", "mps"] | str | torch.device
     """auto · cpu · cuda · mps. Default: 'auto'."""
@@ -71,10 +227,6 @@ class TrainerSettings(TypedDict, total=False):
     """total number of restarts of all collectors. Default: 3."""
     num_learners: Whole
     """cluster processes that share every update; experimental. Default: 1."""
-    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
-    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
-    backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
     head: str
     """auto, or a policy head registered by a plugin. auto, or a Q-value head registered by a plugin (dqn). Default:
     'auto'."""
@@ -82,29 +234,15 @@ class TrainerSettings(TypedDict, total=False):
     """widths of the actor's MLP; of simba: one residual block per entry. widths of the MLP; the last one is the feature
     width of conv1d (ppo, a2c, reinforce, dqn). Default: (256, 256); (64, 64) (ppo, a2c, reinforce); (128, 128)
     (dqn)."""
-    cnn_features: Whole
-    """feature width of the cnn. Default: 512."""
-    activation: (
-        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
-        | str
-        | Factory
-    )
+    activation: Activation
     """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
     · sigmoid, or a function. Default: 'relu'; 'tanh' (ppo, a2c, reinforce)."""
-    init: (
-        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
-        | str
-        | Factory
-    )
+    init: Initialization
     """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
     function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Weights: auto
     (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a function. Gains
     are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0 (ppo, a2c, reinforce). Default:
     'auto'."""
-    dropout: Number
-    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
-    freeze: list[str] | tuple[str, ...]
-    """names of parameters that are not trained; `*` matches anything: backbone.*."""
     shared: Switch
     """one backbone for actor and critic, recurrent layer included. Default: False. Only for ppo, a2c, reinforce."""
     recurrent: Literal["none", "gru", "lstm"]
@@ -128,7 +266,7 @@ class TrainerSettings(TypedDict, total=False):
     """initial learning rate. Default: 0.0003; 0.001 (reinforce, ddpg, td3, crossq); 0.0007 (a2c); 0.0001 (dqn)."""
     learning_rate_end: Number | None
     """value at the end of the budget; None: constant, or 0 with a schedule."""
-    learning_rate_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
+    learning_rate_schedule: Schedule
     """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'."""
     critic_learning_rate: Number | None
     """of the critic, with the same schedule; None: learning_rate. Only for ppo."""
@@ -136,7 +274,7 @@ class TrainerSettings(TypedDict, total=False):
     """clip the probability ratio to 1 ± this value. Default: 0.2. Only for ppo."""
     clip_range_end: Number | None
     """value at the end of the budget; None: constant, or 0 with a schedule. Only for ppo."""
-    clip_range_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
+    clip_range_schedule: Schedule
     """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Only for ppo."""
     value_clip: Number | None
     """clip new values to the old value ± this; None: no value clipping. Only for ppo."""
@@ -148,7 +286,7 @@ class TrainerSettings(TypedDict, total=False):
     """weight of the entropy bonus. Default: 0.0. Only for ppo, a2c, reinforce."""
     entropy_coef_end: Number | None
     """value at the end of the budget; None: constant, or 0 with a schedule. Only for ppo, a2c, reinforce."""
-    entropy_coef_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
+    entropy_coef_schedule: Schedule
     """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Only for ppo, a2c,
     reinforce."""
     value_coef: Number
@@ -163,10 +301,10 @@ class TrainerSettings(TypedDict, total=False):
     None: no clipping (ppo, a2c, reinforce, dqn). Default: None; 0.5 (ppo, a2c, reinforce); 10.0 (dqn)."""
     target_kl: Number | None
     """stop updating after an epoch that ends with approx_kl above 1.5 times this. Default: None. Only for ppo."""
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "muon"] | str | Factory
+    optimizer: Optimizer
     """sgd · adam · adamw · rmsprop · muon, torch.optim.NAME or optax.NAME; in Python also a function that returns one.
     Default: 'adam'; 'rmsprop' (a2c); 'adamw' (dqn)."""
-    optimizer_kwargs: Mapping[str, object] | list[str] | tuple[str, ...]
+    optimizer_kwargs: Texts | Mapping[str, object]
     """arguments: NAME=VALUE pairs with YAML values; in Python also a dict."""
     adam_eps: Number
     """epsilon of adam, adamw and rmsprop, added to the denominator. Default: 1e-08; 1e-05 (ppo, reinforce). Not for
@@ -212,41 +350,6 @@ class TrainerSettings(TypedDict, total=False):
     """weight decay of adamw. Default: 0.01. Not for ppo, a2c, reinforce."""
     max_grad_value: Number | None
     """clip each gradient entry to ± this value; None: no clipping. Only for dqn."""
-    batch_size: Whole
-    """transitions per update. Default: 128; 256 (normalized_sac). Not for ppo, a2c, reinforce."""
-    capacity: Whole
-    """transitions the buffer holds. Default: 100000. Not for ppo, a2c, reinforce."""
-    warmup: Whole
-    """environment steps before the first update, which also needs a full batch. Default: 1000; 5000 (normalized_sac).
-    Not for ppo, a2c, reinforce."""
-    train_every: Whole
-    """environment steps per round of updates, counted over all environments. Default: 1. Not for ppo, a2c,
-    reinforce."""
-    gradient_steps: Whole
-    """updates per round. Default: 1; 2 (normalized_sac). Not for ppo, a2c, reinforce."""
-    updates_per_log: Whole
-    """updates per learning step; each learning step yields one log. Default: 100. Not for ppo, a2c, reinforce."""
-    n_step: Whole
-    """steps of the n-step return. Default: 1. Not for ppo, a2c, reinforce."""
-    prioritized: Switch
-    """prioritized replay: sample in proportion to the last TD error. Default: False. Not for ppo, a2c, reinforce."""
-    priority_alpha: Number
-    """exponent of the priorities; 0: uniform, 1: proportional. Default: 0.6. Not for ppo, a2c, reinforce."""
-    priority_beta: Number
-    """initial exponent of the importance weights. Default: 0.4. Not for ppo, a2c, reinforce."""
-    priority_beta_step: Number
-    """added to beta at every batch, up to 1. Default: 0.001. Not for ppo, a2c, reinforce."""
-    priority_eps: Number
-    """added to every error, so that every transition can still be sampled. Default: 0.01. Not for ppo, a2c,
-    reinforce."""
-    her: Literal["none", "future", "final", "episode"]
-    """Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later
-    · final: at its last step · episode: at any step · none: off. Default: 'none'. Not for ppo, a2c, reinforce."""
-    her_ratio: Number
-    """fraction of each batch with a replaced goal. Default: 0.8. Not for ppo, a2c, reinforce."""
-    checkpoint_rows: Whole | None
-    """Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact. Not for
-    ppo, a2c, reinforce."""
     epsilon_start: Rate
     """initial probability of a random action. Default: 0.9. Only for dqn."""
     epsilon_end: Number
@@ -304,7 +407,7 @@ class TrainerSettings(TypedDict, total=False):
     """standard deviation of each draw. Default: 0.0; 0.1 (ddpg, td3). Not for ppo, a2c, reinforce, dqn."""
     noise_sigma_end: Number | None
     """value after `noise_decay`; None: constant, or 0 with a schedule. Not for ppo, a2c, reinforce, dqn."""
-    noise_sigma_schedule: Literal["auto", "constant", "linear", "cosine"] | str | Callable[[float], float]
+    noise_sigma_schedule: Schedule
     """constant · linear · cosine, or a function; auto: linear if an end is set. Default: 'auto'. Not for ppo, a2c,
     reinforce, dqn."""
     noise_decay: Number
@@ -423,183 +526,3 @@ class SearchSettings(Settings, total=False):
     """how many of the best trials are re-run. Default: 3."""
     rerun_seeds: Whole
     """fresh seeds per re-run trial; 0: no re-runs. Default: 2."""
-
-
-class ModelSettings(TypedDict, total=False):
-    """Settings of a policy model, with or without a value: the fields of `ModelConfig`."""
-
-    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
-    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
-    backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
-    head: str
-    """auto, or a policy head registered by a plugin. Default: 'auto'."""
-    hidden_sizes: Sequence[Whole]
-    """widths of the MLP; the last one is the feature width of conv1d. Default: (64, 64)."""
-    cnn_features: Whole
-    """feature width of the cnn. Default: 512."""
-    activation: (
-        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
-        | str
-        | Factory
-    )
-    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
-    · sigmoid, or a function. Default: 'tanh'."""
-    init: (
-        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
-        | str
-        | Factory
-    )
-    """Weights: auto (orthogonal) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
-    'auto'."""
-    dropout: Number
-    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
-    freeze: list[str] | tuple[str, ...]
-    """names of parameters that are not trained; `*` matches anything: backbone.*."""
-    shared: Switch
-    """one backbone for actor and critic, recurrent layer included. Default: False."""
-    recurrent: Literal["none", "gru", "lstm"]
-    """none · gru · lstm: a recurrent layer between backbone and head, for ppo and a2c. Default: 'none'."""
-    recurrent_size: Whole
-    """width of the recurrent layer. Default: 64."""
-    distribution: Literal["auto", "gaussian", "tanh_gaussian"]
-    """auto · gaussian · tanh_gaussian (state-dependent std), for Box actions. Default: 'auto'."""
-    log_std_init: Number
-    """initial log standard deviation of a Gaussian policy. Default: 0.0."""
-
-
-class QModelSettings(TypedDict, total=False):
-    """Settings of a model of action values: the fields of `QModelConfig`."""
-
-    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
-    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
-    backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
-    head: str
-    """auto, or a Q-value head registered by a plugin. Default: 'auto'."""
-    hidden_sizes: Sequence[Whole]
-    """widths of the MLP; the last one is the feature width of conv1d. Default: (128, 128)."""
-    cnn_features: Whole
-    """feature width of the cnn. Default: 512."""
-    activation: (
-        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
-        | str
-        | Factory
-    )
-    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
-    · sigmoid, or a function. Default: 'relu'."""
-    init: (
-        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
-        | str
-        | Factory
-    )
-    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
-    'auto'."""
-    dropout: Number
-    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
-    freeze: list[str] | tuple[str, ...]
-    """names of parameters that are not trained; `*` matches anything: backbone.*."""
-    dueling: Switch
-    """dueling network: Q = V + A − mean A. Default: False."""
-    noisy: Switch
-    """noisy linear layers, which also provide the exploration. Default: False."""
-    noisy_sigma: Number
-    """initial scale of the noise, relative to the scale of the weights. Default: 0.5."""
-    distributional: Literal["none", "c51", "qr"]
-    """none · c51 (fixed support) · qr (quantiles). Default: 'none'."""
-    num_atoms: Whole
-    """atoms of the support, or quantiles. Default: 51."""
-    v_min: Number
-    """c51: smallest return of the support. Default: -10.0."""
-    v_max: Number
-    """c51: largest return of the support. Default: 10.0."""
-
-
-class ActorCriticSettings(TypedDict, total=False):
-    """Settings of an actor with critics: the fields of `ActorCriticConfig`."""
-
-    backbone: Literal["auto", "mlp", "simba", "cnn", "conv1d"] | str
-    """auto · mlp · simba · cnn · conv1d, or one registered by a plugin. Default: 'auto'."""
-    backbone_kwargs: list[str] | tuple[str, ...] | Mapping[str, object]
-    """arguments of a plugin's backbone: NAME=VALUE pairs with YAML values."""
-    head: str
-    """auto, or a policy head registered by a plugin. Default: 'auto'."""
-    hidden_sizes: Sequence[Whole]
-    """widths of the actor's MLP; of simba: one residual block per entry. Default: (256, 256)."""
-    critic_hidden_sizes: Sequence[Whole] | None
-    """the same for each critic; None: hidden_sizes."""
-    cnn_features: Whole
-    """feature width of the cnn. Default: 512."""
-    activation: (
-        Literal["tanh", "relu", "gelu", "silu", "elu", "leaky_relu", "selu", "mish", "softplus", "sigmoid"]
-        | str
-        | Factory
-    )
-    """Activation of the MLP: tanh · relu · gelu (tanh approximation) · silu · elu · leaky_relu · selu · mish · softplus
-    · sigmoid, or a function. Default: 'relu'."""
-    init: (
-        Literal["auto", "orthogonal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
-        | str
-        | Factory
-    )
-    """Weights: auto (uniform) · orthogonal · xavier_uniform · xavier_normal · kaiming_uniform · kaiming_normal, or a
-    function. Gains are √2 in hidden layers, 1 in value heads and 0.01 in policy heads; biases are 0. Default:
-    'auto'."""
-    dropout: Number
-    """Dropout rate after each hidden layer, in updates only; acting and evaluation use no dropout. Default: 0.0."""
-    freeze: list[str] | tuple[str, ...]
-    """names of parameters that are not trained; `*` matches anything: backbone.*."""
-    layer_norm: Switch
-    """layer normalization before every activation of an MLP. Default: False."""
-    batch_renorm: Switch
-    """batch renormalization in the critics' MLPs. Default: False."""
-    renorm_warmup: Whole
-    """updates with plain batch normalization before renormalization starts. Default: 100000."""
-    num_critics: Whole
-    """critics in the ensemble. Default: 2."""
-    distributional: Literal["none", "c51", "qr"]
-    """critics: none · c51 (fixed support, cross-entropy) · qr (quantiles). Default: 'none'."""
-    num_atoms: Whole
-    """atoms of the support, or quantiles. Default: 101."""
-    v_min: Number
-    """c51: smallest return of the support. Default: -10.0."""
-    v_max: Number
-    """c51: largest return of the support. Default: 10.0."""
-
-
-class ReplaySettings(TypedDict, total=False):
-    """Settings of a replay buffer: the fields of `ReplayConfig`."""
-
-    batch_size: Whole
-    """transitions per update. Default: 128."""
-    capacity: Whole
-    """transitions the buffer holds. Default: 100000."""
-    warmup: Whole
-    """environment steps before the first update, which also needs a full batch. Default: 1000."""
-    train_every: Whole
-    """environment steps per round of updates, counted over all environments. Default: 1."""
-    gradient_steps: Whole
-    """updates per round. Default: 1."""
-    updates_per_log: Whole
-    """updates per learning step; each learning step yields one log. Default: 100."""
-    n_step: Whole
-    """steps of the n-step return. Default: 1."""
-    prioritized: Switch
-    """prioritized replay: sample in proportion to the last TD error. Default: False."""
-    priority_alpha: Number
-    """exponent of the priorities; 0: uniform, 1: proportional. Default: 0.6."""
-    priority_beta: Number
-    """initial exponent of the importance weights. Default: 0.4."""
-    priority_beta_step: Number
-    """added to beta at every batch, up to 1. Default: 0.001."""
-    priority_eps: Number
-    """added to every error, so that every transition can still be sampled. Default: 0.01."""
-    her: Literal["none", "future", "final", "episode"]
-    """Hindsight experience replay: replace goals by ones that the same episode achieved. future: at this step or later
-    · final: at its last step · episode: at any step · none: off. Default: 'none'."""
-    her_ratio: Number
-    """fraction of each batch with a replaced goal. Default: 0.8."""
-    checkpoint_rows: Whole | None
-    """Newest transitions that a checkpoint stores; None: all. If some are missing, a resumed run is inexact."""

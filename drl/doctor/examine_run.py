@@ -76,10 +76,10 @@ def _examine_env(
     env: EnvLike, env_kwargs: EnvKwargs | None, wrappers: Iterable[WrapperLike] | None, steps: int, seed: int
 ) -> Diagnosis:
     from drl.doctor.examine_env import examine_env
-    from drl.experiment.one_call import as_settings
     from drl.settings.experiment import AUTO, RunConfig
+    from drl.settings.layering import env_settings
 
-    settings = as_settings(env, env_kwargs, wrappers)
+    settings = env_settings(env, env_kwargs, wrappers)
     named = tuple(settings.get("wrappers", AUTO))
     pairs = tuple(settings.get("env_kwargs", ()))
     run = RunConfig(env=settings["env"], env_kwargs=pairs, wrappers=named, frame_stack=settings.get("frame_stack", 1))

@@ -12,10 +12,10 @@ from drl.core.specs import PlainValue
 from drl.envs.env_config import EnvLike
 from drl.envs.env_names import WrapperLike
 from drl.envs.spaces import EnvKwargs
-from drl.experiment.one_call import as_settings
 from drl.search.run_search import SearchResult
 from drl.search.run_search import search as run
 from drl.search.search_plan import SearchConfig
+from drl.settings.layering import env_settings
 
 OWN = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
 
@@ -39,7 +39,7 @@ def search(
     """
     given = {name: plain_setting(value) for name, value in settings.items()}
     own = {name: given.pop(name) for name in OWN & given.keys()}
-    described = as_settings(env, env_kwargs, wrappers)
+    described = env_settings(env, env_kwargs, wrappers)
     config = SearchConfig(env=described.pop("env"), **own)
     space = _dimensions(search_space)
     result = run(algorithm, config, described | given, use_preset=preset, space=space, console=console)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from drl.algorithms import find_algorithm
-from drl.core.configs import Config, ConfigClass, as_pairs, plain_pairs, stated_type
+from drl.core.configs import Config, as_pairs, plain_pairs, stated_type
 from drl.core.errors import BadInput, UnusableFile, did_you_mean
 from drl.core.network_parts import BACKBONES
 from drl.core.safe_files import read_yaml_file
@@ -197,14 +197,7 @@ class RunConfig:
         return self.num_episodes or self.total_timesteps or 100_000
 
 
-PARTS = (
-    "run",
-    "model",
-    "learner",
-    "buffer",
-    "exploration",
-    "scaling",
-)  # of an Experiment, in the order of config.yaml
+PARTS = ("run", "model", "learner", "buffer", "exploration", "scaling")  # in the order of config.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,37 +234,25 @@ class Experiment:
             object.__setattr__(self, "run", self.run.resolved(chosen))
 
     @classmethod
-    def from_flat(cls, flat: Mapping[str, PlainValue], source: str) -> "Experiment":
-        """Make configs from flat names. Errors name `source`."""
-        parts, values = cls.sorted_by_part(flat, source)
-        try:
-            made = {part: kind(**values[part]) for part, kind in parts.items()}
-        except BadInput as error:
-            raise BadInput(f"{source}: {error}") from None
-        return cls(algorithm=flat.get("algorithm", "ppo"), **made)
-
-    @staticmethod
-    def sorted_by_part(
-        flat: Mapping[str, PlainValue], source: str
-    ) -> tuple[dict[str, ConfigClass], dict[str, PlainDict]]:
-        """Return the config class of each part, and its settings with the types of their fields."""
-        flat = dict(flat)
-        algorithm = flat.pop("algorithm", "ppo")
+    def from_flat(cls, flat: Mapping[str, PlainValue], source: str = "") -> "Experiment":
+        """Make configs from flat names. Errors begin with `source`."""
+        settings = dict(flat)
+        algorithm = settings.pop("algorithm", "ppo")
         try:
             record = find_algorithm(algorithm if isinstance(algorithm, str) else shown(algorithm))
+            kinds = {"run": RunConfig, "scaling": ScalingConfig} | record.parts
+            part_of = {field.name: part for part, kind in kinds.items() for field in dataclasses.fields(kind)}
+            values: dict[str, PlainDict] = {part: {} for part in kinds}
+            for name, value in settings.items():
+                if name not in part_of:
+                    known = explain_unknown(name, value, record.name, part_of, typed=False)
+                    raise BadInput(known or f"unknown setting {name!r} for {algorithm}; {did_you_mean(name, part_of)}")
+                values[part_of[name]][name] = _coerced(kinds[part_of[name]], name, value)
+            return cls(algorithm=algorithm, **{part: kind(**values[part]) for part, kind in kinds.items()})
         except BadInput as error:
+            if not source:
+                raise
             raise BadInput(f"{source}: {error}") from None
-        parts = {"run": RunConfig, "scaling": ScalingConfig} | record.parts
-        names = {f.name: (part, f) for part, kind in parts.items() for f in dataclasses.fields(kind)}
-        sorted_values: dict[str, PlainDict] = {part: {} for part in parts}
-        for name, value in flat.items():
-            if name not in names:
-                known = explain_unknown(name, value, record.name, names, typed=False)
-                unknown = f"unknown setting {name!r} for {algorithm}; {did_you_mean(name, names)}"
-                raise BadInput(f"{source}: {known or unknown}")
-            part, config_field = names[name]
-            sorted_values[part][name] = _coerced(parts[part], config_field.name, value, source)
-        return parts, sorted_values
 
     def to_flat(self) -> PlainDict:
         """Return plain data for YAML; `from_flat` reads it back."""
@@ -282,15 +263,12 @@ class Experiment:
         return flat
 
 
-def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValue:
+def _coerced(kind: type, name: str, given: PlainValue) -> PlainValue:
     """Convert a value to the type of its field; YAML reads 1e-3 as text and has no tuples."""
     value = plain_setting(given)
     if name == "compile" and isinstance(value, bool):  # YAML reads on and off as booleans
         return "on" if value else "off"
-    try:
-        check_size(name, value)
-    except BadInput as error:
-        raise BadInput(f"{source}: {error}") from None
+    check_size(name, value)
     wanted, optional = stated_type(kind, name)
     if value is None and optional:
         return None
@@ -315,7 +293,7 @@ def _coerced(kind: type, name: str, given: PlainValue, source: str) -> PlainValu
     except (TypeError, ValueError, OverflowError):
         pass
     expected = getattr(wanted, "__name__", str(wanted)) if typing.get_origin(wanted) is None else "list"
-    raise BadInput(f"{source}: {name} is {shown(given)}; expected a value of type {expected}")
+    raise BadInput(f"{name} is {shown(given)}; expected a value of type {expected}")
 
 
 def _takes_functions(kind: type, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Settings of Stable-Baselines3, CleanRL and RL Zoo: what each is called here. The migration pages in docs/ agree."""
+"""Names of settings in Stable-Baselines3, CleanRL and RL Zoo, with ours. The migration pages in docs/ agree."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from drl.algorithms import ALGORITHMS, find_algorithm
 from drl.core.errors import shown
 
-GIVEN = object()  # the value that was given, unchanged
+GIVEN = object()  # the user's value, unchanged
 
 
 class Ours(NamedTuple):
     """Our setting for one of theirs."""
 
-    setting: str  # "": there is none, and the note says why
-    value: object = GIVEN  # what to type; None: what the note says
+    setting: str  # "": there is none; the note explains
+    value: object = GIVEN  # value to type; None: the note explains
     note: str = ""
 
 
@@ -99,7 +99,7 @@ FOREIGN: dict[str, tuple[Ours, ...]] = {
     "net_arch": (Ours("hidden_sizes"),),
     "activation_fn": (Ours("activation"),),
     "ortho_init": (Ours("init", "orthogonal"),),
-    # what a run leaves
+    # files and output
     "verbose": (Ours("quiet", True, "if it should print one line at the end only"),),
     "progress_bar": (Ours("", note="a progress bar is shown wherever the output is a terminal"),),
     "tensorboard_log": (Ours("", note=f"{_RUN_FOLDER}, TensorBoard's files too; tensorboard=False leaves them out"),),
@@ -132,16 +132,16 @@ FOREIGN: dict[str, tuple[Ours, ...]] = {
 
 
 def settings_of(algorithm: str) -> set[str]:
-    """The names of the settings that an algorithm has for itself."""
+    """Return the names of an algorithm's own settings."""
     return {name for kind in find_algorithm(algorithm).parts.values() for name in kind.__dataclass_fields__}
 
 
 def explain_unknown(
     name: str, value: object, algorithm: str, names: Collection[str], typed: bool, filed: Collection[str] = ()
 ) -> str | None:
-    """What a setting that an algorithm does not have is called here, or which algorithms have it; None: nobody knows
-    it. `names` are the settings that it has; `typed`: on a command line, and as text; `filed`: those that the command
-    takes in a file only.
+    """Return our name of a setting that an algorithm lacks, or the algorithms that have it; None if it is unknown.
+    `names` are the algorithm's settings. `typed`: on a command line. `filed`: settings that the command takes only in a
+    file.
 
     >>> explain_unknown("learning_starts", "1000", "dqn", settings_of("dqn"), typed=True)
     'learning_starts is warmup here: --warmup 1000'
@@ -171,12 +171,11 @@ def explain_unknown(
 
 
 def _having(setting: str) -> list[str]:
-    """The algorithms with a setting."""
     return [name for name in ALGORITHMS if setting in settings_of(name)]
 
 
 def _how(ours: Ours, value: object, typed: bool) -> str:
-    """What to type for their value, and the note."""
+    """Return the flag or keyword to type for their value, and the note."""
     given = value if ours.value is GIVEN else ours.value
     switched_off = value is False or str(value).lower() == "false"
     if given is None or (switched_off and ours.value is not GIVEN):
@@ -188,7 +187,7 @@ def _how(ours: Ours, value: object, typed: bool) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names as a sentence has them.
+    """Join names with commas and "and".
 
     >>> _listed(["a", "b", "c"])
     'a, b and c'

@@ -1,9 +1,8 @@
-"""What the presets reach: `records/measured.yaml` has what was measured here, `records/published.yaml` what others
-published and what is possible at most.
+"""Results of the presets: our measurements in `records/measured.yaml`; published scores and optima in `published.yaml`.
 
-A measurement is a `Record`, whoever made it: `drl reproduce` or a script of benchmarks/. A preset may have several; the
-one with the most seeds is its stored result, which reproductions are compared with. The table of `drl list presets` and
-docs/zoo.md, `zoo_rows`, has reproductions only: all their seeds, PASS or not.
+A measurement is a `Record`, made by `drl reproduce` or by a script of benchmarks/. A preset may have several; the one
+with the most seeds is its stored result, which reproductions are compared with. The table of `drl list presets` and
+docs/zoo.md, `zoo_rows`, lists reproductions only, with all their seeds, PASS or not.
 """
 
 import hashlib
@@ -11,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -46,9 +44,9 @@ class Record:
     mean: float  # over the seeds
     worst: float  # seed
     command: str  # repeats it
-    settings: str  # `settings_digest` of the preset that was measured
-    provenance: str  # what measured it: drl reproduce, or a script of benchmarks/
-    changes: PlainDict = field(default_factory=dict)  # settings that differ from the preset's: a smaller budget
+    settings: str  # `settings_digest` of the measured preset
+    provenance: str  # drl reproduce, or a script of benchmarks/
+    changes: PlainDict = field(default_factory=dict)  # settings that differ from the preset's, such as the budget
     std: float | None = None  # over the seeds, divided by their number
     episodes: int | None = None  # evaluation episodes per seed
     minutes: float | None = None  # wall time of a run; of all of them if they were one program
@@ -60,34 +58,39 @@ class Record:
 
     @property
     def preset(self) -> tuple[str, str]:
-        """The pair that it was measured with."""
+        """Algorithm and environment."""
         return self.algorithm, self.env
 
     @property
+    def conditions(self) -> tuple[object, ...]:
+        """How it was measured. Scores of equal conditions belong together."""
+        return self.engine, self.settings, self.changes, self.episodes
+
+    @property
     def all_seeds(self) -> set[int]:
-        """The seeds that were trained."""
+        """The trained seeds."""
         return set(self.scores or range(self.first_seed, self.first_seed + self.seeds))
 
     @property
     def minutes_per_run(self) -> float | None:
-        """What training one seed takes, if that is known."""
+        """Training time of one seed, if known."""
         minutes = self.cpu_minutes if self.cpu_minutes is not None else self.minutes
         return None if minutes is None else minutes / (self.seeds if "--at-once" in self.command else 1)
 
 
 def settings_digest(algorithm: str, env: str) -> str:
-    """Changes whenever a setting of the preset does."""
+    """Return a digest of all settings of a preset."""
     content = json.dumps(load_preset(algorithm, env), sort_keys=True)
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:12]}"  # the prefix: 1234e5678 would be a number
 
 
 def decimals(mean: float) -> int:
-    """Digits after the point that a score is given with."""
+    """Return the number of decimal places of a stored score."""
     return 1 if abs(mean) >= 10 else 3
 
 
 def score_summary(scores: Mapping[int, float]) -> PlainDict:
-    """What a record says of the scores by seed, as numbers that are shown.
+    """Return the statistics of a record, rounded, from scores by seed.
 
     >>> score_summary({7: 1.0, 8: 2.0})
     {'seeds': 2, 'first_seed': 7, 'mean': 1.5, 'worst': 1.0, 'std': 0.5, 'scores': {7: 1.0, 8: 2.0}}
@@ -101,7 +104,7 @@ def score_summary(scores: Mapping[int, float]) -> PlainDict:
 
 
 def all_records(path: Path | None = None) -> list[Record]:
-    """Every measurement in a file, in its order; by default those that ship with drl."""
+    """Read all measurements of a file in order; by default those that ship with drl."""
     path = path or RECORDS
     if not path.exists():
         return []
@@ -118,8 +121,8 @@ def all_records(path: Path | None = None) -> list[Record]:
 
 
 def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
-    """The stored result by (algorithm, env): the record with the most seeds, the first of several. A reproduction that
-    did not pass is none, unless there was nothing to compare it with."""
+    """Return the stored results by (algorithm, env): the first record with the most seeds. A reproduction that did not
+    pass is no result, unless there was nothing to compare it with."""
     stored: dict[tuple[str, str], Record] = {}
     for record in all_records(path):
         other = stored.get(record.preset)
@@ -131,9 +134,8 @@ def read_records(path: Path | None = None) -> dict[tuple[str, str], Record]:
 
 
 def keep_record(record: Record, path: Path | None = None) -> None:
-    """Add the record to a file. One of a script takes the place of earlier ones of the same preset that scripts made;
-    one of a reproduction replaces only an undecided one, whose seeds it includes. Both replace those of other settings,
-    which say nothing about the preset as it is."""
+    """Add a record to a file. A script's record replaces earlier ones of scripts for the same preset; a reproduction
+    replaces only an undecided one whose seeds it includes. Both replace records of outdated settings."""
     path = path or RECORDS
     records = [other for other in all_records(path) if not _replaces(record, other)] + [record]
     entries = [asdict(each) for each in sorted(records, key=lambda each: each.preset)]
@@ -153,33 +155,27 @@ def _replaces(new: Record, old: Record) -> bool:
 
 
 def reproductions(path: Path | None = None) -> dict[tuple[str, str], Record]:
-    """What `drl reproduce` measured, by (algorithm, env): the newest record, with the seeds of all earlier ones that
-    were measured in the same way."""
+    """Return the reproductions by (algorithm, env): the newest record, with the seeds of all earlier ones that were
+    measured in the same way."""
     together: dict[tuple[str, str], Record] = {}
     for record in all_records(path):
         if record.provenance != REPRODUCE:
             continue
         earlier = together.get(record.preset)
-        if earlier is not None and _measured_alike(record, earlier):
+        if earlier is not None and record.conditions == earlier.conditions:
             record = replace(record, **score_summary((earlier.scores or {}) | (record.scores or {})))
         together[record.preset] = record
     return together
 
 
-def _measured_alike(one: Record, other: Record) -> bool:
-    names = ("engine", "settings", "changes", "episodes")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
 def zoo_rows() -> list[tuple[str, ...]]:
-    """For every preset a row of the table, a text for each of the COLUMNS."""
+    """Return a row of the table for every preset, with a text for each of the COLUMNS."""
     records, published = reproductions(), read_yaml(PUBLISHED)
     return [_row(algorithm, env, records.get((algorithm, env)), published) for algorithm, env in list_presets()]
 
 
 def train_command(algorithm: str, env: str) -> str:
-    """What trains with a preset. One of several has a name of its own behind that of the algorithm. Where it is for all
-    of a namespace, the command names one of them.
+    """Return the command that trains with a preset, on one environment if it is for a whole namespace.
 
     >>> train_command("ppo", "CartPole-v1"), train_command("dqn/rainbow", "ALE/*")
     ('drl train ppo --env CartPole-v1', 'drl train dqn --env ALE/Pong-v5 --preset rainbow')
@@ -188,7 +184,7 @@ def train_command(algorithm: str, env: str) -> str:
     return f"drl train {name} --env {env.replace('ALE/*', 'ALE/Pong-v5')}" + (f" --preset {preset}" if preset else "")
 
 
-def _row(algorithm: str, env: str, record: Record | None, published: dict[str, Any]) -> tuple[str, ...]:
+def _row(algorithm: str, env: str, record: Record | None, published: PlainDict) -> tuple[str, ...]:
     budget = (load_preset(algorithm, env) or {}).get("total_timesteps", 0)
     scores = [entry for entry in published["scores"] if (entry["algorithm"], entry["env"]) == (algorithm, env)]
     others = [_published(entry) for entry in scores]
@@ -202,8 +198,8 @@ def _row(algorithm: str, env: str, record: Record | None, published: dict[str, A
     return algorithm, env, *numbers, str(record.verdict), "; ".join(others)
 
 
-def _published(entry: dict[str, Any]) -> str:
-    """A score, its source, another version of the environment if it was one, and the budget."""
+def _published(entry: PlainDict) -> str:
+    """Return a published score with its source, the environment if it is another version, and the budget."""
     words = [entry["source"]]
     words += [entry["other_env"]] if "other_env" in entry else []
     words += [f"{entry['steps']:,} steps"] if "steps" in entry else []
@@ -211,7 +207,7 @@ def _published(entry: dict[str, Any]) -> str:
 
 
 def shown_score(value: float) -> str:
-    """At most four digits that count.
+    """Return a number with at most four significant digits.
 
     >>> [shown_score(value) for value in (12089.939, -83.353, 500.0, 0.0454)]
     ['12,090', '-83.35', '500', '0.0454']

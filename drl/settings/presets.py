@@ -1,6 +1,6 @@
-"""Settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names. `ALE__.yaml` is for every
-environment of the namespace `ALE/`, and `presets/<algorithm>/<name>/…` is chosen by `--preset NAME`. There, `any.yaml`
-is for every environment and goes on top of the environment's own preset."""
+"""Settings that ship with drl: `presets/<algorithm>/<env>.yaml`, with the usual flat names. `ALE__.yaml` is for all
+environments of the namespace `ALE/`. `--preset NAME` selects `presets/<algorithm>/<name>/…`; `any.yaml` in that folder
+is for all environments, on top of their own presets."""
 
 import glob
 import re
@@ -18,14 +18,14 @@ ANY = "any"  # stem of a named preset for every environment
 
 
 def preset_path(algorithm: str, env: str) -> Path:
-    """`algorithm` may be `dqn/rainbow`; `env` may be `ALE/*`, for all of a namespace."""
+    """Return the file of a preset. `algorithm` may be `dqn/rainbow`; `env` may be a whole namespace, `ALE/*`."""
     return PRESETS / algorithm / f"{env.removesuffix('*').replace('/', '__').replace(':', '..')}.yaml"
 
 
 def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict | None:
-    """The preset's settings; None if this pair has no preset. A `name` that it does not have is an error. A variation
-    has the presets of the algorithm that it is like."""
-    algorithm = getattr(ALGORITHMS.get(algorithm), "like", None) or algorithm
+    """Return the settings of a preset, or None if the pair has none. An unknown `name` is an error. A variation has
+    the presets of the algorithm that it is like."""
+    algorithm = (algorithm in ALGORITHMS and ALGORITHMS[algorithm].like) or algorithm
     for_any = [each for owner, each in list_named() if owner == algorithm]
     if name in for_any:
         return (load_preset(algorithm, env) or {}) | read_yaml(PRESETS / algorithm / str(name) / f"{ANY}.yaml")
@@ -35,21 +35,9 @@ def load_preset(algorithm: str, env: str, name: str | None = None) -> PlainDict 
     if path is None and name is not None:
         offers = [each for each, offered in list_presets() if preset_path(each, offered) == _find(each, env)]
         names = [*for_any, *(each.partition("/")[2] for each in offers if each.startswith(f"{algorithm}/"))]
-        said = did_you_mean(name, names) if names else "it has none of another name"
-        raise BadInput(f"{algorithm} has no preset {shown(name)} for {env}; {said}")
+        hint = did_you_mean(name, names) if names else "it has none of another name"
+        raise BadInput(f"{algorithm} has no preset {shown(name)} for {env}; {hint}")
     return None if path is None else read_yaml(path)
-
-
-def sources(algorithm: str, env: str, preset: bool | str, config: object = None) -> str:
-    """Where the settings of a run come from, before those that are given one by one; "": nowhere.
-
-    >>> sources("dqn", "CartPole-v1", True, "my.yaml")
-    'preset dqn/CartPole-v1, then my.yaml'
-    """
-    name = preset if isinstance(preset, str) else None
-    found = bool(preset) and load_preset(algorithm, env, name) is not None
-    shipped = [f"preset {name} {algorithm}/{env}" if name else f"preset {algorithm}/{env}"] if found else []
-    return ", then ".join([*shipped, *([str(config)] if config is not None else [])])
 
 
 def _find(algorithm: str, env: str) -> Path | None:
@@ -67,7 +55,7 @@ BUDGETS = {"total_timesteps": "num_episodes", "num_episodes": "total_timesteps"}
 
 
 def one_budget(preset: PlainDict, from_file: PlainDict, given: Collection[str]) -> None:
-    """A budget in a file, or one of the `given` names, replaces one of the other kind in what it overrides."""
+    """Remove a budget that a later layer replaces by one of the other kind. `given` are the names of the last layer."""
     for name, other in BUDGETS.items():
         if from_file.get(name):
             preset.pop(other, None)
@@ -77,8 +65,7 @@ def one_budget(preset: PlainDict, from_file: PlainDict, given: Collection[str]) 
 
 
 def one_schedule(preset: PlainDict, from_file: PlainDict, given: Mapping[str, object]) -> None:
-    """A constant rate, or one that is a function, needs no end: one of the `given` settings removes it from what it
-    overrides."""
+    """Remove the final value of a rate that the last layer, `given`, makes constant or a function."""
     for name, value in given.items():
         rate = name.removesuffix("_schedule").removesuffix("_start")
         of_function = callable(value) or (name.endswith("_schedule") and str(value) not in (*SHAPES, "auto"))
@@ -90,13 +77,13 @@ def one_schedule(preset: PlainDict, from_file: PlainDict, given: Mapping[str, ob
 
 
 def list_presets() -> list[tuple[str, str]]:
-    """Every (algorithm, env) that has a preset, as `preset_path` takes them, without those for every environment."""
+    """Return every (algorithm, env) with a preset of its own, as `preset_path` takes them."""
     files = (path.relative_to(PRESETS) for path in PRESETS.rglob("*.yaml") if path.stem != ANY)
     return sorted((str(path.parent), _env_of(path.stem)) for path in files)
 
 
 def list_named() -> list[tuple[str, str]]:
-    """Every (algorithm, name) of a preset for every environment."""
+    """Return every (algorithm, name) of a preset for all environments."""
     return sorted((path.parts[-3], path.parts[-2]) for path in PRESETS.glob(f"*/*/{ANY}.yaml"))
 
 

@@ -73,7 +73,7 @@ def test_a_killed_search_loses_only_its_running_trial(tmp_path):
         (["ppo", "--n-trails", "3"], "--n-trials"),
         (["ppo", "--num-timesteps-per-trial", "9", "--num-episodes-per-trial", "9"], "give one budget"),
         (["dqn", "--env", "Pendulum-v1"], "dqn takes discrete actions"),
-        (["dqn", "--config", "other.yaml"], "another algorithm"),
+        (["dqn", "--config", "other.yaml"], "other.yaml is for ppo; expected dqn"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(tmp_path, monkeypatch, arguments, hint):
@@ -85,4 +85,4 @@ def test_bad_input_is_told_before_anything_is_written(tmp_path, monkeypatch, arg
 
 
 def test_the_command_is_listed():
-    assert COMMANDS["search"][0] == "drl.cli.studies:run_search"
+    assert COMMANDS["search"][0] == "studies:run_search"

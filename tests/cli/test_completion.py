@@ -1,5 +1,6 @@
 """`drl completion`: what a shell offers after the words that were typed."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -75,10 +76,12 @@ def test_every_command_and_algorithm_is_offered(scripts):
     assert offered(scripts["bash"], "train", "") == list(ALGORITHMS)
 
 
-def test_the_flags_are_those_of_the_help():
+def test_the_flags_are_those_of_the_help(capsys):
     flags = completion._flags()
-    for algorithm in ("ppo", "dqn"):
-        assert set(flags[f"train {algorithm}"]) == set(completion._flags_in_help("train", algorithm))
+    for words in ("train ppo", "train dqn", "search ppo", "ablate dqn", "evaluate", "fork", "list"):
+        with pytest.raises(SystemExit):
+            main([*words.split(), "--help"])
+        assert set(flags[words]) == set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out))
 
 
 def test_the_values_are_accepted():

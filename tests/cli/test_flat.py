@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from drl.agents.load_agent import read_pth
-from drl.cli.flat import experiment_of, main, make_parser, train_command
+from drl.cli.flat import Flags, experiment_of, main, make_parser, train_command
 from drl.core.log import Log
 from drl.core.state_files import write_pth
 from drl.envs.atari import AtariOptions
@@ -31,7 +31,7 @@ def flat_process(*arguments, cwd, code=0):
 
 
 def settings(*arguments):
-    return experiment_of(make_parser().parse_args(list(arguments)))
+    return experiment_of(Flags(**make_parser().parse(arguments)))
 
 
 def test_defaults_are_the_documented_ones():
@@ -81,8 +81,7 @@ def test_every_documented_command_parses():
     assert len(commands) >= 22
     for command in commands:
         words = [word.strip('"') for word in command.split()]
-        flags = make_parser().parse_args(words)
-        experiment_of(flags)
+        settings(*words)
 
 
 def test_best_models_are_files_and_follow_the_run(tmp_path):
@@ -195,7 +194,7 @@ def test_search_writes_a_preset(tmp_path):
 def test_the_command_that_trains_with_what_all_flags_found():
     words = ["--search", "--search_mode", "all", "--use_noisy", "--env_name", "ALE/Pong-v5", "--no_clip_rewards"]
     found = {"noisy": False, "double": True, "distributional": "c51", "hidden_sizes": [64, 64], "n_step": 3}
-    assert train_command(make_parser().parse_args(words), found | {"cnn_features": 256}) == (
+    assert train_command(Flags(**make_parser().parse(words)), found | {"cnn_features": 256}) == (
         "python main.py --env_name ALE/Pong-v5 --n_steps 3 --hidden 64 --cnn_features 256 --use_double "
         "--use_distributional --no_clip_rewards"
     )

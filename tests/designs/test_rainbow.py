@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drl.algorithms import ALGORITHMS
-from drl.cli.flat import experiment_of, main, make_parser
+from drl.cli.flat import Flags, experiment_of, main, make_parser
 from drl.runs import session
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_zeros_are_honored_or_refused(folder, capsys, flags, code, said):
 
 
 def test_no_decay_means_the_end_from_the_start():
-    exploration = experiment_of(make_parser().parse_args(["--eps_decay", "0", "--eps_end", "0.2"])).exploration
+    exploration = experiment_of(Flags(eps_decay=0.0, eps_end=0.2)).exploration
     assert (exploration.epsilon_start, exploration.epsilon_end) == (0.2, 0.2)
 
 
@@ -163,12 +163,13 @@ def test_all_searches_what_the_flags_can_say():
         "n_step": "--n_steps", "batch_size": "--batch_size", "width": "--hidden",
     }  # fmt: skip
     assert searched.keys() == said.keys()
-    assert set(said.values()) <= set(make_parser()._option_string_actions)
+    assert set(said.values()) <= set(make_parser().flags)
 
 
 def test_help_shows_every_default():
-    text = make_parser().format_help()
-    for action in make_parser()._actions:
+    parser = make_parser()
+    text = parser.format_help()
+    for action in parser._actions:
         assert action.help, action.dest
     for default in ("(default: 2000)", "(default: 0.0001)", "(default: drl-pbl-lecture)", "(default: 51)"):
         assert default in re.sub(r"\s+", " ", text)

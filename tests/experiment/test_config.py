@@ -3,7 +3,7 @@ import yaml
 
 from drl.cli.train import read_experiment
 from drl.core.errors import BadInput
-from drl.experiment.one_call import make_experiment, make_trainer
+from drl.runs.one_call import make_experiment, make_trainer
 from drl.settings.experiment import Experiment, changed_settings, read_yaml
 from drl.settings.presets import list_presets, load_preset
 
@@ -152,10 +152,10 @@ def test_a_preset_by_name_for_every_environment():
 def test_blocks_on_the_way_are_not_quiet():
     assert read_experiment("ppo", ["--log-every", "2"])[0].run.log_every == 2
     assert read_experiment("ppo", [])[0].run.log_every == 0
-    with pytest.raises(BadInput, match="--log-every prints during training and --quiet prints one line"):
+    with pytest.raises(BadInput, match="log_every prints during training and quiet prints one line"):
         read_experiment("ppo", ["--log-every", "2", "--quiet"])
     assert read_experiment("ppo", ["--log-every", "0", "--quiet"])[0].run.quiet
-    with pytest.raises(BadInput, match="log_every prints blocks on the way and quiet one line at the end"):
+    with pytest.raises(BadInput, match="log_every prints during training and quiet prints one line"):
         make_experiment("ppo", log_every=2, quiet=True)
     with pytest.raises(BadInput, match="log_every is a setting of a run"):
         make_trainer("ppo", log_every=2)

@@ -18,7 +18,7 @@ from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.log import Log
 from drl.envs.env_config import EnvConfig
-from drl.experiment.one_call import make_experiment
+from drl.runs.one_call import make_experiment
 from drl.tracking.console import StartupProgress
 
 TINY = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from drl.cli.completion import run_list
+from drl.cli.entry import main
 from drl.core.errors import UnusableFile
 from drl.settings import preset_records
 from drl.settings.experiment import read_yaml
@@ -155,7 +155,7 @@ def test_time_of_a_run():
 
 
 def test_the_list_shows_the_same_table(capsys):
-    assert run_list(["presets"]) == 0
+    assert main(["list", "presets"]) == 0
     lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == list(COLUMNS)
     assert lines[2:-3] == [[cell for cell in row if cell] for row in zoo_rows()]

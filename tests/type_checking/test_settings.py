@@ -14,11 +14,12 @@ import yaml
 import drl
 from drl.algorithms import ALGORITHMS
 from drl.algorithms.ppo import PPOConfig
-from drl.cli.settings_text import CHOICES, FILES, NOT_HERE, OF_SEEDS, PARTS, PROPOSED, comment_of
+from drl.cli.flags import comments_of
+from drl.cli.settings_text import CHOICES, FILES, MODELS, NOT_HERE, OF_SEEDS, PROPOSED
 from drl.core import settings
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
-from drl.experiment.one_call import make_experiment, make_trainer, train, train_seeds
+from drl.runs.one_call import make_experiment, make_trainer, train, train_seeds
 from drl.search.search_call import search
 from drl.search.search_plan import SearchConfig
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig
@@ -40,7 +41,7 @@ def test_every_setting_is_described():
     assert described == stated - {"algorithm", *NOT_HERE, *OF_SEEDS}
     assert set(settings.SeedsSettings.__annotations__) == described | set(OF_SEEDS)
     assert set(settings.TrainerSettings.__annotations__) == described - set(OF_A_RUN.split())
-    for name, (kind, _) in PARTS.items():
+    for name, (kind, _) in (MODELS | {"ReplaySettings": (ReplayConfig, "")}).items():
         assert set(getattr(settings, name).__annotations__) == {field.name for field in dataclasses.fields(kind)}
     own = {field.name for field in dataclasses.fields(SearchConfig)} - {"env"}
     assert set(settings.SearchSettings.__annotations__) == described | own
@@ -82,9 +83,9 @@ def test_every_text_has_its_choices_or_is_known_to_be_free():
 
 
 def test_a_comment_may_stand_above_its_setting():
-    assert comment_of(ReplayConfig, "her").startswith("Hindsight experience replay: replace")
+    assert comments_of(ReplayConfig)["her"].startswith("Hindsight experience replay: replace")
     assert [
-        field.name for kind in kinds() for field in dataclasses.fields(kind) if not comment_of(kind, field.name)
+        field.name for kind in kinds() for field in dataclasses.fields(kind) if not comments_of(kind)[field.name]
     ] == []
     assert NoSettings in kinds()
 

@@ -1,4 +1,4 @@
-"""`drl.list`: the algorithms, presets and environments that there are."""
+"""`drl list` and `drl.list`: the algorithms, presets and environments that there are."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drl.agents.agent_env import JAX_ONLY
 from drl.algorithms import ALGORITHMS
+from drl.cli.flags import Positional
 from drl.core.errors import BadInput, did_you_mean, html_table
+from drl.core.network_parts import import_plugins
 from drl.settings.preset_records import COLUMNS, zoo_rows
 from drl.settings.presets import list_named
 
@@ -24,8 +26,21 @@ NEEDS = {
 FAMILIES = {"ALE/": ("ale_py", "atari")} | {prefix: (prefix[:-1], prefix[:-1]) for prefix in JAX_ONLY}
 
 
+@dataclass(frozen=True)
+class List:
+    """Show algorithms, presets and environments."""
+
+    sections: Positional[tuple[str, ...]] = ()  # algorithms, presets and envs; default: all three
+    all: bool = False  # also list environments that are not available here, and why
+    plugins: tuple[str, ...] = ()  # your own modules to import first; their algorithms are listed, too
+
+    def __call__(self) -> None:
+        import_plugins(self.plugins)
+        list(*self.sections, all=self.all, console=True)
+
+
 class OfferedPreset(NamedTuple):
-    """A row of the table of docs/zoo.md."""
+    """A row of the table in docs/zoo.md."""
 
     algorithm: str
     env: str
@@ -40,7 +55,7 @@ class OfferedPreset(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Offers:
-    """The result of `list`: a section that was not asked for is empty."""
+    """The result of `list`. Sections that were not requested are empty."""
 
     sections: tuple[str, ...]
     algorithms: dict[str, str]  # name → summary
@@ -99,7 +114,7 @@ def list(*sections: str, all: bool = False, console: bool = False) -> Offers:
 
 
 def _offered_envs(everything: bool) -> dict[str, str | None]:
-    """What can be made here, or all with what is missing. Nothing is made, so that it takes no time."""
+    """Return the environments that can be made here, or all of them with what they lack. None is made."""
     import gymnasium as gym
 
     offers = {name: _lacks(spec) for name, spec in sorted(gym.registry.items()) if not name.startswith("ALE/")}
@@ -108,7 +123,7 @@ def _offered_envs(everything: bool) -> dict[str, str | None]:
 
 
 def _lacks(spec: "EnvSpec") -> str | None:
-    """What is missing to make an environment; None: nothing."""
+    """Return what an environment lacks; None: nothing."""
     if not isinstance(spec.entry_point, str):
         raises = getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"  # a function that says what to do
         return "has left Gymnasium; making it says where it is" if raises else None

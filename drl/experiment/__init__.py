@@ -1,1 +1,0 @@
-"""The schedule around a trainer: stages, run folders, evaluation, presets."""
