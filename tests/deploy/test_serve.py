@@ -46,7 +46,7 @@ def talk(agent, conversation, limits=None, **options):
 
     async def run():
         app = make_app(agent, limits or ServeLimits(), **options)
-        async with app.router.lifespan_context(starlette):
+        async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
                 return await conversation(client)
