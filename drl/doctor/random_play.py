@@ -6,6 +6,7 @@ Determinism is checked with the same episodes again, in a fresh environment, and
 import copy
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,16 +25,14 @@ AGAIN = 500  # compared steps
 TOGETHER = 100  # steps of each of two alternating environments
 SOON, CLEAR = 20, 1e-4  # steps, relative size: caches of physics engines cause later or smaller differences
 SEEDS = 5  # tried seeds
-USE_SEED = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
-RandomState = tuple[object, object]
 
 
 @dataclass
 class Trace:
     """Record of random play."""
 
-    step_seconds: list[float]  # of every step
-    reset_seconds: list[float]  # of every reset
+    step_seconds: list[float]
+    reset_seconds: list[float]
     outcomes: list[StepOutcome] = field(default_factory=list)  # of every step
     firsts: list[bytes] = field(default_factory=list)  # digests of the first observations of episodes
     rows: list[Array] = field(default_factory=list)  # numbers of Boxes in every observation, see `box_row`
@@ -150,12 +149,13 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
             return faults.findings()
         if (gap := _difference(space, trace, elsewhere)) is not None:
             seen = f"two environments with seed {seed} and the same actions differ {gap.where}"
-            seen = f"{seen}; runs cannot be repeated or resumed exactly"
-            return [Finding("not-deterministic", PROBLEM, seen, USE_SEED)]
+            change = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
+            return [
+                Finding("not-deterministic", PROBLEM, f"{seen}; runs cannot be repeated or resumed exactly", change)
+            ]
         if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
             seen = f"after {plural(len(trace.outcomes), 'step')}, reset(seed={seed}) returned the last observation"
-            change = "reset the whole state in reset"
-            return [Finding("reset-without-effect", PROBLEM, seen, change)]
+            return [Finding("reset-without-effect", PROBLEM, seen, "reset the whole state in reset")]
         if (gap := _difference(space, trace, again)) is not None:
             seen = f"the same environment with the same seed {seed} and actions differs {gap.where} after it has played"
             change = "reset everything in reset, including counters, caches and goals that earlier episodes changed"
@@ -167,11 +167,19 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
 
 
 def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[Finding]:
-    """Step two instances alternately; the second must not affect the first."""
+    """Step two instances alternately; the second must not affect the first. Each has its own state of the global random
+    generators: an environment that seeds these in reset shares nothing that would harm training."""
     faults = Complaints()
     one, two = RandomPlay(env, faults), RandomPlay(other, faults)
     steps = min(len(trace.outcomes), TOGETHER)
-    _take_turns(one.walk(steps, seed), two.walk(steps, seed + SEEDS))
+    walks = deque((walk, _global_random()) for walk in (one.walk(steps, seed), two.walk(steps, seed + SEEDS)))
+    while walks:
+        walk, (python_state, numpy_state) = walks.popleft()
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        if next(walk, StopIteration) is StopIteration:
+            break
+        walks.append((walk, _global_random()))
     if min(len(one.trace.outcomes), len(two.trace.outcomes)) < steps:
         return faults.findings()
     gap = _difference(env.observation_space, trace, one.trace)
@@ -182,25 +190,8 @@ def _shared_state(env: GymEnv, other: GymEnv, trace: Trace, seed: int) -> list[F
     return [Finding("shared-state", PROBLEM, seen, change)]
 
 
-def _take_turns(*walks: Iterator[None]) -> None:
-    """Step all alternately until one ends. Each has its own state of the global random generators: an environment that
-    seeds these in reset shares nothing that would harm training."""
-    states = [_global_random()] * len(walks)
-    while True:
-        for place, walk in enumerate(walks):
-            _set_global_random(states[place])
-            if next(walk, StopIteration) is StopIteration:
-                return
-            states[place] = _global_random()
-
-
-def _global_random() -> RandomState:
+def _global_random() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()  # noqa: NPY002 (an environment may use it)
-
-
-def _set_global_random(state: RandomState) -> None:
-    random.setstate(state[0])  # type: ignore[arg-type]
-    np.random.set_state(state[1])  # type: ignore[arg-type]  # noqa: NPY002
 
 
 def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
@@ -212,11 +203,10 @@ def _ignored_seed(env: GymEnv, seed: int) -> list[Finding]:
             taken.append(getattr(env.unwrapped, "_np_random_seed", None))
     except Broken:
         return []
-    if not isinstance(taken[0], int) or taken[0] < 0 or len(set(taken)) > 1:  # -1: a generator of its own
+    first = taken[0]
+    if not isinstance(first, int) or first < 0 or len(set(taken)) > 1:  # -1: a generator of its own
         return []
-    seen = (
-        f"reset with {SEEDS} different seeds began with seed {taken[0]} each time: all episodes draw the same numbers"
-    )
+    seen = f"reset with {SEEDS} different seeds began with seed {first} each time: all episodes draw the same numbers"
     return [Finding("seed-without-effect", ADVICE, seen, "pass the seed on: `super().reset(seed=seed)`")]
 
 
@@ -226,18 +216,16 @@ def _difference(space: GymSpace, one: Trace, other: Trace) -> Difference | None:
         return Difference("in the first observation", 0, np.inf)
     begun = 1  # started episodes, each with a row for its first observation
     for number, (a, b) in enumerate(zip(one.outcomes, other.outcomes, strict=False), start=1):
-        parts = [name for name, x, y in zip(a._fields, a, b, strict=True) if not _same(x, y)]
+        pairs = zip(a._fields, a, b, strict=True)
+        parts = [name for name, x, y in pairs if x != y and not (x != x and y != y)]  # NaN equals NaN here
         if parts:
             size = _size(space, one, other, number, begun + number - 1)
             return Difference(f"at step {number:,} (in {', '.join(parts)})", number, size)
         begun += a.over
-    pairs = enumerate(zip(one.firsts, other.firsts, strict=False), start=1)
-    late = next((number for number, (a, b) in pairs if a != b), None)
-    return None if late is None else Difference(f"in the first observation of episode {late:,}", SOON + 1, np.inf)
-
-
-def _same(one: object, other: object) -> bool:
-    return one == other or (one != one and other != other)  # NaN
+    for number, (first, second) in enumerate(zip(one.firsts, other.firsts, strict=False), start=1):
+        if first != second:
+            return Difference(f"in the first observation of episode {number:,}", SOON + 1, np.inf)
+    return None
 
 
 def _size(space: GymSpace, one: Trace, other: Trace, step: int, row: int) -> float:

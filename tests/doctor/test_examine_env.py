@@ -101,7 +101,7 @@ def test_slow_episodes_without_end_are_advice(monkeypatch):
 
 
 def test_effects_that_need_long_play_are_not_judged_by_short_play(monkeypatch):
-    monkeypatch.setattr("drl.doctor.env_checks.EPISODE_SECONDS", 0.0)
+    monkeypatch.setattr("drl.doctor.examine_env.EPISODE_SECONDS", 0.0)
     found = examine_env(as_config(HARMLESS[1]), steps=400, seed=1)
     assert found.findings == ()
     assert "the effect of actions" in found.notes[0]
