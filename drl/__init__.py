@@ -127,7 +127,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.runs.stages import stop_at as stop_at
     from drl.runs.stages import track as track
     from drl.search.run_search import SearchResult as SearchResult
-    from drl.search.search_call import search as search
+    from drl.search.run_search import search as search
     from drl.testing.environment_check import check_environment as check_environment
     from drl.tracking.files import CsvTracker as CsvTracker
     from drl.tracking.files import JsonlTracker as JsonlTracker
@@ -191,8 +191,7 @@ _PUBLIC = {
     "drl.report.board": "board",
     "drl.report.report_page": "ReportPage report",
     "drl.report.plot_call": "Plots plot",
-    "drl.search.run_search": "SearchResult",
-    "drl.search.search_call": "search",
+    "drl.search.run_search": "SearchResult search",
     "drl.testing.environment_check": "check_environment",
     "drl.tracking.files": "CsvTracker JsonlTracker",
     "drl.tracking.plots": "plot_run",

@@ -295,12 +295,11 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
     def called(*arguments, **settings):
         raise drl.BadInput(f"{name} was called")
 
-    monkeypatch.setattr(module, name, called)
+    monkeypatch.setattr(module, "run_search" if name == "search" else name, called)
     commands = {"train": "train ppo", "search": "search ppo", "resume": "resume RUN"}
     command = commands.get(name) or TWINS[name].command or TWINS[name].wrong_command
     given = stopped() if name == "resume" else run  # the command leaves out what is finished
     if name in BOTH_CALL:
-        monkeypatch.setattr("drl.search.search_call.run", called)
         with pytest.raises(drl.BadInput, match="was called"):
             getattr(drl, name)("ppo")
     assert main(words(command, given)) == 2

@@ -243,7 +243,7 @@ def _evaluate(flags: argparse.Namespace, typed: set[str]) -> int:
 
 
 def _search(flags: argparse.Namespace, arguments: list[str]) -> int:
-    from drl.search.run_search import search
+    from drl.search.run_search import run_search
     from drl.search.search_plan import SearchConfig
     from drl.search.search_report import Commands
 
@@ -262,7 +262,7 @@ def _search(flags: argparse.Namespace, arguments: list[str]) -> int:
     settings = experiment_of(flags).to_flat()
     typed = shlex.join(["python", "main.py", *arguments])
     commands = Commands(typed, lambda found: train_command(flags, found))
-    result = search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
+    result = run_search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
     return EXIT_CODES[result.status]
 
 

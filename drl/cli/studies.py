@@ -38,7 +38,7 @@ def run_search(arguments: list[str]) -> int:
     again = f"drl search {algorithm} --config {file}"
     import_named_plugins(typed, settings, trust, str(file), again)
     find_algorithm(algorithm)
-    from drl.search.run_search import search
+    from drl.search.run_search import run_search as search
     from drl.search.search_plan import SearchConfig
     from drl.search.search_report import Commands
 

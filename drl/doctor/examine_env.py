@@ -384,7 +384,7 @@ def _choices(space: GymSpace) -> list[tuple[float, ...]]:
         high = np.where(np.isfinite(high), high, low + 2.0)
         return list(zip(low.tolist(), high.tolist(), strict=True))
     if isinstance(space, spaces.Discrete):
-        return [tuple(range(int(space.start), int(space.start + space.n)))]
+        return [tuple(range(int(space.start), int(space.start) + int(space.n)))]
     if isinstance(space, spaces.MultiDiscrete):
         pairs = zip(space.start.ravel().tolist(), space.nvec.ravel().tolist(), strict=True)
         return [tuple(range(start, start + count)) for start, count in pairs]

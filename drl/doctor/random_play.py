@@ -150,9 +150,8 @@ def repetition_findings(env: GymEnv, trace: Trace, fresh: Callable[[], GymEnv], 
         if (gap := _difference(space, trace, elsewhere)) is not None:
             seen = f"two environments with seed {seed} and the same actions differ {gap.where}"
             change = "draw every random number from `self.np_random`, and begin reset with `super().reset(seed=seed)`"
-            return [
-                Finding("not-deterministic", PROBLEM, f"{seen}; runs cannot be repeated or resumed exactly", change)
-            ]
+            seen += "; runs cannot be repeated or resumed exactly"
+            return [Finding("not-deterministic", PROBLEM, seen, change)]
         if again.firsts and again.firsts[0] == trace.outcomes[-1].obs != trace.firsts[0]:
             seen = f"after {plural(len(trace.outcomes), 'step')}, reset(seed={seed}) returned the last observation"
             return [Finding("reset-without-effect", PROBLEM, seen, "reset the whole state in reset")]

@@ -176,7 +176,7 @@ class AgentPlay(NamedTuple):
 def play_agent(agent: Agent, config: EnvConfig, steps: int, seed: int, vectorization: str) -> AgentPlay:
     """Let the agent play `steps` steps in a few parallel environments."""
     options: EnvOptions = {"vectorization": vectorization}
-    rows: list[tuple[Array, ...]] = []
+    rows: list[tuple[Array, Array, Array]] = []
     policies, values = list[Array](), list[Array]()
     with open_vec_env(config, NUM_ENVS, seed, seeds_stream="evaluation", **options) as envs, own_stream(agent, seed):
         check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
@@ -194,6 +194,6 @@ def play_agent(agent: Agent, config: EnvConfig, steps: int, seed: int, vectoriza
             obs = step.obs
             if agent.recurrent:
                 agent.begin(step.over)
-    columns = (np.concatenate(column) for column in zip(*rows, strict=True))
+    all_obs, actions, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
     policy, value = (np.concatenate(parts) if parts else None for parts in (policies, values))
-    return AgentPlay(agent, *columns, policy, value)
+    return AgentPlay(agent, all_obs, actions, rewards, policy, value)
