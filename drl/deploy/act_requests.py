@@ -8,6 +8,7 @@ together by one forward pass, in a thread beside the event loop.
 import asyncio
 import json
 from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
@@ -188,13 +189,6 @@ class Acted(NamedTuple):
     rnn_state: Array | None  # [N, S] to send with the next observations
 
 
-class QueuedRequest(NamedTuple):
-    """A request whose answer is awaited."""
-
-    request: ActRequest
-    answer: "asyncio.Future[Acted]"
-
-
 class ActBatches:
     """`run` collects for `window` seconds after the first request, at most `most_rows` observations, then acts.
     Requests that arrive while a batch is computed wait for the next one."""
@@ -206,12 +200,12 @@ class ActBatches:
         self.explore: bool = explore
         self.batches: int = 0  # so far
         self.rows: int = 0
-        self._waiting: deque[QueuedRequest] = deque()
+        self._waiting: deque[tuple[ActRequest, asyncio.Future[Acted]]] = deque()
         self._arrived = asyncio.Event()
 
     async def act(self, request: ActRequest) -> Acted:
         answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
-        self._waiting.append(QueuedRequest(request, answer))
+        self._waiting.append((request, answer))
         self._arrived.set()
         return await answer
 
@@ -221,34 +215,31 @@ class ActBatches:
         with ThreadPoolExecutor(1, "act") as thread:
             while True:
                 await self._arrived.wait()
-                if self.window and sum(len(each.request.obs) for each in self._waiting) < self.most_rows:
+                if self.window and sum(len(request.obs) for request, _ in self._waiting) < self.most_rows:
                     await asyncio.sleep(self.window)
-                taken = self._take()
+                requests, answers = zip(*self._next_batch(), strict=True)
                 try:
-                    answers = await loop.run_in_executor(thread, self._forward, [each.request for each in taken])
+                    outcomes = await loop.run_in_executor(thread, self._forward, requests)
                 except Exception as error:
-                    answers = [error] * len(taken)
-                for each, answer in zip(taken, answers, strict=True):
-                    if each.answer.done():  # the client has gone
+                    outcomes = [error] * len(requests)
+                for answer, outcome in zip(answers, outcomes, strict=True):
+                    if answer.done():  # the client has gone
                         continue
-                    if isinstance(answer, Exception):
-                        each.answer.set_exception(answer)
+                    if isinstance(outcome, Exception):
+                        answer.set_exception(outcome)
                     else:
-                        each.answer.set_result(answer)
+                        answer.set_result(outcome)
 
-    def _take(self) -> list[QueuedRequest]:
-        """The first requests that fit into one batch; at least one."""
-        taken, rows = [self._waiting.popleft()], 0
-        while self._waiting:
-            rows += len(taken[-1].request.obs)
-            if rows + len(self._waiting[0].request.obs) > self.most_rows:
-                break
-            taken.append(self._waiting.popleft())
+    def _next_batch(self) -> Iterator[tuple[ActRequest, asyncio.Future[Acted]]]:
+        """Take the first requests that fit into one batch; at least one."""
+        rows = 0
+        while self._waiting and (not rows or rows + len(self._waiting[0][0].obs) <= self.most_rows):
+            rows += len(self._waiting[0][0].obs)
+            yield self._waiting.popleft()
         if not self._waiting:
             self._arrived.clear()
-        return taken
 
-    def _forward(self, requests: list[ActRequest]) -> list[Acted | Exception]:
+    def _forward(self, requests: Sequence[ActRequest]) -> list[Acted | Exception]:
         """One pass over the rows of all requests. Without a mask all actions are legal."""
         obs = np.concatenate([request.obs for request in requests])
         self.batches, self.rows = self.batches + 1, self.rows + len(obs)

@@ -193,24 +193,24 @@ def check_mlp(stored: StoredAgent, source: object) -> None:
 
 def _encode(net: CNetwork, spec: ObsSpec) -> int:
     """Lines that fill `a` with the encoded observation; returns the size of the raw one."""
-    taken = column = 0
+    offset = column = 0
     for leaf in spec.leaves.values():
         raw, shape = len(leaf.sizes) or math.prod(leaf.box_shape), math.prod(leaf.shape)
         factor = " / 255.0f" if leaf.dtype == "uint8" else ""
         if leaf.sizes:
             first = column
             for entry, (size, start) in enumerate(zip(leaf.sizes, leaf.starts or (0,) * raw, strict=True)):
-                net.each(size, f"a[{first} + i] = obs[{taken + entry}] == (float)(i + {start}) ? 1.0f : 0.0f")
+                net.each(size, f"a[{first} + i] = obs[{offset + entry}] == (float)(i + {start}) ? 1.0f : 0.0f")
                 first += size
         elif leaf.channels_last:
             pixels, channels = raw // leaf.box_shape[2], leaf.box_shape[2]
             net.lines.append(f"for (int c = 0; c < {channels}; c++) for (int i = 0; i < {pixels}; i++)")
-            place, source = f"{column} + c * {pixels} + i", f"{taken} + i * {channels} + c"
+            place, source = f"{column} + c * {pixels} + i", f"{offset} + i * {channels} + c"
             net.lines.append(f"    a[{place}] = obs[{source}]{factor};")
         else:
-            net.each(raw, f"a[{column} + i] = obs[{taken} + i]{factor}")
-        taken, column = taken + raw, column + shape
-    return taken
+            net.each(raw, f"a[{column} + i] = obs[{offset} + i]{factor}")
+        offset, column = offset + raw, column + shape
+    return offset
 
 
 def _action_values(net: CNetwork, q: QNet, actions: int) -> None:
@@ -314,7 +314,7 @@ def _file(net: CNetwork, graph: PolicyGraph, raw_size: int, about: dict[str, str
 
 def find_compiler() -> str | None:
     """The path of a C compiler, if there is one."""
-    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def run_c(source: str, graph: PolicyGraph, compiler: str) -> Run:

@@ -33,10 +33,10 @@ from drl.engines.numpy.acting import Actor
 
 MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
 PATIENCE = 30  # seconds for requests that are being answered when the server is stopped
-BODY_SECONDS = 10.0  # in which a body must have arrived
+BODY_SECONDS = 10.0  # for the body of a request
 HEAD_SECONDS = 10.0  # for the whole head of a request, from the connection or the last answer on
 READ_SECONDS = 10.0  # for a client to read an answer
-LARGE = 64 << 10  # bytes of a body from which on it is read in a thread, so that others are answered meanwhile
+LARGE = 64 << 10  # bytes from which a body is parsed in a thread, so that others are answered meanwhile
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 NO_MASK = f"the request has no {MASK_KEY}, which this agent was given in training; the action may be illegal"
 

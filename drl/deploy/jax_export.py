@@ -77,8 +77,8 @@ def jax_export_content(graph: PolicyGraph, answer: Answer) -> bytes:
     try:
         exported = export.export(jax.jit(act), platforms=PLATFORMS)(shapes)
     except (TypeError, ValueError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise BadInput(f"this model cannot be exported for any number of rows ({said}); use --to onnx") from error
+        why = " ".join(str(error).split())[:160]
+        raise BadInput(f"this model cannot be exported for any number of rows ({why}); use --to onnx") from error
     return bytes(exported.serialize())
 
 

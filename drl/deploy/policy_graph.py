@@ -180,8 +180,8 @@ def _sample_leaf(path: str, leaf: ObsSpec, graph: PolicyGraph, rows: int, rng: n
     mean, deviation = np.zeros(()), np.ones(())
     if graph.normalizer is not None:
         stats = graph.normalizer.running_stats
-        seen = stats[path if path in stats else ""]
-        mean, deviation = seen.mean, np.sqrt(seen.variance)
+        moments = stats[path if path in stats else ""]
+        mean, deviation = moments.mean, np.sqrt(moments.variance)
         if graph.obs_spec.parts and not graph.obs_spec.is_structured:
             columns = graph.obs_spec.columns(path)
             mean, deviation = mean[columns].reshape(leaf.shape), deviation[columns].reshape(leaf.shape)
@@ -235,7 +235,7 @@ class Parity(NamedTuple):
 
 def check_parity(agent: Agent, graph: PolicyGraph, run: Run, golden: Inputs | None = None) -> Parity:
     """Compare on `CHECKED` random observations and on those of golden pairs; raise where they differ."""
-    seen, golden_rows, largest, ties = 0, 0 if golden is None else _rows(golden), 0.0, 0
+    rows, golden_rows, largest, ties = 0, 0 if golden is None else _rows(golden), 0.0, 0
     for sequence in _sequences(graph, golden):
         agent.begin()
         rnn_state = np.zeros((_rows(sequence[0]), graph.rnn_state_size), np.float32)
@@ -246,8 +246,8 @@ def check_parity(agent: Agent, graph: PolicyGraph, run: Run, golden: Inputs | No
             outputs = run(inputs)
             rnn_state = outputs.get("new_rnn_state", rnn_state)
             off, tied = _compare(agent, graph, inputs, outputs)
-            seen, largest, ties = seen + _rows(inputs), max(largest, off), ties + tied
-    return Parity(seen - golden_rows, golden_rows, largest, ties)
+            rows, largest, ties = rows + _rows(inputs), max(largest, off), ties + tied
+    return Parity(rows - golden_rows, golden_rows, largest, ties)
 
 
 def affordable(spec: ObsSpec) -> int:

@@ -37,7 +37,7 @@ class Broken(Exception):
 class Complaints:
     """Faults by name: the first of each kind, and how often it was seen."""
 
-    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (what was seen, what to change)
+    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (evidence, advice)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, seen: str, change: str) -> None:
@@ -101,7 +101,7 @@ class CheckedEnv:
 
     def step(self, action: object) -> StepOutcome:
         """Take a step and check its results."""
-        given, where = digest_of(action), f"step {len(self.step_seconds) + 1:,}{self.about}"
+        before, where = digest_of(action), f"step {len(self.step_seconds) + 1:,}{self.about}"
         started = time.perf_counter()
         try:
             answer = self.env.step(action)
@@ -114,7 +114,7 @@ class CheckedEnv:
             raise self._fatal("step-result", f"{where} returned {count}; expected 5", change)
         self.obs, reward, terminated, truncated, info = answer
         self._check_returned(where, {0, len(self._returned) - 1})  # the oldest reveals alternating buffers
-        if digest_of(action) != given:
+        if digest_of(action) != before:
             seen = f"{where} changed its action argument"
             self.complaints.add("changed-action", seen, "copy the action first: `action = np.array(action)`")
         self._check_info(info, where)

@@ -68,7 +68,8 @@ def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosi
         if len(trace.outcomes) == steps and _may_be_endless(env, trace):
             player.go_on(LONGEST, PATIENCE)
         masked = bool(player.checked.masked)
-        found = complaints.findings() or scale_findings(env, trace, masked)  # broken numbers would be reported twice
+        # Broken numbers would be reported twice.
+        found = complaints.findings() or list(scale_findings(env, trace, masked))
         if len(trace.outcomes) == steps:
             more = repetition_findings(env, trace, fresh, seed)
             if not any(finding.severity == PROBLEM for finding in more) and not masked:
@@ -126,10 +127,20 @@ def _training_fault(error: DrlError) -> Finding:
     return Finding(name, PROBLEM, seen, change)
 
 
-def scale_findings(env: GymEnv, trace: Trace, masked: bool) -> list[Finding]:
-    """Find ends, scales and a speed that are hard to learn. `masked`: whether the agent also sees action masks."""
-    found = [*_ends(env, trace), *_rewards(trace), *_observations(env.observation_space, trace, masked)]
-    return [*found, *_bounds(env.action_space), *_speed(trace)]
+def scale_findings(env: GymEnv, trace: Trace, masked: bool) -> Iterator[Finding]:
+    """Yield ends, scales and a speed that are hard to learn. `masked`: whether the agent also sees action masks."""
+    yield from _ends(env, trace)
+    yield from _rewards(trace)
+    yield from _observations(env.observation_space, trace, masked)
+    yield from _bounds(env.action_space)
+    seconds, resets = trace.seconds
+    if seconds > SLOW_STEP:
+        hours, rate, where = seconds * 1e6 / 3600, 1 / seconds, "step"
+        seen = f"a step takes {seconds * 1000:.3g} ms ({rate:.0f} per second); a million steps take {hours:.1f} h"
+        if resets > seconds / 2:
+            where = "reset"
+            seen += f"; {resets / seconds:.0%} of that is spent in resets"
+        yield Finding("slow-steps", ADVICE, seen, f"--vectorization async --num-envs 8, or profile `{where}`")
 
 
 def _ends(env: GymEnv, trace: Trace) -> Iterator[Finding]:
@@ -233,18 +244,6 @@ def _bounds(space: GymSpace) -> Iterator[Finding]:
     elif largest >= LARGE_ACTION:
         seen = f"actions reach {largest:.3g}; [-1, 1] is scaled to the bounds, so every action is huge"
         yield Finding("action-bounds", ADVICE, seen, "set `action_space` to a sensible range")
-
-
-def _speed(trace: Trace) -> Iterator[Finding]:
-    seconds, resets = trace.seconds
-    if seconds <= SLOW_STEP:
-        return
-    hours, where = seconds * 1e6 / 3600, "step"
-    seen = f"a step takes {seconds * 1000:.3g} ms ({1 / seconds:.0f} per second); a million steps take {hours:.1f} h"
-    if resets > seconds / 2:
-        where = "reset"
-        seen += f"; {resets / seconds:.0%} of that is spent in resets"
-    yield Finding("slow-steps", ADVICE, seen, f"--vectorization async --num-envs 8, or profile `{where}`")
 
 
 def action_findings(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:

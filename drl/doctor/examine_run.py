@@ -49,16 +49,16 @@ def doctor(
     if isinstance(run, str | Path) and Path(run).is_dir():
         if env_kwargs is not None or wrappers is not None:
             raise BadInput(f"{run} is a folder; --env-kwargs and --wrapper are for an environment")
-        found = examine_run(run, steps, seed, trust=trust, picture=picture)
+        diagnosis = examine_run(run, steps, seed, trust=trust, picture=picture)
     elif isinstance(run, Path):
         raise BadInput(f"there is no folder {run}; expected a run folder or the name of an environment")
     else:
         if trust or not picture:
             raise BadInput(f"--trust and --no-picture are for a run, and there is no folder {run}")
-        found = _examine_env(run, env_kwargs, wrappers, steps, seed)
+        diagnosis = _examine_env(run, env_kwargs, wrappers, steps, seed)
     if console:
-        print(found)
-    return found
+        print(diagnosis)
+    return diagnosis
 
 
 def _examine_env(
@@ -90,7 +90,13 @@ def examine_run(
     try:
         with np.errstate(all="ignore"):  # numbers may overflow
             run = RunRecords(folder)
-            numbers = _numbers(run)
+            status = str(run.record.get("status", "unknown"))
+            numbers: dict[str, float | str] = {"status": status, "steps": run.env_steps}
+            numbers |= {"of its budget": f"{run.used:.0%}", "episodes": len(run.returns)}
+            if len(run.returns):
+                first, last = (float(np.nanmean(part(run.returns))) for part in (first_fifth, last_fifth))
+                numbers |= {"first returns": first, "last returns": last}
+                numbers["truncated"] = f"{1.0 - run.episodes.terminated.mean():.0%}"
             play = _play(run, steps, seed, trust, notes)
             findings = list(run_findings(run, play)) or list(no_progress(run))
             if not run.rows and not findings and run.record.get("status") == "finished":
@@ -111,16 +117,6 @@ def examine_run(
         except Exception as error:  # a full disk, or numbers too large for an axis
             notes.append(f"there is no picture of the evidence: {reason(error)}")
     return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
-
-
-def _numbers(run: RunRecords) -> dict[str, float | str]:
-    numbers: dict[str, float | str] = {"status": str(run.record.get("status", "unknown")), "steps": run.env_steps}
-    numbers |= {"of its budget": f"{run.used:.0%}", "episodes": len(run.returns)}
-    if len(run.returns):
-        first, last = (float(np.nanmean(part(run.returns))) for part in (first_fifth, last_fifth))
-        numbers |= {"first returns": first, "last returns": last}
-        numbers["truncated"] = f"{1.0 - run.episodes.terminated.mean():.0%}"
-    return numbers
 
 
 def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:

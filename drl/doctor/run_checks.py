@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 
 from drl.core.errors import plural
-from drl.core.specs import ActionSpec
 from drl.doctor.findings import ADVICE, PROBLEM, Finding, Series
 from drl.doctor.run_records import AgentPlay, RunRecords, first_fifth, is_better, last_fifth, last_half
 from drl.envs.env_names import split_wrapper
@@ -262,7 +261,7 @@ def _entropy(run: RunRecords) -> Iterator[Finding]:
         dead, exploded = deviation < THIN, deviation > WIDE
         seen = f"the policy's standard deviation is {deviation:.3g}; initially it was {initially:.3g}"
     else:
-        most = _largest_entropy(spec)
+        most = sum(math.log(size) for size in spec.sizes or (2,) * spec.entries)
         dead, exploded = last < DEAD * most, last > UNIFORM * most
         seen = f"the entropy is {last:.3g}; the maximum for these actions is {most:.3g}"
     coefficient = run.setting("entropy_coef", 0.0)
@@ -278,10 +277,6 @@ def _entropy(run: RunRecords) -> Iterator[Finding]:
     else:
         change = "check that rewards distinguish good from bad actions; a larger --learning-rate"
         yield Finding("uniform-policy", PROBLEM, f"{seen}: it has learned no preference", change, series)
-
-
-def _largest_entropy(spec: ActionSpec) -> float:
-    return sum(math.log(size) for size in spec.sizes or (2,) * spec.entries)
 
 
 def _critic(run: RunRecords) -> Iterator[Finding]:

@@ -195,7 +195,7 @@ class SearchPlan:
         self.given: PlainDict = pair | given | pair
         steps, episodes = config.num_timesteps_per_trial, config.num_episodes_per_trial
         if not steps and not episodes:
-            steps, episodes = self.given.get("total_timesteps"), self.given.get("num_episodes")
+            steps, episodes = given.get("total_timesteps"), given.get("num_episodes")
         self.budget: dict[str, int] = (
             {"num_episodes": int(episodes)} if episodes else {"total_timesteps": int(float(steps or 50_000))}
         )

@@ -182,7 +182,8 @@ def draw_study(study: "Study", folder: Path) -> list[Path]:
         return []
     makers = {"history": _history, "importances": _importances, "slices": _slices}
     pictures = {name: make(study, complete) for name, make in makers.items()}
-    return [figures.save_figure(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None]
+    drawn = {name: figure for name, figure in pictures.items() if figure is not None}
+    return [figures.save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items()]
 
 
 def _history(study: "Study", complete: "list[FrozenTrial]") -> "Figure":

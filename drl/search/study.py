@@ -1,4 +1,4 @@
-"""The Optuna study of a search: its storage, what it belongs to, which of its trials count.
+"""The Optuna study of a search: its storage, its settings, and which trials count.
 
 The study holds the whole state of a search, so the same command continues after a kill.
 """
@@ -63,7 +63,7 @@ def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, 
 
 @contextlib.contextmanager
 def storage_errors(storage: str) -> Iterator[None]:
-    """Turn an error of the storage, whenever it comes, into one that says what to do."""
+    """Convert errors of the storage into our own, with advice."""
     library = optuna()
     try:
         yield
@@ -130,28 +130,23 @@ def _journal(path: Path) -> "JournalStorage":
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     lock = JournalFileOpenLock(str(path))
-    if path.exists():
+    if path.exists():  # a damaged file must not be written to
         lock.acquire()
         try:
-            _check_journal(path)
+            *lines, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
+            if not lines and not last.startswith(b'{"') and last:
+                raise _damaged(path, "it is not a journal")
+            for number, line in enumerate(lines, 1):
+                try:
+                    json.loads(line)["op_code"]
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise _damaged(path, f"line {number}: {type(error).__name__}") from None
             cut_torn_line(path)
         finally:
             lock.release()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # experimental in Optuna 4
         return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
-
-
-def _check_journal(path: Path) -> None:
-    """Raise if a line other than the last is damaged, or if the file is not a journal."""
-    *lines, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
-    if not lines and not last.startswith(b'{"') and last:
-        raise _damaged(path, "it is not a journal")
-    for number, line in enumerate(lines, 1):
-        try:
-            json.loads(line)["op_code"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _damaged(path, f"line {number}: {type(error).__name__}") from None
 
 
 def cut_torn_line(path: Path) -> bool:
@@ -169,7 +164,7 @@ def cut_torn_line(path: Path) -> bool:
 
 
 def claim(study: "Study", belongs: PlainDict) -> None:
-    """Record what the study searches. Raises if it is another search's: their scores do not compare."""
+    """Record the settings of a search. Raises if the study has those of another: their scores do not compare."""
     before = study.user_attrs.get("search")
     belongs = json.loads(json.dumps(belongs))
     if before is None:
@@ -191,7 +186,7 @@ def _leaves(tree: PlainDict) -> PlainDict:
 
 
 class Ledger:
-    """Which trials are finished, running here, running elsewhere, or lost because their process died."""
+    """Trials by state: finished, running here or elsewhere, or lost because their process died."""
 
     def __init__(self, study: "Study"):
         self.study: Study = study
@@ -255,7 +250,7 @@ class Ledger:
 
 
 def seed_number(trial: "Trial | FrozenTrial") -> int:
-    """What is added to the seed of a search: the number of the trial, or of the one that it runs again."""
+    """Offset of a trial's seed: its number, or that of the trial that it repeats."""
     return int(trial.user_attrs.get("seed_number", trial.number))
 
 
