@@ -1,6 +1,7 @@
-"""Random play, recorded and repeated.
+"""Random play, recorded, repeated and varied.
 
-Determinism is checked with the same episodes again, in a fresh environment, and alternating with another one.
+Determinism is checked with the same episodes again, in a fresh environment, and alternating with another one. Effects
+of actions are checked at their bounds, and with episodes that differ in one action or in some entries of all actions.
 """
 
 import copy
@@ -25,6 +26,16 @@ AGAIN = 500  # compared steps
 TOGETHER = 100  # steps of each of two alternating environments
 SOON, CLEAR = 20, 1e-4  # steps, relative size: caches of physics engines cause later or smaller differences
 SEEDS = 5  # tried seeds
+
+
+# Effects of actions
+CORNERS = 64  # steps at the lowest bounds, at the highest, and at any
+PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the varied action
+AFTER = 20  # steps after the varied action
+MOST_CHOICES = 12  # tried choices of a Discrete action
+COMPARED, MOST_COMPARED = 2000, 10_000  # steps of whole episodes; the latter if the first one does not end
+RANDOM = 5  # random action sequences in whole episodes
+EPISODE_SECONDS = 10.0  # seconds for all whole episodes
 
 
 @dataclass
@@ -246,3 +257,152 @@ def _has_choices(space: GymSpace) -> bool:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return any(map(_has_choices, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
     return not isinstance(space, spaces.Box)
+
+
+def action_findings(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
+    """Find faults with actions at their bounds, and actions or entries of actions without effect."""
+    faults, found = Complaints(), list[Finding]()
+    try:
+        if isinstance(env.action_space, spaces.Box):
+            _play_corners(CheckedEnv(env, faults, " (with actions at their bounds)"), env.action_space, seed)
+        varied = VariedPlay(CheckedEnv(env, faults, " (with actions that are varied)"), seed)
+        entries = range(len(varied.choices))
+        idle = varied.surely_idle([entry for entry in entries if not varied.matters(entry)], notes)
+        where = f"in {AFTER} steps from {len(PREFIXES)} states, nor in whole episodes with the same seeds"
+        if idle and len(idle) == len(entries):
+            seen = f"no action changed any observation, reward or episode end {where}"
+            found.append(Finding("actions-without-effect", PROBLEM, seen, "use the argument of `step`"))
+        elif idle:
+            which = f"entries {', '.join(map(str, idle[:10]))} of {len(entries)}"
+            seen = f"{which} of the action changed nothing {where}, at their lowest and highest values"
+            change = "remove these entries from `action_space`, or use them"
+            found.append(Finding("action-entry-without-effect", ADVICE, seen, change))
+    except Broken:
+        pass
+    return [*faults.findings(), *found]
+
+
+def _play_corners(checked: CheckedEnv, space: spaces.Box, seed: int) -> None:
+    """Play actions at the bounds of a Box, which trained policies often take and random play never does."""
+    bounds = np.array(_choices(space))  # [entries, low and high]
+    chosen = np.random.default_rng(seed).integers(0, 2, (CORNERS, len(bounds)))
+    for picks in (np.zeros_like(chosen), np.ones_like(chosen), chosen):
+        over, episode = True, 0
+        for pick in picks:
+            if over:
+                checked.reset(seed + episode)
+                episode += 1
+            action = np.take_along_axis(bounds, pick[:, None], axis=1).reshape(space.shape).astype(space.dtype)
+            over = checked.step(action).over
+
+
+class VariedPlay:
+    """Plays episodes that differ in some entries of their actions only."""
+
+    def __init__(self, checked: CheckedEnv, seed: int):
+        self.checked: CheckedEnv = checked
+        self.seed: int = seed
+        self.space: GymSpace = copy.deepcopy(checked.env.action_space)  # instances may share one space
+        self.choices: list[tuple[float, ...]] = _choices(self.space)  # of each entry
+
+    def matters(self, entry: int) -> bool:
+        """Whether varying one action changes anything soon."""
+        space, choices = self.space, self.choices[entry]
+        for prefix in PREFIXES:
+            space.seed(self.seed + prefix)
+            before, after = ([space.sample() for _ in range(count)] for count in (prefix, AFTER))
+            played = self._outcomes(self.seed + prefix, before)
+            if played and played[-1].over:
+                before = before[: len(played) - 1]  # then the last action of the episode is varied
+            base = space.sample()
+            variants = (self._with(base, entry, choices[choice]) for choice in _spread(len(choices)))
+            outcomes = [self._outcomes(self.seed + prefix, [*before, action, *after]) for action in variants]
+            if any(each != outcomes[0] for each in outcomes[1:]):
+                return True
+        return False
+
+    def _outcomes(self, seed: int, actions: list[object]) -> list[StepOutcome]:
+        """Play the actions and return their outcomes up to the end of the episode."""
+        self.checked.reset(seed)
+        outcomes = []
+        for action in actions:
+            outcomes.append(self.checked.step(action))
+            if outcomes[-1].over:
+                break
+        return outcomes
+
+    def surely_idle(self, idle: list[int], notes: list[str]) -> list[int]:
+        """Return the entries that change nothing in whole episodes either, because effects may be late or rare."""
+        until = time.monotonic() + EPISODE_SECONDS
+        try:
+            if not idle or not self._differs(idle, until):
+                return idle  # no effect even when varied together
+            return [entry for entry in idle if len(idle) > 1 and not self._differs([entry], until)]
+        except TimeoutError:
+            notes.append(f"the effect of actions: {EPISODE_SECONDS:.0f} s of whole episodes were too short to judge")
+            return []
+
+    def _differs(self, entries: list[int], until: float) -> bool:
+        """Whether whole episodes differ if only these entries of the actions have other values."""
+        expected: list[StepOutcome] = []
+        for picks in self._patterns(entries):
+            for number, outcome in enumerate(self._episodes(entries, picks)):
+                if time.monotonic() > until:
+                    raise TimeoutError
+                if len(expected) <= number:
+                    expected.append(outcome)
+                elif expected[number] != outcome:
+                    return True
+        return False
+
+    def _patterns(self, entries: list[int]) -> Iterator[Array]:
+        """Yield indices of each entry's value at each step, `[MOST_COMPARED, entries]`: constant, alternating,
+        random."""
+        counts = np.array([len(self.choices[entry]) for entry in entries])
+        shape = (MOST_COMPARED, len(entries))
+        yield from (np.broadcast_to(np.minimum(choice, counts - 1), shape) for choice in _spread(counts.max()))
+        yield np.arange(MOST_COMPARED)[:, None] % counts
+        generator = np.random.default_rng(self.seed)
+        yield from (generator.integers(0, counts, shape) for _ in range(RANDOM))
+
+    def _episodes(self, entries: list[int], picks: Array) -> Iterator[StepOutcome]:
+        self.space.seed(self.seed)  # for the other entries
+        over, ends = True, 0
+        for step, pick in enumerate(picks):
+            if over:
+                self.checked.reset(self.seed + ends)
+            action = self.space.sample()
+            for entry, choice in zip(entries, pick, strict=True):
+                action = self._with(action, entry, self.choices[entry][choice])
+            outcome = self.checked.step(action)
+            over, ends = outcome.over, ends + outcome.over
+            yield outcome
+            if step + 1 >= COMPARED and ends:
+                return
+
+    def _with(self, action: object, entry: int, value: float) -> object:
+        if isinstance(self.space, spaces.Discrete):
+            return int(value)
+        varied: Array = np.array(action)
+        varied.reshape(-1)[entry] = value
+        return varied
+
+
+def _choices(space: GymSpace) -> list[tuple[float, ...]]:
+    """Return the values of each entry of an action; of a Box its bounds, or two finite numbers."""
+    if isinstance(space, spaces.Box):
+        low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
+        low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2.0, -1.0))
+        high = np.where(np.isfinite(high), high, low + 2.0)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+    if isinstance(space, spaces.Discrete):
+        return [tuple(range(int(space.start), int(space.start) + int(space.n)))]
+    if isinstance(space, spaces.MultiDiscrete):
+        pairs = zip(space.start.ravel().tolist(), space.nvec.ravel().tolist(), strict=True)
+        return [tuple(range(start, start + count)) for start, count in pairs]
+    return [(0, 1)] * int(np.prod(space.shape or (1,)))
+
+
+def _spread(count: int) -> list[int]:
+    """Return at most `MOST_CHOICES` of `count` choices, including the first and the last."""
+    return sorted({round(each) for each in np.linspace(0, count - 1, min(count, MOST_CHOICES)).tolist()})

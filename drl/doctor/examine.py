@@ -1,31 +1,38 @@
-"""`examine_env`: play an environment with random actions and report problems, and scales that are hard to learn.
+"""`drl.doctor`: play an environment, or read a run's records and let its agent play, and report likely problems."""
 
-Actions at their bounds follow, and episodes that differ in one action or in some entries of all actions.
-"""
-
-import copy
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from drl.agents.agent_env import JAX_ONLY
-from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite, plural
+from drl.agents.agent_env import JAX_ONLY, env_for, is_env_of, own_run
+from drl.agents.load_agent import load_agent
+from drl.core.errors import BadInput, DrlError, EnvFailed, NonFinite, UnusableFile, plural
+from drl.core.network_parts import import_plugins
+from drl.core.safe_files import stay_inside
+from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import Array
-from drl.doctor.checked_env import Broken, CheckedEnv, Complaints, StepOutcome, box_columns
-from drl.doctor.findings import ADVICE, PROBLEM, Diagnosis, Finding
-from drl.doctor.random_play import RandomPlay, Trace, repetition_findings
-from drl.envs.env_config import EnvConfig
-from drl.envs.faults import close_anyway
+from drl.doctor.checked_env import Complaints, box_columns
+from drl.doctor.findings import ADVICE, PROBLEM, Diagnosis, Finding, draw_evidence
+from drl.doctor.random_play import RandomPlay, Trace, action_findings, repetition_findings
+from drl.doctor.run_checks import no_progress, run_findings
+from drl.doctor.run_records import AgentPlay, RunRecords, first_fifth, last_fifth, play_agent
+from drl.envs.env_config import EnvConfig, EnvLike
+from drl.envs.env_names import WrapperLike
+from drl.envs.faults import close_anyway, reason
 from drl.envs.make_vec_env import make_env
-from drl.envs.spaces import GymEnv, GymSpace, action_spec, obs_spec
+from drl.envs.spaces import EnvKwargs, GymEnv, GymSpace, action_spec, obs_spec
+from drl.experiment.one_call import as_settings
 from drl.runs.building import open_trainer
-from drl.settings.experiment import Experiment
+from drl.runs.folder.finished import Finished
+from drl.runs.folder.run_folder import find_run
+from drl.settings.experiment import AUTO, Experiment, RunConfig
 
 TIMED_STEPS = 128  # environment steps in the timed learning step
 PATIENCE = 10.0  # seconds to wait for the end of an episode
@@ -38,16 +45,60 @@ SLOW_STEP = 5e-3  # seconds, resets included
 ENOUGH = 300  # observations needed to call a number constant
 LONGEST = 20_000  # steps without an end before an episode counts as endless
 SAME_LENGTH = 50  # steps from which episodes of equal length look like a time limit
-
-# Effects of actions
-CORNERS = 64  # steps at the lowest bounds, at the highest, and at any
-PREFIXES = (0, 1, 2, 4, 8, 16, 32)  # random steps before the varied action
-AFTER = 20  # steps after the varied action
-MOST_CHOICES = 12  # tried choices of a Discrete action
-COMPARED, MOST_COMPARED = 2000, 10_000  # steps of whole episodes; the latter if the first one does not end
-RANDOM = 5  # random action sequences in whole episodes
-EPISODE_SECONDS = 10.0  # seconds for all whole episodes
 Columns = Sequence[tuple[str, float, float]]  # name, low, high
+
+
+def doctor(
+    subject: str | Path | Finished | EnvLike,
+    *,
+    env_kwargs: EnvKwargs | None = None,
+    wrappers: Iterable[WrapperLike] | None = None,
+    steps: int = 2000,
+    seed: int = 0,
+    picture: bool = True,
+    trust: bool = False,
+    console: bool = False,
+) -> Diagnosis:
+    """Report likely problems of an environment or a run, and what to change.
+
+    `subject` is a run, its experiment, or a single-agent environment in any form that `train` takes. `env_kwargs` and
+    `wrappers` are for an environment; `wrappers` defaults to the wrappers it usually needs. `steps` is the number of
+    steps to play, with random actions in an environment and the agent's actions in a run. For a run, `picture` draws
+    the evidence into its folder `doctor/`, and `trust` imports the modules that the run names, which runs their code.
+    `console=True` prints the result.
+    """
+    check_size("subject", subject)
+    check_whole("steps", steps, 10)
+    check_whole("seed", seed, 0)
+    run = subject.folder if isinstance(subject, Finished) else subject
+    if isinstance(run, str | Path) and Path(run).is_dir():
+        if env_kwargs is not None or wrappers is not None:
+            raise BadInput(f"{run} is a folder; --env-kwargs and --wrapper are for an environment")
+        diagnosis = examine_run(run, steps, seed, trust=trust, picture=picture)
+    elif isinstance(run, Path):
+        raise BadInput(f"there is no folder {run}; expected a run folder or the name of an environment")
+    else:
+        if trust or not picture:
+            raise BadInput(f"--trust and --no-picture are for a run, and there is no folder {run}")
+        diagnosis = _examine_env(run, env_kwargs, wrappers, steps, seed)
+    if console:
+        print(diagnosis)
+    return diagnosis
+
+
+def _examine_env(
+    env: EnvLike, env_kwargs: EnvKwargs | None, wrappers: Iterable[WrapperLike] | None, steps: int, seed: int
+) -> Diagnosis:
+    settings = as_settings(env, env_kwargs, wrappers)
+    named = tuple(settings.get("wrappers", AUTO))
+    pairs = tuple(settings.get("env_kwargs", ()))
+    run = RunConfig(env=settings["env"], env_kwargs=pairs, wrappers=named, frame_stack=settings.get("frame_stack", 1))
+    try:
+        return examine_env(run.env_config, steps, seed)
+    except BadInput as error:
+        if isinstance(env, str) and "/" in env and ":" not in env:  # meant to be a path
+            raise BadInput(f"there is no folder {env}, and {error}") from error
+        raise
 
 
 def examine_env(config: EnvConfig, steps: int = 2000, seed: int = 0) -> Diagnosis:
@@ -246,150 +297,58 @@ def _bounds(space: GymSpace) -> Iterator[Finding]:
         yield Finding("action-bounds", ADVICE, seen, "set `action_space` to a sensible range")
 
 
-def action_findings(env: GymEnv, seed: int, notes: list[str]) -> list[Finding]:
-    """Find faults with actions at their bounds, and actions or entries of actions without effect."""
-    faults, found = Complaints(), list[Finding]()
+def examine_run(
+    path: str | Path, steps: int = 2000, seed: int = 0, *, trust: bool = False, picture: bool = True
+) -> Diagnosis:
+    """Report causes first, then symptoms. `trust`: import the modules that the run names, which runs their code."""
+    folder = find_run(path)
+    out = stay_inside(folder, folder / "doctor" / "evidence.png")
+    notes, pictures = list[str](), list[str]()
     try:
-        if isinstance(env.action_space, spaces.Box):
-            _play_corners(CheckedEnv(env, faults, " (with actions at their bounds)"), env.action_space, seed)
-        varied = VariedPlay(CheckedEnv(env, faults, " (with actions that are varied)"), seed)
-        entries = range(len(varied.choices))
-        idle = varied.surely_idle([entry for entry in entries if not varied.matters(entry)], notes)
-        where = f"in {AFTER} steps from {len(PREFIXES)} states, nor in whole episodes with the same seeds"
-        if idle and len(idle) == len(entries):
-            seen = f"no action changed any observation, reward or episode end {where}"
-            found.append(Finding("actions-without-effect", PROBLEM, seen, "use the argument of `step`"))
-        elif idle:
-            which = f"entries {', '.join(map(str, idle[:10]))} of {len(entries)}"
-            seen = f"{which} of the action changed nothing {where}, at their lowest and highest values"
-            change = "remove these entries from `action_space`, or use them"
-            found.append(Finding("action-entry-without-effect", ADVICE, seen, change))
-    except Broken:
-        pass
-    return [*faults.findings(), *found]
-
-
-def _play_corners(checked: CheckedEnv, space: spaces.Box, seed: int) -> None:
-    """Play actions at the bounds of a Box, which trained policies often take and random play never does."""
-    bounds = np.array(_choices(space))  # [entries, low and high]
-    chosen = np.random.default_rng(seed).integers(0, 2, (CORNERS, len(bounds)))
-    for picks in (np.zeros_like(chosen), np.ones_like(chosen), chosen):
-        over, episode = True, 0
-        for pick in picks:
-            if over:
-                checked.reset(seed + episode)
-                episode += 1
-            action = np.take_along_axis(bounds, pick[:, None], axis=1).reshape(space.shape).astype(space.dtype)
-            over = checked.step(action).over
-
-
-class VariedPlay:
-    """Plays episodes that differ in some entries of their actions only."""
-
-    def __init__(self, checked: CheckedEnv, seed: int):
-        self.checked: CheckedEnv = checked
-        self.seed: int = seed
-        self.space: GymSpace = copy.deepcopy(checked.env.action_space)  # instances may share one space
-        self.choices: list[tuple[float, ...]] = _choices(self.space)  # of each entry
-
-    def matters(self, entry: int) -> bool:
-        """Whether varying one action changes anything soon."""
-        space, choices = self.space, self.choices[entry]
-        for prefix in PREFIXES:
-            space.seed(self.seed + prefix)
-            before, after = ([space.sample() for _ in range(count)] for count in (prefix, AFTER))
-            played = self._outcomes(self.seed + prefix, before)
-            if played and played[-1].over:
-                before = before[: len(played) - 1]  # then the last action of the episode is varied
-            base = space.sample()
-            variants = (self._with(base, entry, choices[choice]) for choice in _spread(len(choices)))
-            outcomes = [self._outcomes(self.seed + prefix, [*before, action, *after]) for action in variants]
-            if any(each != outcomes[0] for each in outcomes[1:]):
-                return True
-        return False
-
-    def _outcomes(self, seed: int, actions: list[object]) -> list[StepOutcome]:
-        """Play the actions and return their outcomes up to the end of the episode."""
-        self.checked.reset(seed)
-        outcomes = []
-        for action in actions:
-            outcomes.append(self.checked.step(action))
-            if outcomes[-1].over:
-                break
-        return outcomes
-
-    def surely_idle(self, idle: list[int], notes: list[str]) -> list[int]:
-        """Return the entries that change nothing in whole episodes either, because effects may be late or rare."""
-        until = time.monotonic() + EPISODE_SECONDS
+        with np.errstate(all="ignore"):  # numbers may overflow
+            run = RunRecords(folder)
+            status = str(run.record.get("status", "unknown"))
+            numbers: dict[str, float | str] = {"status": status, "steps": run.env_steps}
+            numbers |= {"of its budget": f"{run.used:.0%}", "episodes": len(run.returns)}
+            if len(run.returns):
+                first, last = (float(np.nanmean(part(run.returns))) for part in (first_fifth, last_fifth))
+                numbers |= {"first returns": first, "last returns": last}
+                numbers["truncated"] = f"{1.0 - run.episodes.terminated.mean():.0%}"
+            play = _play(run, steps, seed, trust, notes)
+            findings = list(run_findings(run, play)) or list(no_progress(run))
+            if not run.rows and not findings and run.record.get("status") == "finished":
+                raise UnusableFile(f"{folder} has finished, but its metrics.jsonl has no rows to examine")
+    except DrlError:
+        raise
+    except Exception as error:  # a run's files are untrusted
+        raise UnusableFile(f"{folder} cannot be examined ({reason(error)})") from error
+    if not run.rows:
+        notes.insert(0, "learning: metrics.jsonl has no rows")
+    elif run.early:
+        counts = f"{plural(len(run.rows), 'learning step')}, {plural(run.updates, 'update')} and "
+        counts += plural(len(run.returns), "episode")
+        notes.insert(0, f"learning: too early to say after {counts}")
+    if picture and any(finding.series is not None for finding in findings):
         try:
-            if not idle or not self._differs(idle, until):
-                return idle  # no effect even when varied together
-            return [entry for entry in idle if len(idle) > 1 and not self._differs([entry], until)]
-        except TimeoutError:
-            notes.append(f"the effect of actions: {EPISODE_SECONDS:.0f} s of whole episodes were too short to judge")
-            return []
-
-    def _differs(self, entries: list[int], until: float) -> bool:
-        """Whether whole episodes differ if only these entries of the actions have other values."""
-        expected: list[StepOutcome] = []
-        for picks in self._patterns(entries):
-            for number, outcome in enumerate(self._episodes(entries, picks)):
-                if time.monotonic() > until:
-                    raise TimeoutError
-                if len(expected) <= number:
-                    expected.append(outcome)
-                elif expected[number] != outcome:
-                    return True
-        return False
-
-    def _patterns(self, entries: list[int]) -> Iterator[Array]:
-        """Yield indices of each entry's value at each step, `[MOST_COMPARED, entries]`: constant, alternating,
-        random."""
-        counts = np.array([len(self.choices[entry]) for entry in entries])
-        shape = (MOST_COMPARED, len(entries))
-        yield from (np.broadcast_to(np.minimum(choice, counts - 1), shape) for choice in _spread(counts.max()))
-        yield np.arange(MOST_COMPARED)[:, None] % counts
-        generator = np.random.default_rng(self.seed)
-        yield from (generator.integers(0, counts, shape) for _ in range(RANDOM))
-
-    def _episodes(self, entries: list[int], picks: Array) -> Iterator[StepOutcome]:
-        self.space.seed(self.seed)  # for the other entries
-        over, ends = True, 0
-        for step, pick in enumerate(picks):
-            if over:
-                self.checked.reset(self.seed + ends)
-            action = self.space.sample()
-            for entry, choice in zip(entries, pick, strict=True):
-                action = self._with(action, entry, self.choices[entry][choice])
-            outcome = self.checked.step(action)
-            over, ends = outcome.over, ends + outcome.over
-            yield outcome
-            if step + 1 >= COMPARED and ends:
-                return
-
-    def _with(self, action: object, entry: int, value: float) -> object:
-        if isinstance(self.space, spaces.Discrete):
-            return int(value)
-        varied: Array = np.array(action)
-        varied.reshape(-1)[entry] = value
-        return varied
+            pictures.append(str(draw_evidence(findings, folder, out)))
+        except Exception as error:  # a full disk, or numbers too large for an axis
+            notes.append(f"there is no picture of the evidence: {reason(error)}")
+    return Diagnosis(str(folder), numbers, tuple(findings), tuple(notes), tuple(pictures))
 
 
-def _choices(space: GymSpace) -> list[tuple[float, ...]]:
-    """Return the values of each entry of an action; of a Box its bounds, or two finite numbers."""
-    if isinstance(space, spaces.Box):
-        low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
-        low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2.0, -1.0))
-        high = np.where(np.isfinite(high), high, low + 2.0)
-        return list(zip(low.tolist(), high.tolist(), strict=True))
-    if isinstance(space, spaces.Discrete):
-        return [tuple(range(int(space.start), int(space.start) + int(space.n)))]
-    if isinstance(space, spaces.MultiDiscrete):
-        pairs = zip(space.start.ravel().tolist(), space.nvec.ravel().tolist(), strict=True)
-        return [tuple(range(start, start + count)) for start, count in pairs]
-    return [(0, 1)] * int(np.prod(space.shape or (1,)))
-
-
-def _spread(count: int) -> list[int]:
-    """Return at most `MOST_CHOICES` of `count` choices, including the first and the last."""
-    return sorted({round(each) for each in np.linspace(0, count - 1, min(count, MOST_CHOICES)).tolist()})
+def _play(run: RunRecords, steps: int, seed: int, trust: bool, notes: list[str]) -> AgentPlay | None:
+    """Let the agent play in its environment; None and a note if that is not possible."""
+    try:
+        if trust and isinstance(plugins := run.settings.get("plugins"), list):
+            import_plugins([name for name in plugins if isinstance(name, str)])
+        own = own_run(run.folder / "agent")
+        agent = load_agent(run.folder)
+        trust = trust or is_env_of(agent, own)
+        config = env_for(agent, source=f"{run.folder}/agent/card.json", trust=trust)
+        vectorization = "envpool" if run.settings.get("vectorization") == "envpool" else "sync"
+        return play_agent(agent, config, steps, seed, vectorization)
+    except UnusableFile:
+        raise
+    except DrlError as error:
+        notes.append(f"the agent's actions and values: {error}")
+        return None
