@@ -16,8 +16,6 @@ from drl.core.processes import RunningServer, is_loopback, url_of
 from drl.core.setting_rules import check_size, check_whole, is_score, shown
 from drl.runs.folder.finished import AgentLike, Finished, agent_folder, folder_of
 
-BACKLOG = 512  # connections that wait to be accepted
-
 
 def serve(
     agent: AgentLike,
@@ -59,7 +57,7 @@ def serve(
     import_plugins(plugins)
     with agent_folder(agent) as folder:  # before an engine is loaded
         from drl.agents.load_agent import load_agent, sample_actions
-        from drl.deploy.http_app import ServeLimits, make_app, make_server
+        from drl.deploy.http_app import MOST_CONNECTIONS, ServeLimits, make_app, make_server
 
         player: Any = load_agent(folder, engine=engine)
         if sampled:
@@ -67,7 +65,14 @@ def serve(
     name = str(folder_of(agent)) if isinstance(agent, str | Path | Finished) else type(agent).__name__
     limits = ServeLimits(max_bytes, max_batch)
     server = make_server(make_app(player, limits, batch_window / 1000.0, sampled, host, console))
-    listening = _listen(host, port)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        why = "no such address"
+        if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+            why = os.strerror(error.errno)
+        raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
     url = url_of(host, listening.getsockname()[1])
     paths = "POST /act · GET / describes the spaces · GET /health · GET /metrics · Ctrl-C stops"
     about = f"serving {name} at {url}\n  {paths}"
@@ -92,14 +97,3 @@ def serve(
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     return running
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, UnicodeError) as error:
-        why = "no such address"
-        if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-            why = os.strerror(error.errno)
-        raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
