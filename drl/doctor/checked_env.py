@@ -125,10 +125,11 @@ class CheckedEnv:
 
     def _look(self, where: str) -> bytes:
         """Check an observation and return its digest."""
-        faults = list(obs_faults(self.env.observation_space, self.obs))
-        for fault in faults:
+        fatal = False
+        for fault in obs_faults(self.env.observation_space, self.obs):
             self.complaints.add(fault.name, f"at {where} {fault.seen}", fault.change)
-        if any(fault.fatal for fault in faults):
+            fatal |= fault.fatal
+        if fatal:
             raise Broken
         digest = digest_of(self.obs)
         self._returned.append((self.obs, digest))
@@ -243,17 +244,17 @@ def _box_faults(space: spaces.Box, obs: RawObs, path: str) -> Iterator[ObsFault]
         return
     if not isinstance(obs, np.ndarray | np.generic) or not np.can_cast(array.dtype, np.dtype(space.dtype)):
         yield _dtype(path, obs, space)
-    flat = array.ravel()
-    if not np.isfinite(flat).all():
-        first = int(np.flatnonzero(~np.isfinite(flat))[0])
+    if not np.isfinite(array).all():
+        first = int(np.flatnonzero(~np.isfinite(array))[0])
         change = "find the division, logarithm or overflow behind it; networks need finite numbers"
-        yield ObsFault("nan-observation", f"{path} has {flat[first]} in entry {first}", change)
+        yield ObsFault("nan-observation", f"{path} has {array.ravel()[first]} in entry {first}", change)
         return
-    low, high, slack = space.low.ravel(), space.high.ravel(), SLACK * np.maximum(1.0, np.abs(flat.astype(float)))
-    outside = np.flatnonzero((flat < low - slack) | (flat > high + slack))
-    if len(outside):
-        i = int(outside[0])
-        seen = f"{path} has {flat[i]:.6g} in entry {i}; its space says {low[i]:.6g} to {high[i]:.6g}"
+    slack = SLACK * np.maximum(1.0, np.abs(array.astype(float)))
+    outside = (array < space.low - slack) | (array > space.high + slack)
+    if outside.any():
+        first = int(np.flatnonzero(outside)[0])
+        number, low, high = (each.ravel()[first] for each in (array, space.low, space.high))
+        seen = f"{path} has {number:.6g} in entry {first}; its space says {low:.6g} to {high:.6g}"
         yield ObsFault("outside-space", seen, WIDEN)
 
 
