@@ -96,7 +96,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.deploy.export_agent import convert as convert
     from drl.deploy.export_agent import export as export
     from drl.deploy.serve_call import serve as serve
-    from drl.doctor.examine import doctor as doctor
+    from drl.doctor.diagnose import doctor as doctor
     from drl.doctor.findings import Diagnosis as Diagnosis
     from drl.doctor.findings import Finding as Finding
     from drl.envs.env_config import EnvConfig as EnvConfig
@@ -170,7 +170,7 @@ _PUBLIC = {
     "drl.core.variants": "ModelVariant register_variant",
     "drl.deploy.export_agent": "Converted Exported convert export",
     "drl.deploy.serve_call": "serve",
-    "drl.doctor.examine": "doctor",
+    "drl.doctor.diagnose": "doctor",
     "drl.doctor.findings": "Diagnosis Finding",
     "drl.envs.env_config": "EnvConfig",
     "drl.envs.goals": "goal_functions",

@@ -311,7 +311,7 @@ def test_packages_of_the_same_name_are_called_as_the_function():
     """Python puts `drl.doctor`, the package, where the function was."""
     code = (
         "import inspect, drl, drl.doctor.findings, drl.report.report_page, drl.search.search_plan\n"
-        "from drl.doctor.examine import doctor\n"
+        "from drl.doctor.diagnose import doctor\n"
         "assert inspect.signature(drl.doctor) == inspect.signature(doctor)\n"
         "assert drl.doctor('CartPole-v1', steps=50).subject == 'CartPole-v1'\n"
         "assert 'video' in inspect.signature(drl.report).parameters\n"

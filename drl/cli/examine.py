@@ -170,7 +170,7 @@ def run_doctor(arguments: list[str]) -> int:
     flags = parse_flags(DoctorFlags, list_wrappers(arguments), prog="drl doctor", description=DOCTOR_ABOUT)
     env_kwargs = plain_pairs("env_kwargs", flags.env_kwargs) if flags.env_kwargs else None
     wrappers = None if flags.wrappers == DoctorFlags.wrappers else flags.wrappers
-    from drl.doctor.examine import doctor
+    from drl.doctor.diagnose import doctor
 
     with _stdout_to_stderr() if flags.json else contextlib.nullcontext():
         found = doctor(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drl.doctor.examine import examine_env
+from drl.doctor.diagnose import examine_env
 from drl.doctor.findings import ADVICE, PROBLEM
 from drl.envs.env_config import as_config
 from tests.doctor.broken_envs import BROKEN, HARD, Endless, Push, Slow, Walk
@@ -95,7 +95,7 @@ def test_training_that_fails_at_once_is_a_problem():
 
 def test_slow_episodes_without_end_are_advice(monkeypatch):
     """They may end yet."""
-    monkeypatch.setattr("drl.doctor.examine.PATIENCE", 0.01)
+    monkeypatch.setattr("drl.doctor.diagnose.PATIENCE", 0.01)
     (finding,) = examine_env(as_config(Endless), steps=400, seed=1).findings
     assert (finding.name, finding.severity) == ("endless-episodes", ADVICE)
 

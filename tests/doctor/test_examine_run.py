@@ -11,7 +11,7 @@ import pytest
 
 from drl.agents.load_agent import load_agent
 from drl.core.errors import DrlError, UnusableFile
-from drl.doctor.examine import examine_run
+from drl.doctor.diagnose import examine_run
 from drl.doctor.run_checks import run_findings
 from drl.doctor.run_records import AgentPlay, RunRecords
 from drl.runs.folder.run_folder import Run, read_settings
