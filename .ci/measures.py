@@ -21,7 +21,13 @@ TREE = Path(__file__).parents[1]
 ITERATIONS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "rollout_length": 128},
     "dqn": {"env": "CartPole-v1", "warmup": 64, "batch_size": 32, "updates_per_log": 200},
-    "sac": {"env": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 20}, "warmup": 64, "batch_size": 32, "updates_per_log": 50},
+    "sac": {
+        "env": "Pendulum-v1",
+        "env_kwargs": {"max_episode_steps": 20},
+        "warmup": 64,
+        "batch_size": 32,
+        "updates_per_log": 50,
+    },
 }
 TRAIN = ["train", "ppo", "--env", "CartPole-v1", "--total-timesteps", "2048", "--results-dir", "results"]
 

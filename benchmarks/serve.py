@@ -29,8 +29,7 @@ import numpy as np
 from drl.agents.load_agent import load_agent
 from drl.cli.entry import run_script
 from drl.core.specs import Array
-from drl.deploy.parity import raw_observations, sample_inputs
-from drl.deploy.policy_graph import PolicyGraph
+from drl.deploy.policy_graph import PolicyGraph, raw_observations, sample_inputs
 
 OBSERVATIONS = 512  # different ones, asked over and over
 HEAD = "POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"

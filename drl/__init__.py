@@ -98,7 +98,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.deploy.export_agent import convert as convert
     from drl.deploy.export_agent import export as export
     from drl.deploy.serve_call import serve as serve
-    from drl.doctor.examine_run import doctor as doctor
+    from drl.doctor.diagnose import doctor as doctor
     from drl.doctor.findings import Diagnosis as Diagnosis
     from drl.doctor.findings import Finding as Finding
     from drl.envs.env_config import EnvConfig as EnvConfig
@@ -127,7 +127,7 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.runs.stages import stop_at as stop_at
     from drl.runs.stages import track as track
     from drl.search.run_search import SearchResult as SearchResult
-    from drl.search.search_call import search as search
+    from drl.search.run_search import search as search
     from drl.testing.environment_check import check_environment as check_environment
     from drl.tracking.files import CsvTracker as CsvTracker
     from drl.tracking.files import JsonlTracker as JsonlTracker
@@ -170,7 +170,7 @@ _PUBLIC = {
     "drl.core.variants": "ModelVariant register_variant",
     "drl.deploy.export_agent": "Converted Exported convert export",
     "drl.deploy.serve_call": "serve",
-    "drl.doctor.examine_run": "doctor",
+    "drl.doctor.diagnose": "doctor",
     "drl.doctor.findings": "Diagnosis Finding",
     "drl.envs.env_config": "EnvConfig",
     "drl.envs.goals": "goal_functions",
@@ -191,8 +191,7 @@ _PUBLIC = {
     "drl.report.board": "board",
     "drl.report.report_page": "ReportPage report",
     "drl.report.plot_call": "Plots plot",
-    "drl.search.run_search": "SearchResult",
-    "drl.search.search_call": "search",
+    "drl.search.run_search": "SearchResult search",
     "drl.testing.environment_check": "check_environment",
     "drl.tracking.files": "CsvTracker JsonlTracker",
     "drl.tracking.plots": "plot_run",

@@ -296,12 +296,11 @@ def test_the_command_calls_the_function(name, run, tmp_path, monkeypatch, capsys
     def called(*arguments, **settings):
         raise drl.BadInput(f"{name} was called")
 
-    monkeypatch.setattr(module, name, called)
+    monkeypatch.setattr(module, "run_search" if name == "search" else name, called)
     commands = {"train": "train ppo", "search": "search ppo", "resume": "resume RUN"}
     command = commands.get(name) or TWINS[name].command or TWINS[name].wrong_command
     given = stopped() if name == "resume" else run  # the command leaves out what is finished
     if name in BOTH_CALL:
-        monkeypatch.setattr("drl.search.search_call.run", called)
         with pytest.raises(drl.BadInput, match="was called"):
             getattr(drl, name)("ppo")
     assert main(words(command, given)) == 2
@@ -313,7 +312,7 @@ def test_packages_of_the_same_name_are_called_as_the_function():
     """Python puts `drl.doctor`, the package, where the function was."""
     code = (
         "import inspect, drl, drl.doctor.findings, drl.report.report_page, drl.search.search_plan\n"
-        "from drl.doctor.examine_run import doctor\n"
+        "from drl.doctor.diagnose import doctor\n"
         "assert inspect.signature(drl.doctor) == inspect.signature(doctor)\n"
         "assert drl.doctor('CartPole-v1', steps=50).subject == 'CartPole-v1'\n"
         "assert 'video' in inspect.signature(drl.report).parameters\n"

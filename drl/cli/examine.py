@@ -141,7 +141,7 @@ class Doctor:
     def __call__(self) -> int:
         settings = dict(vars(self), env_kwargs=plain_pairs("env_kwargs", self.env_kwargs) or None)
         settings["wrappers"] = None if self.wrappers == Doctor.wrappers else self.wrappers
-        from drl.doctor.examine_run import doctor
+        from drl.doctor.diagnose import doctor
 
         with _stdout_to_stderr() if settings.pop("json") else contextlib.nullcontext():
             diagnosis = doctor(**settings)

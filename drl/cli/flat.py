@@ -269,7 +269,7 @@ def _evaluate(flags: Flags, typed: set[str]) -> int:
 
 
 def _search(flags: Flags, words: list[str]) -> int:
-    from drl.search.run_search import search
+    from drl.search.run_search import run_search
     from drl.search.search_plan import SearchConfig
     from drl.search.search_report import Commands
 
@@ -288,7 +288,7 @@ def _search(flags: Flags, words: list[str]) -> int:
     settings = experiment_of(flags).to_flat()
     typed = shlex.join(["python", "main.py", *words])
     commands = Commands(typed, lambda found: train_command(flags, found))
-    result = search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
+    result = run_search("dqn", config, settings, use_preset=False, options=options, own_study=True, commands=commands)
     return EXIT_CODES[result.status]
 
 

@@ -48,7 +48,7 @@ def run_search(words: list[str]) -> int:
         check_trusted("", file.settings.get("wrappers") or (), file.source)
     settings, _ = merge_layers(algorithm, given, file, preset=False)
     del settings["algorithm"]
-    from drl.search.run_search import search
+    from drl.search.run_search import run_search as search
     from drl.search.search_plan import SearchConfig
     from drl.search.search_report import Commands
 

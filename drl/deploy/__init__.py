@@ -1,1 +1,1 @@
-"""Trained agents outside of the workshop: as files for other runtimes, and behind an HTTP endpoint."""
+"""Trained agents outside of drl: files for other runtimes, and an HTTP endpoint."""

@@ -8,9 +8,10 @@ together by one forward pass, in a thread beside the event loop.
 import asyncio
 import json
 from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -49,11 +50,14 @@ def read_request(agent: Actor, body: bytes, most_rows: int) -> ActRequest:
 
 
 def _parse(body: bytes) -> PlainDict:
+    def refuse(name: str) -> NoReturn:
+        raise BadInput(f"the body has a {name}; expected finite numbers")
+
     try:
-        data = json.loads(body, parse_constant=_no_constant)
+        data = json.loads(body, parse_constant=refuse)
     except RecursionError:
         raise BadInput("the body is nested too deeply") from None
-    except BadInput:  # of `_no_constant`; it is a ValueError
+    except BadInput:  # of `refuse`; it is a ValueError
         raise
     except ValueError as error:
         raise BadInput(f"the body is not JSON: {shown(str(error))}") from None
@@ -64,38 +68,33 @@ def _parse(body: bytes) -> PlainDict:
     return data
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise BadInput(f"the body has a {name}; expected finite numbers")
-
-
 def _read(agent: Actor, data: PlainDict, most_rows: int) -> ActRequest:
-    single = "obs" in data
+    single, spec, size = "obs" in data, agent.obs_spec, agent.rnn_state_size
     rows = [data["obs"]] if single else data["batch"]
     if not isinstance(rows, list) or not rows:
         raise BadInput(f"batch is {shown(rows)}; expected a list of observations")
     if len(rows) > most_rows:
         raise RefusedRequest(413, f"the batch has {len(rows):,} observations; at most {most_rows:,} are taken at once")
-    masks = _per_row(data, MASK_KEY, single, len(rows))
-    if masks is None and agent.obs_spec.kind == "dict":
-        masks = _masks_inside(rows)
-    encoded = agent.obs_spec.encode(_columns(agent.obs_spec, rows, "obs"))
-    states = _per_row(data, "rnn_state", single, len(rows))
-    return ActRequest(encoded, _masks(agent, masks), _states(agent, states, len(rows)), single)
+    masks = _per_row(data, MASK_KEY, len(rows))
+    if masks is None and spec.kind == "dict":  # some environments have the mask in their observations
+        masks = [row[MASK_KEY] for row in rows if isinstance(row, dict) and MASK_KEY in row] or None
+        if masks and len(masks) < len(rows):
+            raise BadInput(f"{MASK_KEY} is in some observations but not in all")
+    encoded = spec.encode(_columns(spec, rows, "obs"))
+    states, rnn_state = _per_row(data, "rnn_state", len(rows)), None
+    if states is not None and not size:
+        raise BadInput("there is an rnn_state, but this agent is not recurrent")
+    if size:
+        states = [[0.0] * size if state is None else state for state in states or [None] * len(rows)]
+        rnn_state = _array(states, "rnn_state", (size,)).astype(np.float32)
+    return ActRequest(encoded, None if masks is None else _masks(agent, masks), rnn_state, single)
 
 
-def _masks_inside(rows: list[PlainValue]) -> list[PlainValue] | None:
-    """Masks that are a key of Dict observations, as some environments give them."""
-    masks = [row[MASK_KEY] for row in rows if isinstance(row, dict) and MASK_KEY in row]
-    if masks and len(masks) < len(rows):
-        raise BadInput(f"{MASK_KEY} is in some observations but not in all")
-    return masks or None
-
-
-def _per_row(data: PlainDict, key: str, single: bool, rows: int) -> list[PlainValue] | None:
+def _per_row(data: PlainDict, key: str, rows: int) -> list[PlainValue] | None:
     value = data.get(key)
     if value is None:
         return None
-    values = [value] if single else value
+    values = [value] if "obs" in data else value
     if not isinstance(values, list) or len(values) != rows:
         raise BadInput(f"{key} is {shown(value)}; expected a list with one for each of the {rows} observations")
     return values
@@ -105,22 +104,22 @@ def _columns(spec: ObsSpec, rows: list[PlainValue], name: str) -> RawObs:
     """Single observations as one batch: arrays, in a dict or tuple where the space is one."""
     if not spec.parts:
         return _numbers(spec, rows, name)
-    keys: list[Any] = list(spec.keys) or list(range(len(spec.parts)))
+    keys: list[str] | list[int] = list(spec.keys) or list(range(len(spec.parts)))
     for row in rows:
         if spec.kind == "tuple" and not (isinstance(row, list) and len(row) == len(keys)):
             raise BadInput(f"{name} is {shown(row)}; expected a list of {len(keys)} parts")
         if spec.kind == "dict" and not (isinstance(row, dict) and row.keys() - {MASK_KEY} == set(keys)):
-            expected = ", ".join(map(str, keys))
-            some = ", ".join(map(shown, islice(row, 8)))[:200] if isinstance(row, dict) else ""
-            got = f"has the keys {some}" if isinstance(row, dict) else f"is {shown(row)}"
-            raise BadInput(f"{name} {got}; expected an object with the keys {expected}")
+            wrong = f"is {shown(row)}"
+            if isinstance(row, dict):
+                wrong = f"has the keys {', '.join(map(shown, islice(row, 8)))[:200]}"
+            raise BadInput(f"{name} {wrong}; expected an object with the keys {', '.join(map(str, keys))}")
     pairs = zip(keys, spec.parts, strict=True)
     parts = {key: _columns(part, [row[key] for row in rows], f"{name}.{key}") for key, part in pairs}
     return parts if spec.kind == "dict" else tuple(parts.values())
 
 
 def _numbers(spec: ObsSpec, rows: list[PlainValue], name: str) -> Array:
-    """A part without parts. Its numbers must fit the type that the environment gives; a card has no bounds of a box."""
+    """A leaf of the space, within the range of the environment's dtype; an agent's card has no bounds of a box."""
     dtype = np.dtype("bool" if spec.kind == "multi_binary" else raw_dtype(spec))
     array = _array(rows, name, spec.box_shape, booleans=dtype.kind == "b")
     if dtype.kind == "f":
@@ -136,9 +135,12 @@ def _numbers(spec: ObsSpec, rows: list[PlainValue], name: str) -> Array:
 def _array(rows: list[PlainValue], name: str, shape: tuple[int, ...], booleans: bool = False) -> Array:
     """Lists of exactly this shape as `[N, …]`. All entries are checked before NumPy sees them: it would give each of
     several texts the room of the longest one."""
-    given = _shape(rows[0])
-    if given != shape and len(given) <= MOST_AXES:
-        raise BadInput(f"{name} has the shape {list(given)}; expected {list(shape)}")
+    sizes, first = [], rows[0]
+    while isinstance(first, list):
+        sizes.append(len(first))
+        first = first[0] if first else None
+    if tuple(sizes) != shape and len(sizes) <= MOST_AXES:
+        raise BadInput(f"{name} has the shape {sizes}; expected {list(shape)}")
     no_array, entries = BadInput(f"{name} is not an array of numbers of the shape {list(shape)}"), rows
     for size in shape:
         if not all(isinstance(entry, list) and len(entry) == size for entry in entries):
@@ -148,25 +150,16 @@ def _array(rows: list[PlainValue], name: str, shape: tuple[int, ...], booleans: 
     if list in others:
         raise no_array
     if others:
-        first = next(entry for entry in entries if type(entry) in others)
-        raise BadInput(f"{name} has {shown(first)}; expected numbers")
+        wrong = next(entry for entry in entries if type(entry) in others)
+        raise BadInput(f"{name} has {shown(wrong)}; expected numbers")
     try:
         array = np.array(entries).reshape(len(rows), *shape)
     except OverflowError:  # beside a fraction; without one it is an array of objects
         array = np.array(None)
     if array.dtype.kind not in NUMBERS:
         raise BadInput(f"{name} has a whole number of too many digits; expected numbers of 64 bits")
-    _finite(array.astype(np.float32), name)  # which a network sees
+    _finite(array.astype(np.float32), name)  # networks compute in float32
     return array
-
-
-def _shape(value: PlainValue) -> tuple[int, ...]:
-    """Of nested lists, by the first entry of each."""
-    sizes = []
-    while isinstance(value, list):
-        sizes.append(len(value))
-        value = value[0] if value else None
-    return tuple(sizes)
 
 
 def _finite(array: Array, name: str) -> Array:
@@ -175,9 +168,7 @@ def _finite(array: Array, name: str) -> Array:
     return array
 
 
-def _masks(agent: Actor, masks: list[PlainValue] | None) -> Array | None:
-    if masks is None:
-        return None
+def _masks(agent: Actor, masks: list[PlainValue]) -> Array:
     spec = agent.action_spec
     if not spec.num_choices:
         raise BadInput(f"there is an {MASK_KEY}, but the actions are a Box, which has no choices to mask")
@@ -191,17 +182,6 @@ def _masks(agent: Actor, masks: list[PlainValue] | None) -> Array | None:
     return legal
 
 
-def _states(agent: Actor, states: list[PlainValue] | None, rows: int) -> Array | None:
-    size = agent.rnn_state_size
-    if not size:
-        if states is not None:
-            raise BadInput("there is an rnn_state, but this agent is not recurrent")
-        return None
-    fresh = [0.0] * size
-    given = [fresh if state is None else state for state in states or [None] * rows]
-    return _array(given, "rnn_state", (size,)).astype(np.float32)
-
-
 class Acted(NamedTuple):
     """The answer to one request."""
 
@@ -209,68 +189,57 @@ class Acted(NamedTuple):
     rnn_state: Array | None  # [N, S] to send with the next observations
 
 
-class QueuedRequest(NamedTuple):
-    """A request whose answer is awaited."""
-
-    request: ActRequest
-    answer: "asyncio.Future[Acted]"
-
-
 class ActBatches:
     """`run` collects for `window` seconds after the first request, at most `most_rows` observations, then acts.
-
-    What arrives while a batch is computed waits for the next one.
-    """
-
-    batches: int
-    rows: int
+    Requests that arrive while a batch is computed wait for the next one."""
 
     def __init__(self, agent: Actor, most_rows: int = 256, window: float = 0.001, explore: bool = False):
         self.agent: Actor = agent
         self.most_rows: int = most_rows
         self.window: float = window
         self.explore: bool = explore
-        self.batches = self.rows = 0  # so far
-        self._waiting: deque[QueuedRequest] = deque()
+        self.batches: int = 0  # so far
+        self.rows: int = 0
+        self._waiting: deque[tuple[ActRequest, asyncio.Future[Acted]]] = deque()
         self._arrived = asyncio.Event()
 
     async def act(self, request: ActRequest) -> Acted:
         answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
-        self._waiting.append(QueuedRequest(request, answer))
+        self._waiting.append((request, answer))
         self._arrived.set()
         return await answer
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Answer requests until it is cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "act") as thread:
             while True:
                 await self._arrived.wait()
-                if self.window and sum(len(each.request.obs) for each in self._waiting) < self.most_rows:
+                if self.window and sum(len(request.obs) for request, _ in self._waiting) < self.most_rows:
                     await asyncio.sleep(self.window)
-                taken = self._take()
+                requests, answers = zip(*self._next_batch(), strict=True)
                 try:
-                    answers = await loop.run_in_executor(thread, self._forward, [each.request for each in taken])
+                    outcomes = await loop.run_in_executor(thread, self._forward, requests)
                 except Exception as error:
-                    for each in taken:
-                        _resolve(each, error)
-                    continue
-                for each, acted in zip(taken, answers, strict=True):
-                    _resolve(each, acted)
+                    outcomes = [error] * len(requests)
+                for answer, outcome in zip(answers, outcomes, strict=True):
+                    if answer.done():  # the client has gone
+                        continue
+                    if isinstance(outcome, Exception):
+                        answer.set_exception(outcome)
+                    else:
+                        answer.set_result(outcome)
 
-    def _take(self) -> list[QueuedRequest]:
-        """The first requests that fit into one batch; at least one."""
-        taken, rows = [self._waiting.popleft()], 0
-        while self._waiting:
-            rows += len(taken[-1].request.obs)
-            if rows + len(self._waiting[0].request.obs) > self.most_rows:
-                break
-            taken.append(self._waiting.popleft())
+    def _next_batch(self) -> Iterator[tuple[ActRequest, asyncio.Future[Acted]]]:
+        """Take the first requests that fit into one batch; at least one."""
+        rows = 0
+        while self._waiting and (not rows or rows + len(self._waiting[0][0].obs) <= self.most_rows):
+            rows += len(self._waiting[0][0].obs)
+            yield self._waiting.popleft()
         if not self._waiting:
             self._arrived.clear()
-        return taken
 
-    def _forward(self, requests: list[ActRequest]) -> list[Acted | Exception]:
+    def _forward(self, requests: Sequence[ActRequest]) -> list[Acted | Exception]:
         """One pass over the rows of all requests. Without a mask all actions are legal."""
         obs = np.concatenate([request.obs for request in requests])
         self.batches, self.rows = self.batches + 1, self.rows + len(obs)
@@ -279,28 +248,16 @@ class ActBatches:
             legal = np.ones((len(obs), agent.action_spec.num_choices), bool)
             mask = np.concatenate([legal[: len(r.obs)] if r.action_mask is None else r.action_mask for r in requests])
         if agent.recurrent:
-            agent.rnn_state = np.concatenate([request.rnn_state for request in requests])  # type: ignore[misc]
+            agent.rnn_state = np.concatenate([r.rnn_state for r in requests if r.rnn_state is not None])
         with np.errstate(all="ignore"):
             action = agent.action_spec.to_env(agent.decide(obs, self.explore, mask))
         answers: list[Acted | Exception] = []
-        ends = np.cumsum([len(request.obs) for request in requests])
-        for request, end in zip(requests, ends, strict=True):
+        for request, end in zip(requests, np.cumsum([len(request.obs) for request in requests]), strict=True):
             own = slice(end - len(request.obs), end)
-            state = agent.rnn_state[own] if agent.recurrent and agent.rnn_state is not None else None
-            numbers = [action[own]] if state is None else [action[own], state]
-            if all(np.isfinite(array).all() for array in numbers):
-                answers.append(Acted(action[own], state))
+            acted = Acted(action[own], agent.rnn_state[own] if agent.rnn_state is not None else None)
+            if all(np.isfinite(array).all() for array in acted if array is not None):
+                answers.append(acted)
             else:
-                answers.append(
-                    RefusedRequest(422, "the observation is so large that the action is not a finite number")
-                )
+                why = "the observation is so large that the action is not a finite number"
+                answers.append(RefusedRequest(422, why))
         return answers
-
-
-def _resolve(waiting: QueuedRequest, outcome: Acted | Exception) -> None:
-    if waiting.answer.done():  # the client has gone
-        return
-    if isinstance(outcome, Exception):
-        waiting.answer.set_exception(outcome)
-    else:
-        waiting.answer.set_result(outcome)

@@ -15,11 +15,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from drl.core.agent_files import StoredAgent
-from drl.core.configs import ModelConfig, QModelConfig, backbone_name
+from drl.core.configs import ActorCriticConfig, ModelConfig, QModelConfig, backbone_name
 from drl.core.errors import BadInput, plural
 from drl.core.specs import MASK_KEY, ActionSpec, Array, ObsSpec
-from drl.deploy.parity import Run
-from drl.deploy.policy_graph import PolicyGraph, port_name
+from drl.deploy.policy_graph import PolicyGraph, Run, port_name
 from drl.engines.numpy.networks import IDENTITY, NORM_EPS, AnyLayer, Norm, QNet, Residual, policy_net, q_net
 
 STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror")
@@ -84,18 +83,29 @@ class CNetwork:
         self.widest: int = width
 
     def constant(self, name: str, values: Array) -> str:
-        """A `static const float` array with these values, once."""
+        """Add a `static const float` array with these values; returns its name."""
         numbers = [literal(value) for value in np.ravel(values)]
         rows = [", ".join(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
         self.constants.append(f"static const float {name}[{len(numbers)}] = {{\n    " + ",\n    ".join(rows) + "};")
         return name
 
+    def each(self, count: int, statement: str) -> None:
+        """Add a loop with one statement, over `i`."""
+        self.lines.append(f"for (int i = 0; i < {count}; i++) {statement};")
+
     def add(self, layers: Sequence[AnyLayer]) -> None:
         for layer in layers:
             if isinstance(layer, Norm):
-                self._norm(layer)
+                number = len(self.constants)
+                scale = self.constant(f"drl_scale{number}", layer.scale)
+                shift = self.constant(f"drl_shift{number}", layer.bias)
+                self.functions["norm"] = NORM
+                self.lines.append(f"drl_norm({scale}, {shift}, {self.width}, {self.x});")
+                self._activate(layer.activation)
             elif isinstance(layer, Residual):
-                self._residual(layer)
+                self.each(self.width, f"kept[i] = {self.x}[i]")
+                self.add(layer.layers)
+                self.each(self.width, f"{self.x}[i] += kept[i]")
             else:
                 self.dense(*layer)
 
@@ -120,25 +130,7 @@ class CNetwork:
         if name not in ACTIVATIONS:
             raise BadInput(f"its activation {name!r} has no form in C; use --to onnx")
         self.functions[name] = f"static float drl_{name}(float v)\n{{\n    return {ACTIVATIONS[name]};\n}}"
-        self.lines.append(f"for (int i = 0; i < {self.width}; i++) {self.x}[i] = drl_{name}({self.x}[i]);")
-
-    def _norm(self, norm: Norm) -> None:
-        number = len(self.constants)
-        names = self.constant(f"drl_scale{number}", norm.scale), self.constant(f"drl_shift{number}", norm.bias)
-        self.functions["norm"] = NORM
-        self.lines.append(f"drl_norm({names[0]}, {names[1]}, {self.width}, {self.x});")
-        self._activate(norm.activation)
-
-    def _residual(self, block: Residual) -> None:
-        self.lines.append(f"for (int i = 0; i < {self.width}; i++) kept[i] = {self.x}[i];")
-        self.add(block.layers)
-        self.lines.append(f"for (int i = 0; i < {self.width}; i++) {self.x}[i] += kept[i];")
-
-    @property
-    def buffers(self) -> str:
-        """The declaration of the buffers that the lines use."""
-        names = ["a", "b", "kept"] if any("kept" in line for line in self.lines) else ["a", "b"]
-        return "float " + ", ".join(f"{name}[{self.widest}]" for name in names) + ";"
+        self.each(self.width, f"{self.x}[i] = drl_{name}({self.x}[i])")
 
 
 def literal(value: float) -> str:
@@ -160,15 +152,18 @@ def c_content(stored: StoredAgent, graph: PolicyGraph, about: dict[str, str]) ->
     raw_size = _encode(net, stored.obs_spec)
     if stored.normalizer is not None:
         shift, scale = stored.normalizer.scales[""]
-        mean, factor, clip = net.constant("drl_mean", shift), net.constant("drl_factor", scale), stored.normalizer.clip
-        net.lines.append(f"for (int i = 0; i < {size}; i++) {{")
-        net.lines.append(f"    float v = (a[i] - {mean}[i]) * {factor}[i], most = {literal(clip)};")
-        net.lines.append("    a[i] = v > most ? most : v < -most ? -most : v;")
-        net.lines.append("}")
+        mean, factor = net.constant("drl_mean", shift), net.constant("drl_factor", scale)
+        net.lines += [
+            f"for (int i = 0; i < {size}; i++) {{",
+            f"    float v = (a[i] - {mean}[i]) * {factor}[i], most = {literal(stored.normalizer.clip)};",
+            "    a[i] = v > most ? most : v < -most ? -most : v;",
+            "}",
+        ]
     if isinstance(stored.config, QModelConfig):
         _action_values(net, q_net(stored.params, stored.config), stored.action_spec.sizes[0])
     else:
-        policy = policy_net(stored.params, getattr(stored.config, "activation", "tanh"))
+        assert isinstance(stored.config, ModelConfig | ActorCriticConfig)
+        policy = policy_net(stored.params, stored.config.activation)
         net.add(policy.layers)
         net.dense(*policy.head)
     if stored.action_spec.kind == "box":
@@ -180,43 +175,42 @@ def c_content(stored: StoredAgent, graph: PolicyGraph, about: dict[str, str]) ->
 
 def check_mlp(stored: StoredAgent, source: object) -> None:
     """Raise unless the network of an agent is an MLP of ours; `source` names the agent."""
-    config, use = stored.config, "a C file is for MLPs (mlp, simba): use --to onnx"
+    config, why = stored.config, ""
+    known = isinstance(config, ModelConfig | QModelConfig | ActorCriticConfig)
     if config is None:
-        raise BadInput(f"{source}: its network is a model of your own; {use}")
-    if isinstance(config, ModelConfig) and config.recurrent != "none":
-        raise BadInput(f"{source}: its network is recurrent ({config.recurrent}); {use}")
-    if stored.obs_spec.is_structured:
-        raise BadInput(f"{source}: its network has an encoder for each part of the observation; {use}")
-    name = backbone_name(config, stored.obs_spec) if hasattr(config, "backbone") else type(config).__name__
-    if name not in ("mlp", "simba"):
-        raise BadInput(f"{source}: its network is a {name}; {use}")
-    if getattr(config, "head", "auto") != "auto":
-        raise BadInput(f"{source}: its head is {config.head!r}; {use}")  # type: ignore[union-attr]
+        why = "network is a model of your own"
+    elif isinstance(config, ModelConfig) and config.recurrent != "none":
+        why = f"network is recurrent ({config.recurrent})"
+    elif stored.obs_spec.is_structured:
+        why = "network has an encoder for each part of the observation"
+    elif (name := backbone_name(config, stored.obs_spec) if known else type(config).__name__) not in ("mlp", "simba"):
+        why = f"network is a {name}"
+    elif config.head != "auto":
+        why = f"head is {config.head!r}"
+    if why:
+        raise BadInput(f"{source}: its {why}; a C file is for MLPs (mlp, simba): use --to onnx")
 
 
 def _encode(net: CNetwork, spec: ObsSpec) -> int:
     """Lines that fill `a` with the encoded observation; returns the size of the raw one."""
-    taken = column = 0
+    offset = column = 0
     for leaf in spec.leaves.values():
-        raw, shape = math.prod(leaf.box_shape), math.prod(leaf.shape)
+        raw, shape = len(leaf.sizes) or math.prod(leaf.box_shape), math.prod(leaf.shape)
         factor = " / 255.0f" if leaf.dtype == "uint8" else ""
-        if leaf.kind in ("discrete", "multi_discrete"):
-            raw = len(leaf.sizes)
-            starts = leaf.starts or (0,) * raw
+        if leaf.sizes:
             first = column
-            for entry, (size, start) in enumerate(zip(leaf.sizes, starts, strict=True)):
-                value = f"obs[{taken + entry}] == (float)(i + {start})"
-                net.lines.append(f"for (int i = 0; i < {size}; i++) a[{first} + i] = {value} ? 1.0f : 0.0f;")
+            for entry, (size, start) in enumerate(zip(leaf.sizes, leaf.starts or (0,) * raw, strict=True)):
+                net.each(size, f"a[{first} + i] = obs[{offset + entry}] == (float)(i + {start}) ? 1.0f : 0.0f")
                 first += size
         elif leaf.channels_last:
             pixels, channels = raw // leaf.box_shape[2], leaf.box_shape[2]
             net.lines.append(f"for (int c = 0; c < {channels}; c++) for (int i = 0; i < {pixels}; i++)")
-            place, source = f"{column} + c * {pixels} + i", f"{taken} + i * {channels} + c"
+            place, source = f"{column} + c * {pixels} + i", f"{offset} + i * {channels} + c"
             net.lines.append(f"    a[{place}] = obs[{source}]{factor};")
         else:
-            net.lines.append(f"for (int i = 0; i < {raw}; i++) a[{column} + i] = obs[{taken} + i]{factor};")
-        taken, column = taken + raw, column + shape
-    return taken
+            net.each(raw, f"a[{column} + i] = obs[{offset} + i]{factor}")
+        offset, column = offset + raw, column + shape
+    return offset
 
 
 def _action_values(net: CNetwork, q: QNet, actions: int) -> None:
@@ -228,41 +222,43 @@ def _action_values(net: CNetwork, q: QNet, actions: int) -> None:
     net.dense(*q.advantage)
     x = net.x
     if q.value is not None:
-        net.lines.append(f"for (int k = 0; k < {atoms}; k++) {{")
-        net.lines.append("    float mean = 0.0f;")
-        net.lines.append(f"    for (int i = 0; i < {actions}; i++) mean += {x}[i * {atoms} + k] / {actions}.0f;")
-        net.lines.append(f"    for (int i = 0; i < {actions}; i++) {x}[i * {atoms} + k] += kept[k] - mean;")
-        net.lines.append("}")
+        net.lines += [
+            f"for (int k = 0; k < {atoms}; k++) {{",
+            "    float mean = 0.0f;",
+            f"    for (int i = 0; i < {actions}; i++) mean += {x}[i * {atoms} + k] / {actions}.0f;",
+            f"    for (int i = 0; i < {actions}; i++) {x}[i * {atoms} + k] += kept[k] - mean;",
+            "}",
+        ]
     if q.kind == "c51":
         net.functions["c51"] = C51
         support = net.constant("drl_support", q.support)
-        net.lines.append(
-            f"for (int i = 0; i < {actions}; i++) {x}[i] = drl_expected({x} + i * {atoms}, {support}, {atoms});"
-        )
+        net.each(actions, f"{x}[i] = drl_expected({x} + i * {atoms}, {support}, {atoms})")
     elif q.kind == "qr":
-        net.lines.append(f"for (int i = 0; i < {actions}; i++) {{")
-        net.lines.append("    float sum = 0.0f;")
-        net.lines.append(f"    for (int k = 0; k < {atoms}; k++) sum += {x}[i * {atoms} + k];")
-        net.lines.append(f"    {x}[i] = sum / {atoms}.0f;")
-        net.lines.append("}")
+        net.lines += [
+            f"for (int i = 0; i < {actions}; i++) {{",
+            "    float sum = 0.0f;",
+            f"    for (int k = 0; k < {atoms}; k++) sum += {x}[i * {atoms} + k];",
+            f"    {x}[i] = sum / {atoms}.0f;",
+            "}",
+        ]
 
 
 def _choose(net: CNetwork, graph: PolicyGraph, spec: ActionSpec) -> None:
-    x, starts = net.x, spec.starts or (0,) * max(len(spec.sizes), 1)
     if spec.kind == "multi_binary":
-        bit = f"{x}[i] > 0.0f"
+        bit = f"{net.x}[i] > 0.0f"
         if graph.masked:
             bit = f"action_mask[2 * i + 1] && ({bit} || !action_mask[2 * i])"
-        net.lines.append(f"for (int i = 0; i < {spec.entries}; i++) action[i] = {bit};")
+        net.each(spec.entries, f"action[i] = {bit}")
         return
-    parts = ("", "0", "") if not graph.masked else (", const unsigned char *legal", "-1", "legal[i] && ")
-    net.functions["best"] = BEST.format(
-        parameter=parts[0], first=parts[1], legal=parts[2], fallback=" < 0 ? 0 : best" if graph.masked else ""
-    )
+    parts = {"parameter": "", "first": "0", "legal": "", "fallback": ""}
+    if graph.masked:
+        parts = {"parameter": ", const unsigned char *legal", "first": "-1", "legal": "legal[i] && "}
+        parts["fallback"] = " < 0 ? 0 : best"
+    net.functions["best"] = BEST.format(**parts)
     column = 0
-    for entry, size in enumerate(spec.sizes):
+    for entry, (size, start) in enumerate(zip(spec.sizes, spec.starts or (0,) * len(spec.sizes), strict=True)):
         mask = f", action_mask + {column}" if graph.masked else ""
-        chosen = f"{starts[entry]} + drl_best({x} + {column}, {size}{mask})"
+        chosen = f"{start} + drl_best({net.x} + {column}, {size}{mask})"
         net.lines.append(f"return {chosen};" if spec.kind == "discrete" else f"action[{entry}] = {chosen};")
         column += size
 
@@ -284,7 +280,7 @@ def _scale_action(net: CNetwork, graph: PolicyGraph, spec: ActionSpec) -> None:
 
 
 def signature(graph: PolicyGraph) -> str:
-    """Of the one public function."""
+    """Declaration of the one public function."""
     spec = graph.action_spec
     mask = ", const unsigned char *action_mask" if graph.masked else ""
     if spec.kind == "discrete":
@@ -293,36 +289,32 @@ def signature(graph: PolicyGraph) -> str:
 
 
 def _file(net: CNetwork, graph: PolicyGraph, raw_size: int, about: dict[str, str]) -> str:
+    def harmless(text: str) -> str:  # must not end the comment, not even by a backslash or a trigraph
+        return re.sub(r"[^\w./:, -]", "_", text, flags=re.ASCII)[:100]
+
     spec, leaves = graph.action_spec, graph.obs_spec.leaves.items()
-    parts = [f"{_harmless(path or 'obs')} {leaf.kind} {list(leaf.box_shape) or 'of 1'}" for path, leaf in leaves]
+    parts = [f"{harmless(path or 'obs')} {leaf.kind} {list(leaf.box_shape) or 'of 1'}" for path, leaf in leaves]
+    room = f"action: room for {plural(spec.entries, 'number')}"
     lines = [
         "An agent of drl, exported by `drl export --to c`. C99; compile with -lm.",
-        *(f"{name}: {_harmless(about[name])}" for name in ("env", "drl_version", "agent_checksum")),
+        *(f"{name}: {harmless(about[name])}" for name in ("env", "drl_version", "agent_checksum")),
         f"Declare it where you use it: {signature(graph)};",
         f"obs: {plural(raw_size, 'number')}, one raw observation ({', '.join(parts)})",
         "Discrete values are given as numbers, pixels from 0 to 255.",
+        *([f"action_mask: {spec.num_choices} bytes, 1 for a legal choice, 0 for an illegal one"] * graph.masked),
+        f"{'the result is the action' if spec.kind == 'discrete' else room}, in the environment's units",
     ]
-    if graph.masked:
-        lines.append(f"action_mask: {spec.num_choices} bytes, 1 for a legal choice, 0 for an illegal one")
-    result = (
-        "the result is the action" if spec.kind == "discrete" else f"action: room for {plural(spec.entries, 'number')}"
-    )
-    lines.append(f"{result}, in the environment's units")
-    comment = "\n".join(f" * {line}" for line in lines)
-    body = "\n".join(f"    {line}" for line in net.lines)
-    head = f"/*\n{comment}\n */\n#include <math.h>\n"
-    own = f"{signature(graph)};\n\n{signature(graph)}\n{{\n    {net.buffers}\n{body}\n}}\n"
-    return "\n\n".join((head, *net.constants, *net.functions.values(), own))
-
-
-def _harmless(text: str) -> str:
-    """A card's words for a comment that they must not end, also not with a backslash or a trigraph."""
-    return re.sub(r"[^\w./:, -]", "_", text, flags=re.ASCII)[:100]
+    head = "/*\n" + "".join(f" * {line}\n" for line in lines) + " */\n#include <math.h>\n"
+    names = ["a", "b", "kept"] if any("kept" in line for line in net.lines) else ["a", "b"]
+    buffers = "float " + ", ".join(f"{name}[{net.widest}]" for name in names) + ";"
+    body = "".join(f"    {line}\n" for line in (buffers, *net.lines))
+    act = f"{signature(graph)};\n\n{signature(graph)}\n{{\n{body}}}\n"
+    return "\n\n".join((head, *net.constants, *net.functions.values(), act))
 
 
 def find_compiler() -> str | None:
     """The path of a C compiler, if there is one."""
-    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def run_c(source: str, graph: PolicyGraph, compiler: str) -> Run:

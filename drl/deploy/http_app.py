@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -25,21 +27,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from drl import __version__
 from drl.core.processes import is_loopback, is_own_host
 from drl.core.specs import MASK_KEY, PlainDict
-from drl.deploy.act_requests import ActBatches, ActRequest, RefusedRequest, read_request
-from drl.deploy.parity import golden_inputs, raw_observations, sample_inputs
-from drl.deploy.policy_graph import PolicyGraph, masks_in_training
+from drl.deploy.act_requests import ActBatches, RefusedRequest, read_request
+from drl.deploy.policy_graph import PolicyGraph, golden_inputs, masks_in_training, raw_observations, sample_inputs
 from drl.engines.numpy.acting import Actor
 
-BODY_SECONDS = 10.0  # in which a body must have arrived
+MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
+PATIENCE = 30  # seconds for requests that are being answered when the server is stopped
+BODY_SECONDS = 10.0  # for the body of a request
 HEAD_SECONDS = 10.0  # for the whole head of a request, from the connection or the last answer on
 READ_SECONDS = 10.0  # for a client to read an answer
-LARGE = 64 << 10  # bytes of a body from which on it is read in a thread, so that others are answered meanwhile
+LARGE = 64 << 10  # bytes from which a body is parsed in a thread, so that others are answered meanwhile
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 NO_MASK = f"the request has no {MASK_KEY}, which this agent was given in training; the action may be illegal"
 
 
 class ServeMetrics:
-    """What was asked and how long it took.
+    """Counts and latencies of requests to act.
 
     >>> metrics = ServeMetrics()
     >>> metrics.answered(200, 0.004)
@@ -87,7 +90,7 @@ class ServeMetrics:
 
 @dataclass(frozen=True)
 class ServeLimits:
-    """What one request may ask for."""
+    """Limits of one request."""
 
     most_bytes: int = 4 << 20  # of a body
     most_rows: int = 256  # observations of a request, and of a forward pass
@@ -100,7 +103,7 @@ def make_app(
     explore: bool = False,
     host: str = "127.0.0.1",
     console: bool = True,
-) -> ASGIApp:
+) -> Starlette:
     """The application. On a loopback `host` only requests to that machine's own names are answered: a web page whose
     name was pointed to 127.0.0.1 (DNS rebinding) is not."""
     server = _Server(agent, limits, window, explore, console)
@@ -110,8 +113,24 @@ def make_app(
         Route("/metrics", server.show_metrics),
         Route("/", server.describe),
     ]
-    app = Starlette(routes=routes, lifespan=server.lifespan, exception_handlers={HTTPException: _refuse_http})
-    return _OwnNames(app, host) if is_loopback(host) else app
+    own_names = [Middleware(_answer_own_names, host.lower())] if is_loopback(host) else []
+    return Starlette(
+        routes=routes, middleware=own_names, lifespan=server.lifespan, exception_handlers={HTTPException: _refuse_http}
+    )
+
+
+def _answer_own_names(app: ASGIApp, host: str) -> ASGIApp:
+    """Refuse requests whose Host is not an address, `localhost` or the served name."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        passed = app
+        if scope["type"] == "http":
+            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not is_own_host(named, host):
+                passed = _refusal(403, "this server answers only to the names of its own machine, such as localhost")
+        await passed(scope, receive, send)
+
+    return answer
 
 
 class _Server:
@@ -154,19 +173,18 @@ class _Server:
     async def _act(self, http: Request) -> PlainDict:
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RefusedRequest(415, "send JSON, with the header Content-Type: application/json")
-        asked = await self._read(await self._body(http))
-        acted = await self.batches.act(asked)
+        body = await self._body(http)
+        arguments = (self.agent, body, self.limits.most_rows)
+        if len(body) < LARGE:
+            request = read_request(*arguments)
+        else:
+            request = await asyncio.get_running_loop().run_in_executor(self.reading, read_request, *arguments)
+        acted = await self.batches.act(request)
         answer = {"action": acted.action.tolist()}
         if acted.rnn_state is not None:
             answer["rnn_state"] = acted.rnn_state.tolist()
-        warning = {"warning": NO_MASK} if self.masked and asked.action_mask is None else {}
-        return {name: rows[0] if asked.single else rows for name, rows in answer.items()} | warning
-
-    async def _read(self, body: bytes) -> ActRequest:
-        given = (self.agent, body, self.limits.most_rows)
-        if len(body) < LARGE:
-            return read_request(*given)
-        return await asyncio.get_running_loop().run_in_executor(self.reading, read_request, *given)
+        warning = {"warning": NO_MASK} if self.masked and request.action_mask is None else {}
+        return {name: rows[0] if request.single else rows for name, rows in answer.items()} | warning
 
     async def _body(self, http: Request) -> bytes:
         most, body = self.limits.most_bytes, bytearray()
@@ -194,23 +212,18 @@ class _Server:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def describe(self, http: Request) -> Response:
-        agent = self.agent
+        agent, choices = self.agent, self.agent.action_spec.num_choices
         return JSONResponse({
             "drl": __version__,
             "env": agent.notes.get("env"),
             "acts": "sampled from the policy" if self.explore else "the most likely or best action",
             "obs_space": agent.obs_spec.to_json(),
             "action_space": agent.action_spec.to_json(),
-            MASK_KEY: self._mask(),
+            MASK_KEY: {"choices": choices, "given_in_training": self.masked} if choices else None,
             "rnn_state_size": agent.rnn_state_size,
             "limits": {"bytes": self.limits.most_bytes, "observations": self.limits.most_rows},
             "example": {"method": "POST", "path": "/act", "body": _example(agent, bool(self.masked))},
         })  # fmt: skip
-
-    def _mask(self) -> PlainDict | None:
-        """What the description says about masks; None: the actions are a Box, which has no choices to mask."""
-        choices = self.agent.action_spec.num_choices
-        return {"choices": choices, "given_in_training": self.masked} if choices else None
 
 
 def _example(agent: Actor, masked: bool) -> PlainDict:
@@ -228,22 +241,6 @@ def _example(agent: Actor, masked: bool) -> PlainDict:
     return {"obs": plain(raw_observations(agent.obs_spec, inputs))} | mask
 
 
-class _OwnNames:
-    """Passes on requests whose Host is an address, `localhost` or the served name."""
-
-    def __init__(self, app: ASGIApp, host: str):
-        self.app, self.host = app, host.lower()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if not is_own_host(given, self.host):
-                refusal = _refusal(403, "this server answers only to the names of its own machine, such as localhost")
-                await refusal(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
 def _refusal(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status)
 
@@ -254,7 +251,7 @@ async def _refuse_http(http: Request, error: Exception) -> Response:
 
 
 class HttpConnection(H11Protocol):
-    """One connection. Beyond `limit_concurrency` of them a request is refused in the form of all other refusals."""
+    """A connection with time limits. Beyond `limit_concurrency` of them a request is refused in our own form."""
 
     app: ASGIApp
     most: int | None  # connections
@@ -269,7 +266,7 @@ class HttpConnection(H11Protocol):
         self._await_head()
 
     def handle_events(self) -> None:
-        """Take up what has arrived."""
+        """Handle received data."""
         full = self.most is not None and max(len(self.connections), len(self.tasks)) > self.most
         self.app = refuse_full if full else self.config.loaded_app
         super().handle_events()
@@ -282,18 +279,18 @@ class HttpConnection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client reads too slowly, or not at all."""
+        """Close the connection if the client does not read in time."""
         super().pause_writing()
         self._read = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Cancel that timer."""
         super().resume_writing()
         if self._read is not None:
             self._read.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel all timers."""
         for timer in (self._head, self._read):
             if timer is not None:
                 timer.cancel()
@@ -309,3 +306,19 @@ async def refuse_full(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer 503 to one request."""
     answer = JSONResponse({"error": "too many connections; try again"}, 503, headers={"connection": "close"})
     await answer(scope, receive, send)
+
+
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """The server of an application, which does not run yet."""
+    config = uvicorn.Config(
+        app,
+        http=HttpConnection,
+        log_config=None,  # the logging of this process is its own
+        log_level="critical",  # the application reports its own failures; clients must not fill a log
+        access_log=False,
+        server_header=False,
+        ws="none",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=PATIENCE,
+    )
+    return uvicorn.Server(config)

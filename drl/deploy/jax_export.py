@@ -9,8 +9,7 @@ from drl.core.agent_files import StoredAgent
 from drl.core.configs import ModelConfig
 from drl.core.errors import BadInput
 from drl.core.specs import AnyArray, Array, ArrayLibrary
-from drl.deploy.parity import Run
-from drl.deploy.policy_graph import Answer, Named, PolicyGraph
+from drl.deploy.policy_graph import Answer, Named, PolicyGraph, Run
 from drl.engines.jax.agents import JaxAgent
 from drl.engines.jax.backbones import make_backbone
 from drl.engines.jax.layers import part
@@ -34,8 +33,9 @@ JAX = ArrayLibrary(
 )
 
 
-def answer_of(agent: JaxAgent) -> Answer:
-    """The network of an agent that the JAX engine has."""
+def answer_of(agent: object) -> Answer:
+    """The network of an agent of the JAX engine."""
+    assert isinstance(agent, JaxAgent)
     model, params = agent.model, agent.model_state.params
 
     def answer(obs: AnyArray, rnn_state: None) -> tuple[AnyArray, None]:
@@ -77,8 +77,8 @@ def jax_export_content(graph: PolicyGraph, answer: Answer) -> bytes:
     try:
         exported = export.export(jax.jit(act), platforms=PLATFORMS)(shapes)
     except (TypeError, ValueError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise BadInput(f"this model cannot be exported for any number of rows ({said}); use --to onnx") from error
+        why = " ".join(str(error).split())[:160]
+        raise BadInput(f"this model cannot be exported for any number of rows ({why}); use --to onnx") from error
     return bytes(exported.serialize())
 
 

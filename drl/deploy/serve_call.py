@@ -8,20 +8,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl.core.errors import BadInput, MissingExtra
 from drl.core.network_parts import import_plugins
 from drl.core.processes import RunningServer, is_loopback, url_of
 from drl.core.setting_rules import check_size, check_whole, is_score, shown
 from drl.runs.folder.finished import AgentLike, Finished, agent_folder, folder_of
-
-if TYPE_CHECKING:
-    import uvicorn
-    from starlette.types import ASGIApp
-
-MOST_CONNECTIONS = 512  # open at once; further ones are answered with 503
-PATIENCE = 30  # seconds for requests that are being answered when it is stopped
 
 
 def serve(
@@ -64,7 +57,7 @@ def serve(
     import_plugins(plugins)
     with agent_folder(agent) as folder:  # before an engine is loaded
         from drl.agents.load_agent import load_agent, sample_actions
-        from drl.deploy.http_app import ServeLimits, make_app
+        from drl.deploy.http_app import MOST_CONNECTIONS, ServeLimits, make_app, make_server
 
         player: Any = load_agent(folder, engine=engine)
         if sampled:
@@ -72,59 +65,35 @@ def serve(
     name = str(folder_of(agent)) if isinstance(agent, str | Path | Finished) else type(agent).__name__
     limits = ServeLimits(max_bytes, max_batch)
     server = make_server(make_app(player, limits, batch_window / 1000.0, sampled, host, console))
-    listening = _listen(host, port)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        why = "no such address"
+        if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+            why = os.strerror(error.errno)
+        raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
     url = url_of(host, listening.getsockname()[1])
-    about = (
-        f"serving {name} at {url}\n  POST /act · GET / describes the spaces · GET /health · GET /metrics · Ctrl-C stops"
-    )
+    paths = "POST /act · GET / describes the spaces · GET /health · GET /metrics · Ctrl-C stops"
+    about = f"serving {name} at {url}\n  {paths}"
     if console:
         print(about, flush=True)
         if not is_loopback(host):
             warning = "drl: warning: other machines can reach this server, and it asks nobody who they are"
             print(warning, file=sys.stderr)
-    thread = Thread(target=lambda: _run(server, listening), name="drl serve", daemon=True)
+
+    def run() -> None:
+        with listening:
+            server.run(sockets=[listening])
+
+    thread = Thread(target=run, name="drl serve", daemon=True)
     running = RunningServer(name, url, about, thread, lambda: setattr(server, "should_exit", True))
     if wait:
         # On SIGINT and SIGTERM it answers the requests whose head it has read, stops, and raises the signal again: exit
         # codes 130 and 143.
-        _run(server, listening)
+        run()
         return running
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     return running
-
-
-def _run(server: "uvicorn.Server", listening: socket.socket) -> None:
-    with listening:
-        server.run(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
-    except (OSError, UnicodeError) as error:
-        number = getattr(error, "errno", None)
-        why = os.strerror(number) if number and not isinstance(error, socket.gaierror) else "no such address"
-        raise BadInput(f"cannot listen on {host}:{port}: {why}; choose another --port or --host") from None
-
-
-def make_server(app: "ASGIApp") -> "uvicorn.Server":
-    """The server of an application, which does not run yet."""
-    import uvicorn
-
-    from drl.deploy.http_app import HttpConnection
-
-    config = uvicorn.Config(
-        app,
-        http=HttpConnection,
-        log_config=None,  # the logging of this process is its own
-        log_level="critical",  # the application reports its own failures; whoever sends nonsense writes no log
-        access_log=False,
-        server_header=False,
-        ws="none",
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_graceful_shutdown=PATIENCE,
-    )
-    return uvicorn.Server(config)

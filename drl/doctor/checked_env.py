@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from drl.doctor.findings import PROBLEM, Finding
 from drl.envs.faults import reason
 from drl.envs.spaces import GymEnv, GymSpace, Info, action_spec, check_legal, mask_reader, stack_masks
 
-KEPT = 3  # returned observations that are checked again for changes
+REMEMBERED = 3  # returned observations that are checked again for changes
 MOST_NUMBERS = 2000  # largest observation whose numbers are examined one by one
 SLACK = 1e-6  # relative tolerance at bounds, for rounding
 WIDEN = "clip it, or set `observation_space` to its actual bounds"
@@ -35,7 +37,7 @@ class Broken(Exception):
 class Complaints:
     """Faults by name: the first of each kind, and how often it was seen."""
 
-    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (what was seen, what to change)
+    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → (evidence, advice)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, seen: str, change: str) -> None:
@@ -75,7 +77,7 @@ class CheckedEnv:
         self.reset_seconds: list[float] = []
         self.step_seconds: list[float] = []
         self._read_mask, self._spec = mask_reader(env), action_spec(env.action_space)
-        self._kept: deque[tuple[RawObs, bytes]] = deque(maxlen=KEPT)  # the last observations and their digests
+        self._returned: deque[tuple[RawObs, bytes]] = deque(maxlen=REMEMBERED)  # with digests
 
     def reset(self, seed: int) -> bytes:
         """Start an episode and return the digest of its first observation."""
@@ -83,15 +85,15 @@ class CheckedEnv:
         try:
             answer = self.env.reset(seed=seed)
         except BaseException as error:
-            if isinstance(error, TypeError) and "seed" in str(error):
-                change = "write `def reset(self, *, seed=None, options=None)` and begin with `super().reset(seed=seed)`"
-                raise self._fatal("reset-takes-no-seed", f"{where} raised {reason(error)}", change) from error
-            raise self._raised(where, error) from error
+            if not isinstance(error, TypeError) or "seed" not in str(error):
+                raise self._raised(where, error) from error
+            change = "write `def reset(self, *, seed=None, options=None)` and begin with `super().reset(seed=seed)`"
+            raise self._fatal("reset-takes-no-seed", f"{where} raised {reason(error)}", change) from error
         self.reset_seconds.append(time.perf_counter() - started)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self._fatal("reset-result", f"{where} returned {shown(answer)}", "return a pair: `return obs, {}`")
         self.obs, info = answer
-        self._check_kept(where, range(len(self._kept)))
+        self._check_returned(where, range(len(self._returned)))
         self._check_info(info, where)
         first = self._look(where)
         self._take_mask(info, where, ended=False)
@@ -99,7 +101,7 @@ class CheckedEnv:
 
     def step(self, action: object) -> StepOutcome:
         """Take a step and check its results."""
-        given, where = digest_of(action), f"step {len(self.step_seconds) + 1:,}{self.about}"
+        before, where = digest_of(action), f"step {len(self.step_seconds) + 1:,}{self.about}"
         started = time.perf_counter()
         try:
             answer = self.env.step(action)
@@ -111,8 +113,8 @@ class CheckedEnv:
             change = "return `obs, reward, terminated, truncated, info`; four values are the interface of the old Gym"
             raise self._fatal("step-result", f"{where} returned {count}; expected 5", change)
         self.obs, reward, terminated, truncated, info = answer
-        self._check_kept(where, {0, len(self._kept) - 1})  # the oldest reveals alternating buffers
-        if digest_of(action) != given:
+        self._check_returned(where, {0, len(self._returned) - 1})  # the oldest reveals alternating buffers
+        if digest_of(action) != before:
             seen = f"{where} changed its action argument"
             self.complaints.add("changed-action", seen, "copy the action first: `action = np.array(action)`")
         self._check_info(info, where)
@@ -130,12 +132,12 @@ class CheckedEnv:
         if fatal:
             raise Broken
         digest = digest_of(self.obs)
-        self._kept.append((self.obs, digest))
+        self._returned.append((self.obs, digest))
         return digest
 
-    def _check_kept(self, where: str, places: Iterable[int]) -> None:
+    def _check_returned(self, where: str, places: Iterable[int]) -> None:
         """Check observations that were returned before for changes."""
-        if any(digest_of(obs) != digest for obs, digest in (self._kept[place] for place in places)):
+        if any(digest_of(obs) != digest for obs, digest in (self._returned[place] for place in places)):
             seen = f"{where} changed an observation that was returned earlier: the environment reuses its arrays"
             self.complaints.add("reused-buffer", seen, "return a copy: `self._obs.copy()`")
 
@@ -203,7 +205,14 @@ def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> I
     ['observation-dtype', 'outside-space']
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        yield from _part_faults(space, obs, path)
+        parts = parts_of(space)
+        values = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple) else {}
+        if missing := [repr(key) for key in parts if key not in values]:
+            seen = f"{path} is {shown(obs)}, without {', '.join(missing)}"
+            yield ObsFault("observation-shape", seen, f"return the parts that {space} names", fatal=True)
+            return
+        for key, part in parts.items():
+            yield from obs_faults(part, values[key], f"{path}[{key!r}]")
     elif isinstance(space, spaces.Box):
         yield from _box_faults(space, obs, path)
     elif not isinstance(space, spaces.Text) and not space.contains(obs):
@@ -215,18 +224,8 @@ def obs_faults(space: GymSpace, obs: RawObs, path: str = "the observation") -> I
             yield ObsFault("outside-space", f"{path} is {shown(obs)}, outside {space}", WIDEN)
 
 
-def _part_faults(space: spaces.Dict | spaces.Tuple, obs: RawObs, path: str) -> Iterator[ObsFault]:
-    parts = _parts(space)
-    given = obs if isinstance(obs, Mapping) else dict(enumerate(obs)) if isinstance(obs, tuple) else {}
-    if missing := [key for key in parts if key not in given]:
-        seen = f"{path} is {shown(obs)}, without {', '.join(map(repr, missing))}"
-        yield ObsFault("observation-shape", seen, f"return the parts that {space} names", fatal=True)
-        return
-    for key, part in parts.items():
-        yield from obs_faults(part, given[key], f"{path}[{key!r}]")
-
-
-def _parts(space: spaces.Dict | spaces.Tuple) -> dict[str | int, GymSpace]:
+def parts_of(space: spaces.Dict | spaces.Tuple) -> dict[str | int, GymSpace]:
+    """Return the parts of a Dict or Tuple space by key or place."""
     if isinstance(space, spaces.Dict):
         return {key: part for key, part in space.spaces.items()}  # noqa: C416 (keys of either type)
     return dict(enumerate(space.spaces))
@@ -238,36 +237,36 @@ def _box_faults(space: spaces.Box, obs: RawObs, path: str) -> Iterator[ObsFault]
     except ValueError:
         array = np.array(None)
     if array.dtype.kind not in NUMBERS:
-        yield _dtype(path, obs, space)._replace(fatal=True)
+        yield _dtype(path, obs, space, fatal=True)
         return
     if array.shape != space.shape:
-        yield _shape(path, obs, space)._replace(fatal=True)
+        yield _shape(path, obs, space, fatal=True)
         return
     if not isinstance(obs, np.ndarray | np.generic) or not np.can_cast(array.dtype, np.dtype(space.dtype)):
         yield _dtype(path, obs, space)
     if not np.isfinite(array).all():
-        first = int(np.flatnonzero(~np.isfinite(array.ravel()))[0])
+        first = int(np.flatnonzero(~np.isfinite(array))[0])
         change = "find the division, logarithm or overflow behind it; networks need finite numbers"
         yield ObsFault("nan-observation", f"{path} has {array.ravel()[first]} in entry {first}", change)
         return
     slack = SLACK * np.maximum(1.0, np.abs(array.astype(float)))
-    outside = ((array < space.low - slack) | (array > space.high + slack)).ravel()
+    outside = (array < space.low - slack) | (array > space.high + slack)
     if outside.any():
         first = int(np.flatnonzero(outside)[0])
-        low, high = space.low.ravel()[first], space.high.ravel()[first]
-        seen = f"{path} has {array.ravel()[first]:.6g} in entry {first}; its space says {low:.6g} to {high:.6g}"
+        number, low, high = (each.ravel()[first] for each in (array, space.low, space.high))
+        seen = f"{path} has {number:.6g} in entry {first}; its space says {low:.6g} to {high:.6g}"
         yield ObsFault("outside-space", seen, WIDEN)
 
 
-def _dtype(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
+def _dtype(path: str, obs: RawObs, space: GymSpace, fatal: bool = False) -> ObsFault:
     kind = obs.dtype if isinstance(obs, np.ndarray | np.generic) else type(obs).__name__
     change = f"return the dtype of the space, `np.asarray(obs, np.{space.dtype})`, or change `observation_space`"
-    return ObsFault("observation-dtype", f"{path} is of {kind}; its space says {space.dtype}", change)
+    return ObsFault("observation-dtype", f"{path} is of {kind}; its space says {space.dtype}", change, fatal)
 
 
-def _shape(path: str, obs: RawObs, space: GymSpace) -> ObsFault:
-    change = "return that shape, or change `observation_space`"
-    return ObsFault("observation-shape", f"{path} has the shape {np.shape(obs)}; its space says {space.shape}", change)
+def _shape(path: str, obs: RawObs, space: GymSpace, fatal: bool = False) -> ObsFault:
+    seen = f"{path} has the shape {np.shape(obs)}; its space says {space.shape}"
+    return ObsFault("observation-shape", seen, "return that shape, or change `observation_space`", fatal)
 
 
 def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str, str] | None:
@@ -301,31 +300,33 @@ def mask_fault(mask: RawObs, spec: ActionSpec, ended: bool = False) -> tuple[str
     return None
 
 
-def box_columns(space: GymSpace, path: str = "") -> list[tuple[str, float, float]]:
+def _boxes(space: GymSpace, *path: str | int) -> Iterator[tuple[tuple[str | int, ...], spaces.Box]]:
+    """Yield the small Boxes of a space with their paths, without images."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in parts_of(space).items():
+            yield from _boxes(part, *path, key)
+    elif isinstance(space, spaces.Box) and space.dtype != np.uint8 and np.prod(space.shape) <= MOST_NUMBERS:
+        yield path, space
+
+
+def box_columns(space: GymSpace) -> list[tuple[str, float, float]]:
     """Return name and bounds of every number in the Boxes of a space, without images; empty if there are too many.
 
     >>> box_columns(spaces.Dict(speed=spaces.Box(-1, 1, (2,))))
     [('speed[0]', -1.0, 1.0), ('speed[1]', -1.0, 1.0)]
     """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        found = [each for key, part in _parts(space).items() for each in box_columns(part, f"{path}.{key}".lstrip("."))]
-    elif isinstance(space, spaces.Box) and space.dtype != np.uint8 and np.prod(space.shape) <= MOST_NUMBERS:
-        bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
-        found = [(f"{path}[{i}]", low, high) for i, (low, high) in enumerate(bounds)]
-    else:
-        found = []
-    return found if len(found) <= MOST_NUMBERS else []
+    columns: list[tuple[str, float, float]] = []
+    for path, box in _boxes(space):
+        bounds = zip(box.low.ravel().tolist(), box.high.ravel().tolist(), strict=True)
+        columns += [(f"{'.'.join(map(str, path))}[{i}]", low, high) for i, (low, high) in enumerate(bounds)]
+    return columns if len(columns) <= MOST_NUMBERS else []
 
 
 def box_row(space: GymSpace, obs: RawObs) -> Array:
     """Return the numbers named by `box_columns`."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        rows = [box_row(part, obs[key]) for key, part in _parts(space).items()]
-        row = np.concatenate(rows) if rows else np.zeros(0)
-        return row if len(row) <= MOST_NUMBERS else np.zeros(0)
-    if isinstance(space, spaces.Box) and space.dtype != np.uint8 and np.prod(space.shape) <= MOST_NUMBERS:
-        return np.asarray(obs, np.float64).ravel()
-    return np.zeros(0)
+    rows = [np.asarray(reduce(getitem, path, obs), np.float64).ravel() for path, _ in _boxes(space)]
+    row = np.concatenate(rows) if rows else np.zeros(0)
+    return row if len(row) <= MOST_NUMBERS else np.zeros(0)
 
 
 def digest_of(value: RawObs) -> bytes:

@@ -78,18 +78,13 @@ class Diagnosis:
 
     def plain(self) -> PlainDict:
         """Return plain data for JSON; numbers that are not finite become text."""
-        findings = [
-            {"name": each.name, "severity": each.severity, "seen": each.seen, "change": each.change}
-            for each in self.findings
-        ]
-        numbers = {name: value if _is_plain(value) else str(value) for name, value in self.numbers.items()}
-        plain: PlainDict = {
-            "subject": self.subject,
-            "problems": self.problems,
-            "findings": findings,
-            "numbers": numbers,
+        findings = [{name: text for name, text in vars(each).items() if name != "series"} for each in self.findings]
+        numbers = {
+            name: value if isinstance(value, str) or np.isfinite(value) else str(value)
+            for name, value in self.numbers.items()
         }
-        return plain | {"notes": list(self.notes), "pictures": list(self.pictures)}
+        plain: PlainDict = {"subject": self.subject, "problems": self.problems, "findings": findings}
+        return plain | {"numbers": numbers, "notes": list(self.notes), "pictures": list(self.pictures)}
 
     def text(self) -> str:
         """Return the text for a terminal."""
@@ -123,18 +118,14 @@ def sparkline(values: Array, width: int = SPARK) -> str:
     return "".join(BARS[round((mean - low) / span * 7)] if np.isfinite(mean) else " " for mean in means)
 
 
-def _is_plain(value: float | str) -> bool:
-    return isinstance(value, str) or bool(np.isfinite(value))
-
-
 def _short(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    """Wrap text to `WIDTH` columns, keeping flags with their values."""
-    kept = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
-    lines = textwrap.wrap(kept, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    """Wrap text to `WIDTH` columns, without a break between a flag and its value."""
+    joined = re.sub(r"(--[\w-]+) ", "\\1\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(joined, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
@@ -147,11 +138,12 @@ def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path
     about = "evidence of drl doctor; dashed: a limit that a healthy run does not cross"
     figure, axes = make_panels(title, about, down, wide, (3.0, 1.8), titled=True)
     for ax, (name, series) in zip(axes, shown, strict=False):
-        kept = thinned(len(series.y), POINTS)
         if series.over == STEPS:
-            draw_line(ax, series.x[kept], series.y[kept], look(0))
+            points = thinned(len(series.y), POINTS)
+            draw_line(ax, series.x[points], series.y[points], look(0))
         else:
-            ax.bar(series.x, series.y, width=0.8 * _gap(series.x), color=look(0).color)
+            gap = float(series.x[1] - series.x[0]) if len(series.x) > 1 else 1.0
+            ax.bar(series.x, series.y, width=0.8 * gap, color=look(0).color)
         if series.limit is not None and np.isfinite(series.limit):
             ax.axhline(series.limit, color=look(1).color, linestyle="--", linewidth=1.2)
         finish(ax, series.label, series.over)
@@ -160,8 +152,3 @@ def draw_evidence(findings: Sequence[Finding], folder: Path, path: Path) -> Path
         ax.set_visible(False)
     path.parent.mkdir(exist_ok=True)
     return save_figure(figure, path)
-
-
-def _gap(x: Array) -> float:
-    """Distance between neighboring bars."""
-    return float(x[1] - x[0]) if len(x) > 1 else 1.0

@@ -1,18 +1,23 @@
-"""Records of a run for the checks: numbers over steps, episodes, settings. They are untrusted."""
+"""Evidence about a run for the checks: its records, which are untrusted, and the play of its agent."""
 
 import math
 import os
 import re
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from drl.agents.agent_env import EnvOptions, open_vec_env
+from drl.agents.evaluation import check_fit, own_stream
 from drl.core.agent_files import read_agent
+from drl.core.contracts import Agent
 from drl.core.errors import BadInput
 from drl.core.specs import ActionSpec, Array, PlainDict
 from drl.doctor.findings import Series
+from drl.envs.env_config import EnvConfig
 from drl.runs.folder.run_folder import find_agent_folder, read_record, read_settings
 from drl.tracking.curves import EpisodeTable, column, episodes_of, trailing_mean
 from drl.tracking.files import Row, evaluation_in, read_metrics
@@ -22,6 +27,7 @@ LEAST_UPDATES = 1000  # updates needed with a replay buffer, whose updates are s
 FEW_ROWS = 5  # learning steps that suffice after LEAST_UPDATES updates
 FIFTH = 5
 LEAST_COMPARED = 10  # first and last episodes to compare, if there are enough
+NUM_ENVS = 4  # in which the agent plays
 FLAG = re.compile(r"--(?:no-)?([a-z][a-z-]+)")
 
 
@@ -45,8 +51,8 @@ class RunRecords:
     def advice(self, *options: str) -> str:
         """Join the options whose flags this run's algorithm has."""
         known = {"wrapper", *self.settings}
-        kept = [text for text in options if all(flag.replace("-", "_") in known for flag in FLAG.findall(text))]
-        return ", or ".join(kept or options)
+        fitting = [text for text in options if all(flag.replace("-", "_") in known for flag in FLAG.findall(text))]
+        return ", or ".join(fitting or options)
 
     @property
     def slower(self) -> str:
@@ -100,11 +106,6 @@ class RunRecords:
         threshold = None if spec is None or changed else spec.reward_threshold
         return threshold is not None and len(self.returns) > 0 and bool(last_fifth(self.returns).mean() >= threshold)
 
-    @property
-    def begins_trained(self) -> bool:
-        """Whether the run started with a trained agent."""
-        return bool(self.settings.get("from_agent") or self.record.get("forked_from"))
-
     def series(self, name: str, limit: float | None = None) -> Series | None:
         """Return the numbers of a column of metrics.jsonl; None if it has none."""
         values = column(self.rows, name)
@@ -133,12 +134,9 @@ class RunRecords:
 
     def evaluations(self) -> list[tuple[Row, PlainDict]]:
         """Return rows of metrics with their evaluations; the final evaluation belongs to the last row."""
-        found: list[tuple[Row, PlainDict]] = []
-        for row in self.rows:
-            if numbers := evaluation_in(row):
-                found.append((row, numbers))
+        evaluations = [(row, numbers) for row in self.rows if (numbers := evaluation_in(row))]
         final = self.record.get("final_evaluation")
-        return found + ([(self.rows[-1], final)] if isinstance(final, dict) and self.rows else [])
+        return evaluations + ([(self.rows[-1], final)] if isinstance(final, dict) and self.rows else [])
 
 
 def is_better(first: Array, last: Array) -> bool:
@@ -149,9 +147,9 @@ def is_better(first: Array, last: Array) -> bool:
     return bool(np.nanmean(last) - np.nanmean(first) > max(2 * error, 1e-9))
 
 
-def halves(series: Series) -> tuple[Array, Array]:
-    """Split a series into its first and second half."""
-    return series.y[: len(series.y) // 2], series.y[len(series.y) // 2 :]
+def last_half(series: Series) -> Array:
+    """The newer half of the values."""
+    return series.y[len(series.y) // 2 :]
 
 
 def last_fifth(values: Array) -> Array:
@@ -162,3 +160,40 @@ def last_fifth(values: Array) -> Array:
 def first_fifth(values: Array) -> Array:
     """The oldest values."""
     return values[: max(len(values) // FIFTH, 1)]
+
+
+class AgentPlay(NamedTuple):
+    """Observations and actions of the agent without exploration."""
+
+    agent: Agent
+    obs: Array  # [M, …] encoded
+    actions: Array  # [M, …] in the policy's units
+    rewards: Array  # [M]
+    policy: Array | None  # [M, choices] probabilities of discrete actions
+    values: Array | None  # [M] predicted values
+
+
+def play_agent(agent: Agent, config: EnvConfig, steps: int, seed: int, vectorization: str) -> AgentPlay:
+    """Let the agent play `steps` steps in a few parallel environments."""
+    options: EnvOptions = {"vectorization": vectorization}
+    rows: list[tuple[Array, Array, Array]] = []
+    policies, values = list[Array](), list[Array]()
+    with open_vec_env(config, NUM_ENVS, seed, seeds_stream="evaluation", **options) as envs, own_stream(agent, seed):
+        check_fit(agent, envs.obs_spec, envs.action_spec, config.env)
+        obs = envs.reset()
+        agent.begin()
+        for _ in range(-(-steps // NUM_ENVS)):
+            explained = agent.explain_encoded(obs, envs.action_mask)
+            action = agent.decide(obs, False, envs.action_mask)
+            step = envs.step(agent.action_spec.to_env(action))
+            rows.append((obs.copy(), action, step.reward))
+            if "policy" in explained and agent.action_spec.kind == "discrete":
+                policies.append(explained["policy"])
+            if "value" in explained or "q" in explained:
+                values.append(explained["value"] if "value" in explained else explained["q"].max(axis=-1))
+            obs = step.obs
+            if agent.recurrent:
+                agent.begin(step.over)
+    all_obs, actions, rewards = (np.concatenate(column) for column in zip(*rows, strict=True))
+    policy, value = (np.concatenate(parts) if parts else None for parts in (policies, values))
+    return AgentPlay(agent, all_obs, actions, rewards, policy, value)

@@ -2,4 +2,4 @@
 
 from drl.core import call_function_of
 
-call_function_of(__name__, "drl.search.search_call")
+call_function_of(__name__, "drl.search.run_search")

@@ -1,11 +1,10 @@
-"""What is searched: the settings of a search, checked and planned before the first trial.
+"""The settings of a search, checked and planned before the first trial.
 
 >>> SearchConfig(n_trials=20, num_timesteps_per_trial=10_000).name_for("dqn")
 'CartPole-v1_dqn_search'
 """
 
 import json
-import math
 import os
 import statistics
 import zlib
@@ -36,6 +35,7 @@ MODES = ("base", "all")
 PRUNERS = ("median", "hyperband", "none")
 BOARDS = {"wandb_project", "mlflow_experiment", "group"}
 NOT_IN_PRESETS = {"seed", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "worker_timeout"}
+NOT_IN_PRESETS |= {"log_every"} | BOARDS | set(BUDGETS)
 
 
 def space_for(algorithm: str, mode: str, num_envs: int = 1, budget: int | None = None) -> Space:
@@ -79,20 +79,14 @@ def as_settings(values: PlainDict, layers: int = 2, images: bool = False) -> Pla
     >>> as_settings({"width": 128}, images=True)
     {'cnn_features': 512}
     """
-    settings = {name: _rounded(value) for name, value in values.items() if name != "width"}
+    settings = {  # four significant digits, so that presets are readable
+        name: float(f"{value:.4g}") if isinstance(value, float) else value
+        for name, value in values.items()
+        if name != "width"
+    }
     if "width" in values:  # a network for images has one hidden layer, four times as wide
         settings |= {"cnn_features": 4 * values["width"]} if images else {"hidden_sizes": [values["width"]] * layers}
     return settings
-
-
-def _rounded(value: object) -> object:
-    """Floats with four significant digits, so that presets are readable."""
-    if isinstance(value, float) and value and math.isfinite(value):
-        return float(f"{value:.4g}")
-    return value
-
-
-NOT_IN_PRESETS |= {"log_every"} | BOARDS | set(BUDGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,17 +174,8 @@ def merged(preset: PlainDict, settings: PlainDict) -> PlainDict:
     return preset | settings
 
 
-def _check_one_run(experiment: Experiment) -> None:
-    """A trial is one run in one process that keeps no files."""
-    given = experiment.to_flat()
-    many = [each for each in fields(RunConfig) if each.name in ("num_seeds", "seeds", "workers", "fallback_dir")]
-    for setting in (*many, *fields(ScalingConfig)):
-        if (value := given[setting.name]) not in (setting.default, []):
-            raise BadInput(f"{setting.name} is {shown(value)} in the settings; a trial cannot have it: leave it out")
-
-
 class SearchPlan:
-    """What is searched; fixed before the first trial. Bad input raises here, before anything is written."""
+    """The plan of a search, fixed before the first trial. Bad input raises here, before anything is written."""
 
     def __init__(
         self,
@@ -208,12 +193,22 @@ class SearchPlan:
         boards = {name: getattr(config, name) for name in ("wandb_project", "mlflow_experiment")}
         pair |= {name: where for name, where in boards.items() if where is not None}
         self.given: PlainDict = pair | given | pair
-        self.budget: dict[str, int] = self._budget()
+        steps, episodes = config.num_timesteps_per_trial, config.num_episodes_per_trial
+        if not steps and not episodes:
+            steps, episodes = given.get("total_timesteps"), given.get("num_episodes")
+        self.budget: dict[str, int] = (
+            {"num_episodes": int(episodes)} if episodes else {"total_timesteps": int(float(steps or 50_000))}
+        )
         start = Experiment.from_flat(self.fixed() | self.budget, "the search's settings")
         run = start.run
-        _check_one_run(start)
-        names = start.to_flat()  # of functions and classes
-        self.given |= {name: names[name] for name in self.given if name in names and name not in BUDGETS}
+        flat = start.to_flat()  # with the names of functions and classes
+        many = [each for each in fields(RunConfig) if each.name in ("num_seeds", "seeds", "workers", "fallback_dir")]
+        for setting in (*many, *fields(ScalingConfig)):  # a trial is one run in one process that keeps no files
+            if (value := flat[setting.name]) not in (setting.default, []):
+                raise BadInput(
+                    f"{setting.name} is {shown(value)} in the settings; a trial cannot have it: leave it out"
+                )
+        self.given |= {name: flat[name] for name in self.given if name in flat and name not in BUDGETS}
         self.name: str = config.name_for(algorithm)
         if own_study:
             self.name += f"_{zlib.crc32(json.dumps(self.belongs(), sort_keys=True).encode()):08x}"
@@ -227,7 +222,7 @@ class SearchPlan:
         ) as envs:
             self.images: bool = len(envs.obs_spec.shape) == 3
             build_trainer(start, envs)
-        self.start_flat: PlainDict = start.to_flat()
+        self.start_flat: PlainDict = flat
         if self.images:
             self.start_flat["width"] = start.model.cnn_features // 4
         self.layers: int = max(len(start.model.hidden_sizes), 1)
@@ -241,14 +236,6 @@ class SearchPlan:
         cores = (os.cpu_count() or 1) if self.images else 1  # a second thread slows tiny networks
         share = cores // max(config.n_jobs, 1) if config.cluster is None else min(int(config.cpus_per_run), cores)
         self.threads: int = run.threads or max(share, 1)
-
-    def _budget(self) -> dict[str, int]:
-        config = self.config
-        if config.num_timesteps_per_trial or config.num_episodes_per_trial:
-            steps, episodes = config.num_timesteps_per_trial, config.num_episodes_per_trial
-        else:
-            steps, episodes = self.given.get("total_timesteps"), self.given.get("num_episodes")
-        return {"num_episodes": int(episodes)} if episodes else {"total_timesteps": int(float(steps or 50_000))}
 
     def fixed(self) -> PlainDict:
         """The settings that all trials share, without their budget."""
@@ -266,11 +253,11 @@ class SearchPlan:
         return as_settings(trial.params, self.layers, self.images)
 
     def belongs(self) -> PlainDict:
-        """What must stay the same so that scores are comparable."""
+        """Settings that must stay the same so that scores are comparable."""
         names = ("mode", "reports", "evaluation_episodes")
         fixed = {name: value for name, value in self.fixed().items() if name not in NOT_IN_PRESETS}
-        told = {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
-        return told if self.own_space is None else told | {"search_space": str(self.own_space)}
+        same = {"budget": self.budget, "settings": fixed} | {name: getattr(self.config, name) for name in names}
+        return same if self.own_space is None else same | {"search_space": str(self.own_space)}
 
     def preset(self, found: Found) -> PlainDict:
         """Settings that train like this trial, with or without a shipped preset for the pair."""

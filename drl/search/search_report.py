@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from drl.search.run_search import SearchResult
-    from drl.search.search_plan import Found, SearchConfig
+    from drl.search.search_plan import SearchConfig
 
 SHOWN = 10  # rows of the table
 
 
 class Commands(NamedTuple):
-    """What the user typed, and what to type next. The defaults are commands of `drl`."""
+    """The command of a search and the one to train with its result. The defaults are commands of `drl`."""
 
     typed: str = ""  # the command that searches
     train: Callable[[PlainDict], str] | None = None  # the command that trains with the settings of a trial
@@ -72,26 +72,26 @@ class Display:
         self.bar.begin("searching", config.n_trials, finished)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
-        """A trial is over."""
+        """Show the end of a trial."""
         if outcome.state == "complete":
             self._note(outcome.score, job.number)
         words = "" if self.best is None else f"best {self.best[0]:.2f}, trial {self.best[1]}"
         text = f"trial {job.number}: {_text(outcome)}" + (f" ({words})" if words else "")
-        counts, told = outcome.state not in ("lost", "stopped"), outcome.state in ("failed", "lost")
-        self.bar.advance(text, words or "searching", show=told, step=int(counts))
+        counts, show = outcome.state not in ("lost", "stopped"), outcome.state in ("failed", "lost")
+        self.bar.advance(text, words or "searching", show=show, step=int(counts))
 
     def _note(self, score: float | None, trial: int) -> None:
         if score is not None and score > (self.best or (-math.inf,))[0]:
             self.best = (score, trial)
 
     def again(self, count: int) -> None:
-        """The best trials begin again on fresh seeds."""
+        """Show the start of the re-runs on fresh seeds."""
         if count:
             self.bar.say(f"re-running the best on fresh seeds: {plural(count, 'run')}")
             self.bar.begin("fresh seeds", count)
 
     def ended_again(self, job: Job, outcome: Outcome) -> None:
-        """Such a run is over."""
+        """Show the end of a re-run."""
         text = f"trial {job.number} with seed {job.settings['seed']}: {_text(outcome)}"
         self.bar.advance(text, show=outcome.state != "complete")
 
@@ -99,18 +99,36 @@ class Display:
 def _text(outcome: Outcome) -> str:
     if outcome.state == "complete":
         return f"{outcome.score:.2f}"
-    return (
-        f"{outcome.state} at {outcome.score:.2f}" if outcome.score is not None else f"{outcome.state}: {outcome.error}"
-    )
+    why = f": {outcome.error}" if outcome.score is None else f" at {outcome.score:.2f}"
+    return f"{outcome.state}{why}"
 
 
 def write_report(result: "SearchResult", config: "SearchConfig", commands: Commands, console: bool) -> None:
-    """Files first, then pictures, which may fail, then the table."""
+    """Write files first, then pictures, which may fail, then print the table."""
     train = ""
     if result.ranking:
         typed, train = commands.of(result, config.mode)
-        write_atomically(result.folder / "best.yaml", _preset(result, typed, train).encode())
-        write_json(result.folder / "best.json", _summary(result))
+        best, about = result.best, result.study.user_attrs["search"]
+        honest = "none" if best.honest is None else f"{best.honest:.2f} over {plural(len(best.fresh), 'fresh seed')}"
+        lines = (
+            f"# Found by {typed}: trial {best.number}.",
+            f"# Mean return in the search {best.score:.2f}; honest score {honest}; trained with {about['budget']}.",
+            f"# Train with: {train}",
+            yaml.safe_dump(result.preset, sort_keys=False, allow_unicode=True),
+        )
+        write_atomically(result.folder / "best.yaml", "\n".join(lines).encode())
+        head = {"algorithm": result.algorithm, "env": result.env, "status": result.status, "trials": result.counts}
+        rows = [
+            {
+                "trial": found.number,
+                "search_score": found.score,
+                "honest_score": found.honest,
+                "fresh_scores": {str(seed): score for seed, score in found.fresh.items()},
+                "settings": found.settings,
+            }
+            for found in result.ranking[:SHOWN]
+        ]
+        write_json(result.folder / "best.json", head | about | {"best": rows})
         if config.plots:
             try:
                 draw_study(result.study, result.folder)
@@ -118,33 +136,6 @@ def write_report(result: "SearchResult", config: "SearchConfig", commands: Comma
                 warnings.warn(f"plots were not made: {error}", stacklevel=2)
     if console:
         _print(result, config, train)
-
-
-def _preset(result: "SearchResult", typed: str, train: str) -> str:
-    best, budget = result.best, result.study.user_attrs["search"]["budget"]
-    honest = "none" if best.honest is None else f"{best.honest:.2f} over {plural(len(best.fresh), 'fresh seed')}"
-    lines = [
-        f"# Found by {typed}: trial {best.number}.",
-        f"# Mean return in the search {best.score:.2f}; honest score {honest}; trained with {budget}.",
-        f"# Train with: {train}",
-    ]
-    return "\n".join(lines) + "\n" + yaml.safe_dump(result.preset, sort_keys=False, allow_unicode=True)
-
-
-def _summary(result: "SearchResult") -> PlainDict:
-    about: PlainDict = result.study.user_attrs["search"]
-    rows = [
-        {
-            "trial": found.number,
-            "search_score": found.score,
-            "honest_score": found.honest,
-            "fresh_scores": {str(seed): score for seed, score in found.fresh.items()},
-            "settings": found.settings,
-        }
-        for found in result.ranking[:SHOWN]
-    ]
-    head = {"algorithm": result.algorithm, "env": result.env, "status": result.status, "trials": result.counts}
-    return head | about | {"best": rows}
 
 
 def _print(result: "SearchResult", config: "SearchConfig", train: str) -> None:
@@ -166,28 +157,22 @@ def _print(result: "SearchResult", config: "SearchConfig", train: str) -> None:
     for heading in ("trial", "search score", "honest score", *names):
         table.add_column(heading, justify="right", overflow="fold")
     for found in result.ranking[:SHOWN]:
-        table.add_row(*_cells(found), *(_short(found.settings.get(name, "")) for name in names))
+        scores = [score for score in found.fresh.values() if score is not None]
+        failed = len(found.fresh) - len(scores)
+        again = "" if found.honest is None else f"{found.honest:.2f} ± {np.std(scores):.2f} ({len(scores)})"
+        again += f" {failed} failed" if failed else ""
+        values = [found.settings.get(name, "") for name in names]
+        short = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+        table.add_row(str(found.number), f"{found.score:.2f}", again, *short)
     console = Console(highlight=False)
     if not console.is_terminal:  # do not fold lines in a file
         console = Console(highlight=False, width=max(20 * (len(names) + 3), 80))
     console.print(table)
     print(line, flush=True)
     if best.honest is not None:
-        print(
-            "The search score is too high on average, because it selected the trial; the honest score uses fresh seeds."
-        )
+        why = "because it selected the trial; the honest score uses fresh seeds."
+        print(f"The search score is too high on average, {why}")
     print(f"train with it: {train}", flush=True)
-
-
-def _cells(found: "Found") -> tuple[str, str, str]:
-    scores = [score for score in found.fresh.values() if score is not None]
-    failed = len(found.fresh) - len(scores)
-    honest = "" if found.honest is None else f"{found.honest:.2f} ± {np.std(scores):.2f} ({len(scores)})"
-    return str(found.number), f"{found.score:.2f}", honest + (f" {failed} failed" if failed else "")
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def draw_study(study: "Study", folder: Path) -> list[Path]:
@@ -195,34 +180,25 @@ def draw_study(study: "Study", folder: Path) -> list[Path]:
     complete = [t for t in study.get_trials(deepcopy=False) if t.value is not None and t.state.name == "COMPLETE"]
     if not complete:
         return []
-    pictures = {
-        "history": _history(study, complete),
-        "importances": _importances(study, complete),
-        "slices": _slices(study, complete),
-    }
-    return [
-        figures.save_figure(figure, folder / f"{name}.png") for name, figure in pictures.items() if figure is not None
-    ]
+    makers = {"history": _history, "importances": _importances, "slices": _slices}
+    pictures = {name: make(study, complete) for name, make in makers.items()}
+    drawn = {name: figure for name, figure in pictures.items() if figure is not None}
+    return [figures.save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items()]
 
 
 def _history(study: "Study", complete: "list[FrozenTrial]") -> "Figure":
     figure, ax = figures.make_figure("Score by trial", study.study_name)
     numbers, scores = np.array([t.number for t in complete]), np.array([t.value for t in complete])
     ax.scatter(numbers, scores, s=18, alpha=0.6, color=figures.COLORS[0], linewidths=0, label="complete")
-    pruned = [(t.number, v) for t in study.get_trials(deepcopy=False) if (v := _last_score(t)) is not None]
+    last = {t.number: t.intermediate_values for t in study.get_trials(deepcopy=False) if t.state.name == "PRUNED"}
+    pruned = {number: values[max(values)] for number, values in last.items() if values}
     if pruned:
-        x, y = zip(*pruned, strict=True)
+        x, y = list(pruned), list(pruned.values())
         ax.scatter(x, y, s=18, marker="x", color=figures.FAINT, linewidths=1, label="pruned, last score")
     ax.step(numbers, np.maximum.accumulate(scores), where="post", color=figures.COLORS[1], label="best so far")
     figures.finish(ax, "mean return", x_label="trial")
     figures.add_legend(figure, [ax])
     return figure
-
-
-def _last_score(trial: "FrozenTrial") -> float | None:
-    """The last score of a pruned trial; None for other trials."""
-    values = trial.intermediate_values
-    return float(values[max(values)]) if trial.state.name == "PRUNED" and values else None
 
 
 def _importances(study: "Study", complete: "list[FrozenTrial]") -> "Figure | None":

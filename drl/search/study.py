@@ -1,4 +1,4 @@
-"""The Optuna study of a search: its storage, what it belongs to, which of its trials count.
+"""The Optuna study of a search: its storage, its settings, and which trials count.
 
 The study holds the whole state of a search, so the same command continues after a kill.
 """
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS = 60.0  # how long a locked SQLite file is waited for; Optuna tries five times to add a trial
 SQLITE = (".db", ".sqlite", ".sqlite3")
-HEARTBEAT, SILENCE = (
-    30.0,
-    300.0,
-)  # seconds between two heartbeats; seconds without one after which a search counts as dead
-
-
+HEARTBEAT, SILENCE = 30.0, 300.0  # seconds between heartbeats; seconds without one: the search counts as dead
 KILLED, STOPPED = "its search was killed", "the search was stopped"  # why a trial was lost
 
 
@@ -49,27 +44,26 @@ def optuna() -> ModuleType:
 
 def open_study(storage: str | None, folder: Path, name: str, sampler_seed: int, pruner: "BasePruner") -> "Study":
     """The study of this name, created if missing, in `storage` or in `folder/study.db`."""
-    library = optuna()
+    library, place = optuna(), storage or str(folder / "study.db")
     try:
-        backend = _backend(storage or str(folder / "study.db"))
         study: Study = library.create_study(
-            study_name=name, storage=backend, direction="maximize", load_if_exists=True, pruner=pruner
+            study_name=name, storage=_backend(place), direction="maximize", load_if_exists=True, pruner=pruner
         )
-        seen = len(study.get_trials(deepcopy=False))
+        earlier = len(study.get_trials(deepcopy=False))
     except DrlError:
         raise
     except Exception as error:  # every driver has its own errors
-        raise _storage_error(error, storage or str(folder / "study.db")) from error
+        raise _storage_error(error, place) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant_liar is marked experimental in Optuna 4
         # A resumed search must not draw the same random points again, so the seed depends on the number of trials.
-        study.sampler = library.samplers.TPESampler(seed=sampler_seed + 7919 * seen, constant_liar=True)
+        study.sampler = library.samplers.TPESampler(seed=sampler_seed + 7919 * earlier, constant_liar=True)
     return study
 
 
 @contextlib.contextmanager
 def storage_errors(storage: str) -> Iterator[None]:
-    """Turn an error of the storage, whenever it comes, into one that says what to do."""
+    """Convert errors of the storage into our own, with advice."""
     library = optuna()
     try:
         yield
@@ -78,27 +72,27 @@ def storage_errors(storage: str) -> Iterator[None]:
 
 
 def _storage_error(error: BaseException, storage: str) -> DrlError:
-    given = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage)
+    place = re.sub(r"://([^:/@]*):[^@]*@", r"://\1:…@", storage)
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
-    said = next((str(cause).splitlines()[0] for cause in reversed(causes) if str(cause)), "")
-    reason = f"{type(causes[-1]).__name__}: {said}"
-    if "locked" in said:
+    message = next((str(cause).splitlines()[0] for cause in reversed(causes) if str(cause)), "")
+    reason = f"{type(causes[-1]).__name__}: {message}"
+    if "locked" in message:
         return BadInput(
-            f"the storage {given} has been locked by another program for {LOCK_SECONDS:g} seconds; wait for it or end "
+            f"the storage {place} has been locked by another program for {LOCK_SECONDS:g} seconds; wait for it or end "
             "it, then repeat the command, which continues the search"
         )
     file = Path(storage.removeprefix("sqlite:///"))
     if not isinstance(causes[-1], OSError) and file.is_file() and file.stat().st_size:
-        return _damaged(given, reason)
+        return _damaged(place, reason)
     return BadInput(
-        f"cannot use the storage {given} ({reason}); expected a database URL such as "
+        f"cannot use the storage {place} ({reason}); expected a database URL such as "
         "postgresql://user:password@host/name, or a file ending in .db (SQLite) or .log (journal)"
     )
 
 
-def _damaged(storage: str, reason: str) -> UnusableFile:
+def _damaged(storage: object, reason: str) -> UnusableFile:
     return UnusableFile(f"the storage {storage} is damaged ({reason}) and left as it is; give another --storage")
 
 
@@ -122,18 +116,13 @@ def _backend(storage: str) -> "BaseStorage":
         if path.suffix == ".log":
             return _journal(path)
         storage = f"sqlite:///{path}"
-        _check_database(path)
+        if path.exists():  # a damaged file must not be written to
+            uri = f"{path.resolve().as_uri()}?mode=rw"
+            with contextlib.closing(sqlite3.connect(uri, LOCK_SECONDS, uri=True)) as database:
+                (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise _damaged(path, " ".join(state.split()))
     return library.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": LOCK_SECONDS}})
-
-
-def _check_database(path: Path) -> None:
-    """Raise if an SQLite file is damaged, before anything is written into it."""
-    if not path.exists():
-        return
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", LOCK_SECONDS, uri=True)) as database:
-        (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        raise _damaged(str(path), " ".join(found.split()))
 
 
 def _journal(path: Path) -> "JournalStorage":
@@ -141,28 +130,23 @@ def _journal(path: Path) -> "JournalStorage":
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     lock = JournalFileOpenLock(str(path))
-    if path.exists():
+    if path.exists():  # a damaged file must not be written to
         lock.acquire()
         try:
-            _check_journal(path)
+            *lines, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
+            if not lines and not last.startswith(b'{"') and last:
+                raise _damaged(path, "it is not a journal")
+            for number, line in enumerate(lines, 1):
+                try:
+                    json.loads(line)["op_code"]
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise _damaged(path, f"line {number}: {type(error).__name__}") from None
             cut_torn_line(path)
         finally:
             lock.release()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # experimental in Optuna 4
         return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
-
-
-def _check_journal(path: Path) -> None:
-    """Raise if a line other than the last is damaged, or if the file is not a journal."""
-    *lines, last = path.read_bytes().removesuffix(b"\n").split(b"\n")
-    if not lines and not last.startswith(b'{"') and last:
-        raise _damaged(str(path), "it is not a journal")
-    for number, line in enumerate(lines, 1):
-        try:
-            json.loads(line)["op_code"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _damaged(str(path), f"line {number}: {type(error).__name__}") from None
 
 
 def cut_torn_line(path: Path) -> bool:
@@ -180,7 +164,7 @@ def cut_torn_line(path: Path) -> bool:
 
 
 def claim(study: "Study", belongs: PlainDict) -> None:
-    """Record what the study searches. Raises if it is another search's: their scores do not compare."""
+    """Record the settings of a search. Raises if the study has those of another: their scores do not compare."""
     before = study.user_attrs.get("search")
     belongs = json.loads(json.dumps(belongs))
     if before is None:
@@ -202,7 +186,7 @@ def _leaves(tree: PlainDict) -> PlainDict:
 
 
 class Ledger:
-    """Which trials are finished, running here, running elsewhere, or lost because their process died."""
+    """Trials by state: finished, running here or elsewhere, or lost because their process died."""
 
     def __init__(self, study: "Study"):
         self.study: Study = study
@@ -229,9 +213,8 @@ class Ledger:
 
     def ask_again(self) -> None:
         """Queue the trials that ended only because their search did: same settings, same seed."""
-        errors = {f"lost:{number}": number for number in self.lost()}
-        unfinished = {number for key, number in errors.items() if self.study.user_attrs[key] in (KILLED, STOPPED)}
-        trials = self.study.get_trials(deepcopy=False)
+        trials, errors = self.study.get_trials(deepcopy=False), self.study.user_attrs
+        unfinished = {number for number in self.lost() if errors[f"lost:{number}"] in (KILLED, STOPPED)}
         unfinished -= {trial.user_attrs.get("again") for trial in trials}
         for trial in trials:
             if trial.number in unfinished and trial.params:
@@ -267,7 +250,7 @@ class Ledger:
 
 
 def seed_number(trial: "Trial | FrozenTrial") -> int:
-    """What is added to the seed of a search: the number of the trial, or of the one that it runs again."""
+    """Offset of a trial's seed: its number, or that of the trial that it repeats."""
     return int(trial.user_attrs.get("seed_number", trial.number))
 
 

@@ -16,7 +16,7 @@ from drl.analysis import ablation
 from drl.cli.entry import main
 from drl.runs.folder.run_folder import is_in_use
 from drl.runs.many_runs import RunFailed
-from drl.search.run_search import search
+from drl.search.run_search import run_search
 from drl.search.search_plan import SearchConfig
 from drl.search.search_worker import Job, run_job
 from drl.settings.experiment import Experiment
@@ -113,7 +113,7 @@ def test_a_search_goes_on_when_a_node_dies(nodes, disturbed, tmp_path, monkeypat
         evaluation_episodes=1, rerun_best=1, rerun_seeds=1, plots=False, quiet=True, results_dir=str(tmp_path),
         cluster=nodes.address,
     )  # fmt: skip
-    result = search("ppo", config, settings)
+    result = run_search("ppo", config, settings)
     assert result.counts["complete"] + result.counts["pruned"] == 5
     assert not result.counts["lost"]
     job = next(job for job in asked if job.number == result.ranking[-1].number)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import uvicorn
 
-from drl.deploy import http_app, serve_call
-from drl.deploy.http_app import HttpConnection, ServeLimits, make_app
+from drl.deploy import http_app
+from drl.deploy.http_app import HttpConnection, ServeLimits, make_app, make_server
 from tests.deploy.tiny_agents import make_agent
 
 HEAD = b"POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n"
@@ -21,14 +21,14 @@ BODY = b'{"obs": [1, 2, 3, 4]}'
 def hasty(monkeypatch):
     monkeypatch.setattr(http_app, "HEAD_SECONDS", 0.8)
     monkeypatch.setattr(http_app, "READ_SECONDS", 0.8)
-    monkeypatch.setattr(serve_call, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(http_app, "MOST_CONNECTIONS", 5)
 
 
 def with_server(conversation, server=None):
     """What `conversation(port, server)` returns while the server of `drl serve` runs, in this process."""
 
     async def run():
-        served = server or serve_call.make_server(make_app(make_agent("ppo"), ServeLimits(), window=0.0))
+        served = server or make_server(make_app(make_agent("ppo"), ServeLimits(), window=0.0))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             running = asyncio.create_task(served.serve(sockets=[listening]))
             try:

@@ -18,8 +18,7 @@ from drl.core.errors import BadInput
 from drl.core.golden_pairs import GoldenInputs
 from drl.deploy.c_export import find_compiler
 from drl.deploy.export_agent import TARGETS, export_agent, gives_masks
-from drl.deploy.parity import check_parity, golden_inputs, raw_observations, sample_inputs
-from drl.deploy.policy_graph import PolicyGraph
+from drl.deploy.policy_graph import PolicyGraph, check_parity, golden_inputs, raw_observations, sample_inputs
 from drl.deploy.torch_export import TorchPolicy
 from tests.deploy.tiny_agents import IMAGE, KINDS, PARTS, SEEING, make_agent, save_tiny
 

@@ -23,8 +23,7 @@ from drl.core.golden_pairs import GoldenInputs
 from drl.deploy import http_app
 from drl.deploy.act_requests import ActBatches, read_request
 from drl.deploy.http_app import ServeLimits, make_app
-from drl.deploy.parity import raw_observations, sample_inputs
-from drl.deploy.policy_graph import PolicyGraph
+from drl.deploy.policy_graph import PolicyGraph, raw_observations, sample_inputs
 from tests.deploy.tiny_agents import KINDS, make_agent, save_tiny
 
 JSON = {"content-type": "application/json"}
@@ -47,8 +46,7 @@ def talk(agent, conversation, limits=None, **options):
 
     async def run():
         app = make_app(agent, limits or ServeLimits(), **options)
-        starlette = getattr(app, "app", app)
-        async with starlette.router.lifespan_context(starlette):
+        async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
                 return await conversation(client)

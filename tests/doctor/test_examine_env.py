@@ -2,7 +2,7 @@
 
 import pytest
 
-from drl.doctor.examine_env import examine_env
+from drl.doctor.diagnose import examine_env
 from drl.doctor.findings import ADVICE, PROBLEM
 from drl.envs.env_config import as_config
 from tests.doctor.broken_envs import BROKEN, HARD, Endless, Push, Slow, Walk
@@ -95,13 +95,13 @@ def test_training_that_fails_at_once_is_a_problem():
 
 def test_slow_episodes_without_end_are_advice(monkeypatch):
     """They may end yet."""
-    monkeypatch.setattr("drl.doctor.examine_env.PATIENCE", 0.01)
+    monkeypatch.setattr("drl.doctor.diagnose.PATIENCE", 0.01)
     (finding,) = examine_env(as_config(Endless), steps=400, seed=1).findings
     assert (finding.name, finding.severity) == ("endless-episodes", ADVICE)
 
 
 def test_effects_that_need_long_play_are_not_judged_by_short_play(monkeypatch):
-    monkeypatch.setattr("drl.doctor.env_checks.EPISODE_SECONDS", 0.0)
+    monkeypatch.setattr("drl.doctor.random_play.EPISODE_SECONDS", 0.0)
     found = examine_env(as_config(HARMLESS[1]), steps=400, seed=1)
     assert found.findings == ()
     assert "the effect of actions" in found.notes[0]

@@ -11,8 +11,9 @@ import pytest
 
 from drl.agents.load_agent import load_agent
 from drl.core.errors import DrlError, UnusableFile
-from drl.doctor.examine_run import AgentPlay, examine_run, saturated_actions
-from drl.doctor.run_records import RunRecords
+from drl.doctor.diagnose import examine_run
+from drl.doctor.run_checks import run_findings
+from drl.doctor.run_records import AgentPlay, RunRecords
 from drl.runs.folder.run_folder import Run, read_settings
 from tests.doctor.sabotaged_runs import HEALTHY, HERE, PPO, SABOTAGED, train_tiny
 
@@ -150,13 +151,15 @@ def test_a_few_lucky_episodes_are_no_improvement(tmp_path):
 def test_a_better_return_does_not_excuse_an_actor_that_is_stuck(tmp_path):
     rises = {"finished": lambda x: [[10 * x + j, 20, True, None] for j in range(5)]}
     settings = {"learning_rate": 0.3, "activation": "relu"}
-    agent = SimpleNamespace(action_spec=SimpleNamespace(kind="box"))
+    agent = SimpleNamespace(action_spec=SimpleNamespace(kind="box"), normalizer=None)
     play = AgentPlay(agent, np.zeros((40, 3)), np.ones((40, 1)), np.zeros(40), None, None)
     free = RunRecords(written(tmp_path / "free", settings, **rises, learn__actor_grad_norm=lambda x: 0.1))
     assert free.improved
-    assert saturated_actions(free, play) is None
+    assert not list(run_findings(free, play))
     stuck = written(tmp_path / "stuck", settings, **rises, learn__actor_grad_norm=lambda x: 0.1 if x < 0.1 else 0.0)
-    assert "the actor's gradient is 0" in saturated_actions(RunRecords(stuck), play).seen
+    saturated, _ = run_findings(RunRecords(stuck), play)
+    assert saturated.name == "saturated-actions"
+    assert "the actor's gradient is 0" in saturated.seen
     (finding,) = examine_run(stuck, picture=False).findings
     assert finding.name == "zero-gradients"
     assert finding.change.startswith("--learning-rate 0.03 (a tenth)")

@@ -18,7 +18,7 @@ from drl.core.errors import BadInput, EnvFailed, UnusableFile
 from drl.core.log import Episode
 from drl.games.probes import MatchEnv
 from drl.search import search_worker, study
-from drl.search.run_search import search
+from drl.search.run_search import run_search
 from drl.search.search_plan import SearchConfig
 
 KIND = "search"
@@ -38,7 +38,7 @@ def run(folder, n_trials=3, settings=None, **changes):
     options = {"env": "drl/Match-v0", "num_timesteps_per_trial": 96, "reports": 3, "evaluation_episodes": 4}
     options |= {"rerun_best": 1, "rerun_seeds": 1, "plots": False, "quiet": True, "name": "study", "n_jobs": 0}
     config = SearchConfig(n_trials=n_trials, results_dir=str(folder), **options | changes)
-    return search("ppo", config, SMALL | (settings or {}))
+    return run_search("ppo", config, SMALL | (settings or {}))
 
 
 @pytest.fixture

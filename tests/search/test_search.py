@@ -20,7 +20,7 @@ from drl.envs.make_vec_env import make_vec_env
 from drl.runs.building import build_trainer
 from drl.runs.launch import train
 from drl.search import search_worker
-from drl.search.run_search import FRESH_SEEDS, search
+from drl.search.run_search import FRESH_SEEDS, run_search
 from drl.search.search_plan import SearchConfig, SearchPlan, as_settings, space_for, starting_point
 from drl.search.study import Ledger, cut_torn_line
 from drl.settings.experiment import Experiment, read_yaml
@@ -33,7 +33,7 @@ def run(tmp_path, n_trials=3, settings=None, **changes):
     options |= {"rerun_best": 1, "rerun_seeds": 1, "plots": False, "quiet": True, "name": "study", "n_jobs": 0}
     options |= {"storage": str(tmp_path / f"{changes.get('name', 'study')}.log")}  # a journal is the fastest
     config = SearchConfig(n_trials=n_trials, results_dir=str(tmp_path), **options | changes)
-    return search("ppo", config, SMALL | (settings or {}))
+    return run_search("ppo", config, SMALL | (settings or {}))
 
 
 @pytest.fixture
@@ -181,10 +181,10 @@ def test_a_preset_below_does_not_shine_through(tmp_path, scored):
     config = SearchConfig(
         **vars(config) | {"n_jobs": 0, "results_dir": str(tmp_path), "storage": str(tmp_path / "kept.log")}
     )
-    without = search("ppo", config, {"num_envs": 2, "rollout_length": 16}, use_preset=False)
+    without = run_search("ppo", config, {"num_envs": 2, "rollout_length": 16}, use_preset=False)
     assert without.preset["gae_lambda"] == 0.95
     assert without.preset["clip_range_end"] is None
-    with_it = search("ppo", SearchConfig(**vars(config) | {"name": "with"}), {"num_envs": 2, "rollout_length": 16})
+    with_it = run_search("ppo", SearchConfig(**vars(config) | {"name": "with"}), {"num_envs": 2, "rollout_length": 16})
     assert with_it.preset["clip_range_end"] == 0.0
     assert with_it.preset["total_timesteps"] == 100_000
     assert with_it.best.settings["learning_rate"] == 1e-3, "the first trial is the preset itself"
@@ -382,7 +382,7 @@ def test_objects_of_this_process_are_searched_in_it(tmp_path, capsys):
 
 def test_the_config_file_names_the_environment_and_needs_trust(tmp_path, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("drl.search.run_search.search", lambda *given, **_: seen.append(given) or Finished())
+    monkeypatch.setattr("drl.search.run_search.run_search", lambda *given, **_: seen.append(given) or Finished())
     file, module = tmp_path / "x.yaml", tmp_path / "evil.py"
     module.write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\nclass W: ...\n")
     file.write_text("env: Acrobot-v1\n")

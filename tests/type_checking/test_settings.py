@@ -20,7 +20,7 @@ from drl.core import settings
 from drl.core.configs import ModelConfig, NoSettings, ReplayConfig
 from drl.core.errors import BadInput
 from drl.runs.one_call import make_experiment, make_trainer, train, train_seeds
-from drl.search.search_call import search
+from drl.search.run_search import search
 from drl.search.search_plan import SearchConfig
 from drl.settings.experiment import OF_A_RUN, Experiment, RunConfig
 
