@@ -21,11 +21,12 @@ from drl.runs.many_runs import RunAnswer, RunFailed, progress_of, train_many
 from drl.runs.stop_signals import STATUS
 from drl.settings.experiment import Experiment, changed_settings
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.curves import LEAST, interval_of
+from drl.tracking.curves import LEAST, OF_ONE_RUN, RETURN, curves_of, history_of, interval_of
 from drl.tracking.figures import (
     INK,
     Look,
     Score,
+    axis_words,
     draw_forest,
     finish,
     look,
@@ -35,7 +36,6 @@ from drl.tracking.figures import (
     text_width,
 )
 from drl.tracking.plots import draw_curves
-from drl.tracking.run_curves import OF_ONE_RUN, RETURN, axis_words, curves_of, history_of
 
 SETTINGS = "settings.json"  # of an ablation's folder: what is measured
 NOT_MEASURED = OF_ONE_RUN | {"workers", *(field.name for field in dataclasses.fields(ScalingConfig))}

@@ -32,8 +32,8 @@ from drl.settings.preset_records import (
     settings_digest,
 )
 from drl.settings.presets import list_presets
+from drl.tracking.curves import OF_ONE_RUN
 from drl.tracking.files import read_metrics
-from drl.tracking.run_curves import OF_ONE_RUN
 
 FIRST_SEED = 10_000  # stored results and the choice of settings used only smaller seeds
 EPISODES = 100  # evaluation episodes if the stored result does not name a number

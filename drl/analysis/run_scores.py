@@ -11,8 +11,8 @@ from drl.core.errors import BadInput, DrlError, plural
 from drl.core.setting_rules import is_score
 from drl.core.specs import PlainDict, PlainValue
 from drl.runs.folder.run_folder import read_record, read_settings, runs_in
+from drl.tracking.curves import distinct_names, learning_settings
 from drl.tracking.files import read_metrics
-from drl.tracking.run_curves import distinct_names, learning_settings
 
 SCORES = ("auto", "evaluation", "training")
 BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")

@@ -84,7 +84,7 @@ def plot(
 
 def label_of_each(labels: Sequence[str], found: Sequence[tuple[Path | str, Path]]) -> list[str]:
     """Return the label of each run: its path's label, or else its line's."""
-    from drl.tracking.run_curves import grouped_runs
+    from drl.tracking.curves import grouped_runs
 
     paths = list(dict.fromkeys(given for given, _ in found))
     if len(labels) == len(paths):

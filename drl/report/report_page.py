@@ -19,7 +19,7 @@ from drl.core.safe_files import write_atomically
 from drl.core.specs import PlainDict, PlainValue
 from drl.report.run_content import find_video, read_run, read_video, unreadable
 from drl.runs.folder.finished import RunLike, folders_of
-from drl.tracking.run_curves import distinct_names
+from drl.tracking.curves import distinct_names
 
 MOST_SHOWN = 20  # runs listed in a notebook
 POINTS, FEWEST_POINTS = 1000, 10  # per curve

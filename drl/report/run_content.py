@@ -25,9 +25,8 @@ from drl.runs.folder.run_folder import UNFINISHED, is_in_use, read_record, setti
 from drl.settings.experiment import AS_SET, Experiment
 from drl.settings.presets import load_preset
 from drl.tracking.console import clock
-from drl.tracking.curves import column, episodes_of, grouped
+from drl.tracking.curves import RETURN, column, episodes_of, grouped
 from drl.tracking.files import Row, evaluation_in, read_metrics
-from drl.tracking.run_curves import RETURN
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # per text
