@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -78,7 +77,7 @@ def iqm(values: Array) -> Array:
 
 
 STATISTICS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {"mean": partial(np.mean, axis=-1), "median": partial(np.median, axis=-1), "iqm": iqm}
+    {"mean": lambda values: values.mean(axis=-1), "median": lambda values: np.median(values, axis=-1), "iqm": iqm}
 )  # over the last axis
 
 
@@ -393,9 +392,8 @@ def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int 
         shown = first + thinned(len(x) - first, POINTS)
         return Curve(x[shown], y[shown], before > 0)
 
-    return MetricCurves(
-        name, words, {label: [curve(*each) for each in group] for label, group in found.items() if group}
-    )
+    lines = {label: [curve(*each) for each in group] for label, group in found.items() if group}
+    return MetricCurves(name, words, lines)
 
 
 def full_name(metric: str, histories: Iterable[History]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.safe_files import draft_of
-from drl.core.specs import Array
+from drl.core.specs import Array, PlainDict
 from drl.tracking.curves import Band, Estimate, interval_of, short_number
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def make_panels(
     height = top + down * size[1] + (down - 1) * gap_y + bottom
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
-    plain = {"va": "top", "parse_math": False}  # a folder name may contain a $
+    plain: PlainDict = {"va": "top", "parse_math": False}  # a folder name may contain a $
     figure.text(left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, **plain)
     figure.text(left / width, 1 - 0.47 / height, "\n".join(lines), fontsize=9, color=FAINT, **plain)
     spaces = {"wspace": gap_x / size[0], "hspace": gap_y / size[1]}
