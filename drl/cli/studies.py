@@ -165,6 +165,6 @@ DESCRIPTION = (
 def run_reproduce(arguments: list[str]) -> int:
     """Run `drl reproduce`."""
     flags = parse_flags(ReproduceFlags, arguments, prog="drl reproduce", description=DESCRIPTION)
-    from drl.analysis.reproduction_queue import reproduce
+    from drl.analysis.reproduction import reproduce
 
     return ANSWER_CODES[reproduce(**vars(flags), console=True).verdict]

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from drl.core.errors import BadInput, DrlError, UnusableFile, html_picture, one_line
 from drl.core.safe_files import check_out
+from drl.core.specs import PlainDict
 from drl.report.report_page import write_report
 from drl.runs.folder.finished import RunLike, folders_of
 from drl.runs.folder.run_folder import find_run, runs_in
@@ -58,8 +58,8 @@ def plot(
     picture_format(path)
     check_out(path, overwrite=overwrite or not out)
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    changes = {"metrics": metrics, "statistic": statistic, "smooth": smooth}
-    options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
+    settings = {"metrics": metrics, "statistic": statistic, "smooth": smooth}
+    options: PlainDict = {name: value for name, value in settings.items() if value not in (None, ())}
     try:
         if labels:
             options["labels"] = label_of_each(labels, found)
