@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.guarded import BoardInThread, Row
+from drl.tracking.guarded import BoardInThread, BoardRow
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -55,9 +55,9 @@ class MlflowTracker(BoardInThread):
         self.name: str = name
         super().__init__(after)
 
-    def _send(self, rows: Iterator[Row]) -> None:
+    def _send(self, rows: Iterator[BoardRow]) -> None:
         client, run_id = self._started()
-        waiting: list[Row] = []
+        waiting: list[BoardRow] = []
         sent, env_steps = time.monotonic(), 0.0
         for row in rows:
             waiting.append(row)
@@ -130,7 +130,7 @@ def _allowed(name: str) -> str:
     return group + slash + (plain if plain.strip(".") else "_" * len(plain))
 
 
-def _log(client: "MlflowClient", run_id: str, rows: list[Row]) -> None:
+def _log(client: "MlflowClient", run_id: str, rows: list[BoardRow]) -> None:
     from mlflow.entities import Metric
 
     now = int(1000 * time.time())

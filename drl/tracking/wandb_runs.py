@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.guarded import FINISH_SECONDS, START_SECONDS, BoardInThread, Row
+from drl.tracking.guarded import FINISH_SECONDS, START_SECONDS, BoardInThread, BoardRow
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -48,7 +48,7 @@ class WandbTracker(BoardInThread):
         self.job_type: str | None = job_type
         super().__init__(after)
 
-    def _send(self, rows: Iterator[Row]) -> None:
+    def _send(self, rows: Iterator[BoardRow]) -> None:
         with self._started() as run:
             for row in rows:
                 run.log(row)
