@@ -201,7 +201,7 @@ def reproduce(
     from drl.runs.session import say as print_now
 
     say: Say = print_now if console else lambda text: None
-    folder, kept = Path(results_dir), list[Answer]()
+    folder, completed = Path(results_dir), list[Answer]()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     answers: Iterable[Answer | None]
     if preset is None:
@@ -210,11 +210,11 @@ def reproduce(
         answers = [reproduce_preset(find_preset(preset), seeds, folder, engine=engine, deadline=deadline, say=say)]
     for answer in filter(None, answers):
         say(answer.sentence())
-        kept.append(answer)
+        completed.append(answer)
         if record and answer.record is not None:
             keep_record(answer.record)
-    result = Reproduction(tuple(kept), preset)
-    if all or not kept:
+    result = Reproduction(tuple(completed), preset)
+    if all or not completed:
         say(str(result).splitlines()[-1])
     return result
 

@@ -48,13 +48,13 @@ class ScoreTable:
 
 
 def read_scores(
-    given: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
+    folders: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
 ) -> ScoreTable:
     """Read scores. Each folder holds the runs of one algorithm; folders with the same label belong together."""
     if score not in SCORES:
         raise BadInput(f"--score is {score!r:.80}; expected one of {', '.join(SCORES)}")
     left_out, notes = list[str](), list[str]()
-    by_folder = {folder: list(_finished(folder, left_out)) for folder in given}
+    by_folder = {folder: list(_finished(folder, left_out)) for folder in folders}
     names = _labels(by_folder, labels)
     runs = [(names[folder], run) for folder, each in by_folder.items() for run in each]
     if score == "auto":

@@ -105,14 +105,14 @@ class BoardContent:
 
     def runs(self) -> dict[str, Path]:
         """Return the runs below the folder by name, cached for a short time."""
-        when, found = self._found
+        when, runs = self._found
         if time.monotonic() - when >= FRESH_SECONDS:
             folders = found_runs(self.root) if self.root.is_dir() else []
-            found = {_name(self.root, folder): folder for folder in folders}
-            self._pages = {name: page for name, page in self._pages.items() if name in found}
-            self._entries = {name: entry for name, entry in self._entries.items() if name in found}
-            self._found = (time.monotonic(), found)
-        return found
+            runs = {_name(self.root, folder): folder for folder in folders}
+            self._pages = {name: page for name, page in self._pages.items() if name in runs}
+            self._entries = {name: entry for name, entry in self._entries.items() if name in runs}
+            self._found = (time.monotonic(), runs)
+        return runs
 
     def listing(self) -> PlainDict:
         """List all runs, most recently changed first."""
@@ -139,8 +139,8 @@ class BoardContent:
             status: PlainDict = {"status": page["facts"].get("status")}
             page = page | {"training": in_training(folder, status)}  # its process may have been killed in the meantime
         if video is not None:
-            seen = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
-            page = page | {"video": f"/video.mp4?{seen}"}
+            query = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
+            page = page | {"video": f"/video.mp4?{query}"}
         return page
 
     def _entry(self, name: str, folder: Path) -> PlainDict:
@@ -263,8 +263,8 @@ class BoardHandler(BaseHTTPRequestHandler):
             return _json(self.board.listing())
         if parts.path not in ("/report", "/data.json", "/video.mp4"):
             return BoardResponse(b"there is no such page", status=HTTPStatus.NOT_FOUND)
-        found = self.board.runs()
-        folders = {name: found.get(name) for name in names}  # None: deleted since the page was opened
+        runs = self.board.runs()
+        folders = {name: runs.get(name) for name in names}  # None: deleted since the page was opened
         if not 0 < len(names) <= MOST_RUNS or not any(folders.values()):
             text = f"expected run=NAME, at most {MOST_RUNS} times, with names from the list at /"
             return BoardResponse(text.encode(), status=HTTPStatus.NOT_FOUND)

@@ -58,16 +58,16 @@ def report(
     `runs` are runs or folders of runs. `out` is an .html file, by default report.html in the run or in the runs' common
     folder. A file that is not a report is never replaced.
     """
-    given = folders_of(runs)
-    if not given:
+    folders = folders_of(runs)
+    if not folders:
         raise BadInput("give at least one run, or a folder of runs: drl report results/<experiment>")
     if out is not None and Path(out).suffix not in (".html", ".htm"):
         raise BadInput(f"--out is {str(out)!r}; expected an HTML file such as report.html")
-    found = {folder: found_runs(folder) for folder in given}
-    for folder, inside in found.items():
+    runs_in = {folder: found_runs(folder) for folder in folders}
+    for folder, inside in runs_in.items():
         if not inside:
             raise BadInput(f"{folder} holds no run: expected {folder}/run.json, or folders with one; see `ls results/`")
-    shown = list({run.resolve(): run for inside in found.values() for run in inside}.values())
+    shown = list({run.resolve(): run for inside in runs_in.values() for run in inside}.values())
     page = ReportPage(write_report(shown, None if out is None else Path(out), video), tuple(shown))
     if console:
         print(page)

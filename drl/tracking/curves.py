@@ -356,10 +356,10 @@ def rows_of(run_dir: Path) -> list[Row]:
 def history_of(run_dir: Path) -> History:
     """Return the rows of a run. For a fork, the origin's rows up to the fork come first."""
     rows, begins, origin = rows_of(run_dir), 0, origin_of(run_dir)
-    seen = {run_dir.resolve()}
-    while origin is not None and origin.run_dir not in seen and (origin.run_dir / "metrics.jsonl").is_file():
+    visited = {run_dir.resolve()}
+    while origin is not None and origin.run_dir not in visited and (origin.run_dir / "metrics.jsonl").is_file():
         begins, until = begins or origin.env_steps, origin.env_steps
-        seen.add(origin.run_dir)
+        visited.add(origin.run_dir)
         rows = [row for row in rows_of(origin.run_dir) if row.get("env_steps", 0) <= until] + rows
         origin = origin_of(origin.run_dir)
     return History(rows, begins)
@@ -372,9 +372,9 @@ def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int 
     All runs get the same window or the same bins, so that a fork starts on the curve of its origin.
     """
     name = full_name(metric, itertools.chain.from_iterable(groups.values()))
-    found = {label: [(*series_of(each.rows, name), each.begins) for each in group] for label, group in groups.items()}
-    found = {label: [each for each in group if len(each[0])] for label, group in found.items()}
-    steps = [x for group in found.values() for x, _, _ in group]
+    series = {label: [(*series_of(each.rows, name), each.begins) for each in group] for label, group in groups.items()}
+    series = {label: [each for each in group if len(each[0])] for label, group in series.items()}
+    steps = [x for group in series.values() for x, _, _ in group]
     longest = max(map(len, steps), default=0)
     if name == RETURN and smooth is None and steps:
         smooth = smoothing_window(int(np.median([len(x) for x in steps])))
@@ -392,7 +392,7 @@ def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int 
         shown = first + thinned(len(x) - first, POINTS)
         return Curve(x[shown], y[shown], before > 0)
 
-    lines = {label: [curve(*each) for each in group] for label, group in found.items() if group}
+    lines = {label: [curve(*each) for each in group] for label, group in series.items() if group}
     return MetricCurves(name, words, lines)
 
 

@@ -116,8 +116,8 @@ class JsonLines(FileTracker):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             old = _json_rows(self.path) if self.path.exists() else []
             first = rows[0]["learning_steps"]
-            kept = itertools.takewhile(lambda line: line[1].get("learning_steps", 0) < first, old)
-            self._continue(sum(len(line) for line, _ in kept))
+            earlier = itertools.takewhile(lambda line: line[1].get("learning_steps", 0) < first, old)
+            self._continue(sum(len(line) for line, _ in earlier))
         return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
 

@@ -86,9 +86,9 @@ class MlflowTracker(BoardInThread):
         for library in ("mlflow", "alembic"):  # their messages about tables would disturb the panel
             logging.getLogger(library).setLevel(logging.ERROR)
         client, experiment = self._opened(MlflowClient)
-        found = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
-        if found:
-            run_id = str(found[0].info.run_id)
+        runs = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
+        if runs:
+            run_id = str(runs[0].info.run_id)
             client.update_run(run_id, RunStatus.to_string(RunStatus.RUNNING))
             return client, run_id
         run_id = str(client.create_run(experiment, tags=dict(self.tags), run_name=self.name).info.run_id)
