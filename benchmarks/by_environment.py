@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drl.analysis.reference_scores import read_references
+from drl.analysis.run_scores import read_references
 from drl.settings.preset_records import Record, reproductions, shown_score, train_command
 from drl.tracking.curves import interval_of
 from drl.tracking.figures import (

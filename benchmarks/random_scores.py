@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 import drl  # noqa: F401 (registers our environments)
-from drl.analysis.reference_scores import REFERENCE, read_references
+from drl.analysis.run_scores import REFERENCE, read_references
 from drl.core.safe_files import write_atomically
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:  # what a type checker and an editor read; the table below is 
     from drl.analysis.ablation import ablate as ablate
     from drl.analysis.comparison import Comparison as Comparison
     from drl.analysis.comparison import compare as compare
-    from drl.analysis.reproduction_queue import Reproduction as Reproduction
-    from drl.analysis.reproduction_queue import reproduce as reproduce
+    from drl.analysis.reproduction import Reproduction as Reproduction
+    from drl.analysis.reproduction import reproduce as reproduce
     from drl.buffers.hindsight_buffer import HindsightBuffer as HindsightBuffer
     from drl.buffers.replay_buffer import ReplayBuffer as ReplayBuffer
     from drl.buffers.rollout_buffer import EpisodeBuffer as EpisodeBuffer
@@ -140,7 +140,7 @@ __version__ = "0.1.0"
 # Module → the public names that it defines.
 _PUBLIC = {
     "drl.analysis.comparison": "Comparison compare",
-    "drl.analysis.reproduction_queue": "Reproduction reproduce",
+    "drl.analysis.reproduction": "Reproduction reproduce",
     "drl.buffers.hindsight_buffer": "HindsightBuffer",
     "drl.buffers.replay_buffer": "ReplayBuffer",
     "drl.buffers.rollout_buffer": "EpisodeBuffer RolloutBuffer",

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from drl.algorithms import ALGORITHMS, find_algorithm
-from drl.core.errors import BadInput, Interrupted, html_picture, html_table
+from drl.core.errors import BadInput, Interrupted, html_picture, html_table, plural
 from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import PlainDict
 from drl.core.state_files import read_json, write_json
@@ -21,28 +21,17 @@ from drl.runs.one_call import make_experiment
 from drl.runs.stop_signals import STATUS
 from drl.settings.experiment import Experiment, changed_settings
 from drl.settings.scaling import ScalingConfig
-from drl.tracking.curves import LEAST, interval_of
-from drl.tracking.figures import (
-    INK,
-    Look,
-    Score,
-    draw_forest,
-    finish,
-    look,
-    make_panels,
-    panel_title,
-    save_figure,
-    text_width,
-)
+from drl.tracking import figures
+from drl.tracking.curves import LEAST, OF_ONE_RUN, RETURN, curves_of, history_of, interval_of
+from drl.tracking.figures import INK, Look, Score, finish, look, panel_title, save_figure
 from drl.tracking.plots import draw_curves
-from drl.tracking.run_curves import OF_ONE_RUN, RETURN, axis_words, curves_of, history_of
 
 SETTINGS = "settings.json"  # of an ablation's folder: what is measured
 NOT_MEASURED = OF_ONE_RUN | {"workers", *(field.name for field in dataclasses.fields(ScalingConfig))}
 Switches = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]  # name → settings when on, when off
 
 
-class Row(TypedDict):
+class AblationRow(TypedDict):
     """One variant in the table of an ablation."""
 
     variant: str
@@ -57,7 +46,7 @@ class Ablation:
     """The result of `ablate`. A notebook shows the table and the picture."""
 
     folder: Path  # of all runs
-    table: list[Row]  # best first
+    table: list[AblationRow]  # best first
 
     @property
     def picture(self) -> Path:
@@ -96,9 +85,8 @@ def ablate(
     time (2, or all on a cluster); `episodes` are played in each evaluation. `console=True` shows progress and result.
     """
     if isinstance(algorithm, Experiment):
-        if env is not None or settings:
-            given = ", ".join([*(["env"] if env is not None else []), *settings])
-            raise BadInput(f"{given} is given beside an experiment, which has its own; leave it out")
+        if extra := [*(["env"] if env is not None else []), *settings]:
+            raise BadInput(f"{', '.join(extra)} is given beside an experiment, which has its own; leave it out")
         base = algorithm
     else:
         base = make_experiment(algorithm, env, **settings)
@@ -117,7 +105,7 @@ def ablate(
     return result
 
 
-def _interval(row: Row) -> str:
+def _interval(row: AblationRow) -> str:
     return "" if row["low_95"] is None else f"[{row['low_95']:.2f}, {row['high_95']:.2f}]"
 
 
@@ -138,7 +126,7 @@ def variants(switches: Switches) -> dict[str, PlainDict]:
 
 def ablate_experiment(
     base: Experiment, seeds: int, workers: int | None = None, episodes: int = 50
-) -> tuple[Path, list[Row]]:
+) -> tuple[Path, list[AblationRow]]:
     """Run every variant with every seed, `workers` at a time (1, or all on a cluster). Writes a table of evaluations,
     best first, and a plot.
 
@@ -149,14 +137,13 @@ def ablate_experiment(
     if not switches:
         able = ", ".join(record.name for record in ALGORITHMS.values() if record.switches)
         raise BadInput(f"ablate is for {able}, whose parts are switches; {base.algorithm} has none")
-    folder = Path(base.run.results_dir) / (
-        base.run.name or f"{base.run.env.replace('/', '_')}_{base.algorithm}_ablation"
-    )
+    name = base.run.name or f"{base.run.env.replace('/', '_')}_{base.algorithm}_ablation"
+    folder = Path(base.run.results_dir) / name
     _claim(folder, base, episodes)
     numbers = range(base.run.seed, base.run.seed + seeds)
     jobs = {f"{name}, seed {seed}": (name, seed) for seed in numbers for name in variants(switches)}
     _train_missing(base, folder, jobs, workers, episodes)
-    results = {name: [_read(folder, name, seed) for seed in numbers] for name in variants(switches)}
+    results = {name: [read_json(_result(folder, name, seed)) for seed in numbers] for name in variants(switches)}
     table = _table(results)
     write_json(folder / "ablation.json", table)
     folders = {name: [folder / name / result["run"] for result in each] for name, each in results.items()}
@@ -182,8 +169,9 @@ def _train_missing(
             elif answer.evaluation is None:
                 stopped = answer.status
             else:
-                score = _keep(folder, *missing[job], answer.folder, answer.evaluation)
-                bar.advance(f"{missing[job][0]:24} seed {missing[job][1]}  {score:8.2f}")
+                name, seed = missing[job]
+                write_json(_result(folder, name, seed), {**answer.evaluation, "seed": seed, "run": answer.folder.name})
+                bar.advance(f"{name:24} seed {seed}  {answer.evaluation['mean_return']:8.2f}")
     for job, answer in failed.items():
         message = f"{len(failed)} of {len(runs)} runs failed; {job}: {answer.error}; the same command repeats them"
         raise RunFailed(message, answer)
@@ -219,22 +207,12 @@ def _experiment(base: Experiment, folder: Path, name: str, seed: int, episodes: 
     return Experiment.from_flat(flat, name)
 
 
-def _keep(folder: Path, name: str, seed: int, run: Path, evaluation: Mapping[str, float]) -> float:
-    write_json(_result(folder, name, seed), {**evaluation, "seed": seed, "run": run.name})
-    return evaluation["mean_return"]
-
-
 def _result(folder: Path, name: str, seed: int) -> Path:
     return folder / name / f"seed_{seed}.json"
 
 
-def _read(folder: Path, name: str, seed: int) -> PlainDict:
-    result: PlainDict = read_json(_result(folder, name, seed))
-    return result
-
-
-def _table(results: Mapping[str, list[PlainDict]]) -> list[Row]:
-    rows: list[Row] = []
+def _table(results: Mapping[str, list[PlainDict]]) -> list[AblationRow]:
+    rows: list[AblationRow] = []
     for name, of_seeds in results.items():
         returns = [float(result["mean_return"]) for result in of_seeds]
         mean, low, high = interval_of(np.array(returns))
@@ -257,24 +235,22 @@ def draw_ablation(
         "plain algorithm, and with one part": ["plain", *(f"plain + {name}" for name in switches)],
     }
     order = [name for names in halves.values() for name in names]
-    seeds = max(len(values) for values in scores.values())
+    seeds = max(map(len, scores.values()))
     band = ", 95 % intervals by percentile bootstrap over seeds" if seeds >= LEAST else ""
     rows = [Score(name, np.array(scores[name], float), looks[name]) for name in order]
-    caption = f"means over {seeds} seed{'' if seeds == 1 else 's'}{band}; the rows on the right name the curves"
-    height = max(3.2, 0.27 * len(rows))
-    figure, axes = make_panels("Ablation", caption, 1, 3, (4.0, height), titled=True, right=0.3 + text_width(rows))
+    caption = f"means over {plural(seeds, 'seed')}{band}; the rows on the right name the curves"
+    size = (4.0, max(3.2, 0.27 * len(rows)))
+    right = 0.3 + figures.text_width(rows)
+    figure, axes = figures.make_panels("Ablation", caption, 1, 3, size, titled=True, right=right)
     curves = curves_of({name: [history_of(run) for run in runs[name]] for name in order}, RETURN)
-    drawn = [
-        curves._replace(lines={name: curves.lines[name] for name in names if name in curves.lines})
-        for names in halves.values()
-    ]
-    for ax, title, half in zip(axes, halves, drawn, strict=False):
-        draw_curves(ax, half, looks, "mean", thin=False)
+    for ax, (title, names) in zip(axes, halves.items(), strict=False):
+        lines = {name: curves.lines[name] for name in names if name in curves.lines}
+        draw_curves(ax, curves._replace(lines=lines), looks, "mean", thin=False)
         panel_title(ax, title)
-        finish(ax, axis_words(curves.name, curves.smoothing))
+        finish(ax, figures.axis_words(curves.name, curves.smoothing))
     bounds = [ax.get_ylim() for ax in axes[:2]]
     for ax in axes[:2]:  # one scale, to compare them
         ax.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
-    draw_forest(axes[2], rows, float(np.mean(scores["full"])), "return of the final agent")
+    figures.draw_forest(axes[2], rows, float(np.mean(scores["full"])), "return of the final agent")
     panel_title(axes[2], "final scores; the dashed line is the full recipe")
     return save_figure(figure, out)

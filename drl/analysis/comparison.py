@@ -8,19 +8,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drl.analysis.aggregates import AGGREGATES, optimality_gap, performance_profile
-from drl.analysis.reference_scores import Normalization, choose_normalization
-from drl.analysis.resampling import DRAWS, Estimate, draw_runs, estimate, in_chunks, interval
-from drl.analysis.run_scores import ScoreTable, read_scores
+from drl.analysis.aggregates import (
+    AGGREGATES,
+    DRAWS,
+    draw_runs,
+    estimate,
+    in_chunks,
+    interval,
+    optimality_gap,
+    performance_profile,
+)
+from drl.analysis.run_scores import Normalization, ScoreTable, choose_normalization, read_scores
 from drl.analysis.versus import Contestant, Versus, all_against_all
-from drl.core.errors import BadInput, html_picture, html_table, html_text, printable
+from drl.core.errors import BadInput, html_picture, html_table, html_text, plural, printable
 from drl.core.safe_files import check_out, unwritable
 from drl.core.specs import Array, PlainDict
 from drl.core.state_files import write_json
 from drl.runs.folder.finished import Finished, RunLike, folders_of
-from drl.tracking.figures import picture_format
+from drl.tracking import figures
+from drl.tracking.curves import Band, Estimate
 
 PROFILE_POINTS, PROFILE_DRAWS = 101, 2000
+ROW = 0.3  # inches of a row of the picture
 GAP = "optimality gap"
 
 
@@ -125,13 +134,19 @@ def compare(
         raise BadInput("give a folder of runs for each algorithm: drl compare results/A results/B")
     for path in outs:
         if path.suffix != ".json":
-            picture_format(path)
+            figures.picture_format(path)
         check_out(path, overwrite)
     result = compare_scores(read_scores(folders, names, score, mixed_budgets), normalize)
     if console:
         print(result)
     for path in outs:
-        _write(result, path)
+        try:
+            if path.suffix == ".json":
+                write_json(path, result.to_json())
+            else:
+                draw_comparison(result, path)
+        except OSError as error:
+            raise unwritable(path, error) from None
         if console:
             print(path)
     return replace(result, written=tuple(outs))
@@ -159,18 +174,6 @@ def _folders(
     return [folder for folder, _ in named.values()], [label for _, label in named.values()]
 
 
-def _write(result: Comparison, path: Path) -> None:
-    from drl.analysis.comparison_picture import draw_comparison
-
-    try:
-        if path.suffix == ".json":
-            write_json(path, result.to_json())
-        else:
-            draw_comparison(result, path)
-    except OSError as error:
-        raise unwritable(path, error) from None
-
-
 def compare_scores(table: ScoreTable, normalize: str = "auto", seed: int = 0) -> Comparison:
     """Compare the algorithms of a table over the environments that all of them have. The result depends only on the
     scores; the bootstrap draws come from `seed`."""
@@ -195,15 +198,17 @@ def compare_scores(table: ScoreTable, normalize: str = "auto", seed: int = 0) ->
     for label, each in contestants.items():
         drawn = draw_runs(np.random.default_rng(seed), *each.scores.shape)
         estimates[label] = {name: estimate(function, (each.scores, drawn)) for name, function in aggregates.items()}
-        profiles[label] = _profile(each.scores, drawn[:PROFILE_DRAWS], thresholds)
+        profile, low, high = partial(performance_profile, thresholds=thresholds), None, None
+        if len(each.scores) > 1:
+            low, high = interval(in_chunks(profile, (each.scores, drawn[:PROFILE_DRAWS])))
+        profiles[label] = Profile(profile(each.scores), low, high)
+    returns = {label: {env: float(np.mean([*table.scores[label][env].values()])) for env in envs} for label in labels}
     return Comparison(
         envs=envs,
         normalization=normalization,
         score_is=table.score_is,
         contestants=contestants,
-        returns={
-            label: {env: float(np.mean(list(table.scores[label][env].values()))) for env in envs} for label in labels
-        },
+        returns=returns,
         aggregates=estimates,
         thresholds=thresholds,
         profiles=profiles,
@@ -229,19 +234,9 @@ def _contestant(
         if unused := sorted(preferred[runs:]):
             listed = ", ".join(map(str, unused))
             notes.append(f"{label}: seeds {listed} of {env} are left out, so that every environment has {runs} runs")
-    columns = [
-        normalization(env, np.array([scores[env][seed] for seed in of_env]))
-        for env, of_env in zip(envs, seeds, strict=True)
-    ]
+    returns = [np.array([scores[env][seed] for seed in of_env]) for env, of_env in zip(envs, seeds, strict=True)]
+    columns = [normalization(env, column) for env, column in zip(envs, returns, strict=True)]
     return Contestant(np.stack(columns, axis=1), tuple(seeds))
-
-
-def _profile(scores: Array, drawn: Array, thresholds: Array) -> Profile:
-    share = performance_profile(scores, thresholds)
-    if len(scores) < 2:
-        return Profile(share, None, None)
-    low, high = interval(in_chunks(partial(performance_profile, thresholds=thresholds), (scores, drawn)))
-    return Profile(share, low, high)
 
 
 # ── as lines for a terminal ───────────────────────────────────────────────────────────────────────────────────────────
@@ -279,19 +274,19 @@ def _aggregate_table(result: Comparison) -> list[list[str]]:
 
 
 def _how(pair: Versus) -> str:
-    """Describe the evidence for the answer."""
+    """Describe the evidence for the answer of a pair."""
     how = "paired by seed" if pair.pairs else "not paired: the seeds differ"
     if pair.pairs and not pair.paired_test:
         how = "intervals paired by seed; too few pairs for a paired test, so the test is the unpaired one"
     if 0 < pair.pairs < max(pair.runs):
         how += f", on the {pair.pairs} seeds that both have"
     counts = f"{pair.runs[0]} and {pair.runs[1]}" if pair.runs[0] != pair.runs[1] else f"{pair.runs[0]}"
-    said = f"{counts} seed{'' if pair.runs == (1, 1) else 's'}, {how}; "
-    said += f"difference of the IQM {_shown(pair.iqm_difference)}"
+    counts += f" seed{'' if pair.runs == (1, 1) else 's'}"
+    words = f"{counts}, {how}; difference of the IQM {_shown(pair.iqm_difference)}"
     if pair.winner:
-        return said
+        return words
     needed = "too many seeds" if pair.seeds_needed is None else f"about {pair.seeds_needed} seeds each"
-    return f"{said}; a power of 80 % takes {needed}"
+    return f"{words}; a power of 80 % takes {needed}"
 
 
 def _shown(estimate: Estimate) -> str:
@@ -303,3 +298,63 @@ def _shown(estimate: Estimate) -> str:
 def _columns(table: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+
+
+# ── as a picture ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_comparison(result: Comparison, out: Path) -> Path:
+    """Draw aggregates, performance profiles and, for several algorithms, probabilities of improvement."""
+    labels, raw = list(result.contestants), not result.normalization.low
+    looks = {label: figures.look(i) for i, label in enumerate(labels)}
+    unit = "return" if raw else "normalized score"
+    runs = {len(each.scores) for each in result.contestants.values()}
+    counts = plural(min(runs), "seed") if len(runs) == 1 else f"{min(runs)} to {plural(max(runs), 'seed')}"
+    envs = result.envs[0] if len(result.envs) == 1 else f"{len(result.envs)} environments"
+    caption = (
+        f"{counts} per environment; score: {result.score_is}; normalization: {result.normalization.words}; "
+        "95 % intervals by stratified bootstrap"
+    )
+    aggregates = list(result.aggregates[labels[0]])
+    pairs = [f"{pair.first} over {pair.second}" for pair in result.pairs]
+    figure, axes = figures.make_panels(
+        f"{' and '.join(labels) if len(labels) < 4 else f'{len(labels)} algorithms'} on {envs}",
+        caption,
+        1,
+        3 if pairs else 2,
+        (3.6, max(2.6, ROW * max(len(labels) * len(aggregates), len(pairs)))),
+        titled=True,
+        left=0.4 + max(map(len, aggregates)) * figures.CHARACTER,
+        right=0.3 + max(map(len, pairs), default=0) * figures.CHARACTER,
+    )
+    step = 0.7 / len(labels)
+    for row, name in enumerate(aggregates):
+        for i, label in enumerate(labels):
+            place = row + (i - (len(labels) - 1) / 2) * step
+            figures.draw_interval(axes[0], place, result.aggregates[label][name], looks[label])
+    figures.finish(axes[0], "", x_label=unit, fractions=not raw)
+    figures.panel_title(axes[0], "aggregates")
+    for label, profile in result.profiles.items():
+        if profile.low is None or profile.high is None:
+            figures.draw_line(axes[1], result.thresholds, profile.share, looks[label], label=label)
+        else:
+            band = Band(result.thresholds, profile.share, profile.low, profile.high)
+            figures.draw_band(axes[1], band, looks[label], label=label, marks=6)
+    figures.finish(axes[1], "share of runs above it", x_label=unit, fractions=not raw)
+    axes[1].set_ylim(-0.03, 1.03)
+    figures.panel_title(axes[1], "performance profile")
+    if pairs:
+        figures.draw_reference(axes[2], 0.5)
+        for row, pair in enumerate(result.pairs):
+            figures.draw_interval(axes[2], row, pair.probability, figures.Look(figures.INK))
+        figures.finish(axes[2], "", x_label="probability that a run scores higher", fractions=True)
+        axes[2].set_xlim(-0.03, 1.03)
+        figures.panel_title(axes[2], "probability of improvement")
+    for ax, names in ((axes[0], aggregates), *([(axes[2], pairs)] if pairs else [])):
+        figures.name_ticks(ax.yaxis, names)
+        ax.set_ylim(len(names) - 0.5, -0.5)
+    if pairs:
+        axes[2].yaxis.tick_right()
+        axes[2].tick_params(length=0)
+    figures.add_legend(figure, axes)
+    return figures.save_figure(figure, out)

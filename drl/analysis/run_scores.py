@@ -1,19 +1,24 @@
-"""Scores by algorithm, environment and seed, read from folders of runs. Runs left out are named with reasons."""
+"""Scores by algorithm, environment and seed, read from folders of runs, and their normalization. Runs that are left out
+are named with reasons."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from drl.core.errors import BadInput, DrlError, plural
+from drl.core.errors import BadInput, DrlError, did_you_mean, plural
 from drl.core.setting_rules import is_score
-from drl.core.specs import PlainDict, PlainValue
+from drl.core.specs import Array, PlainDict, PlainValue
 from drl.runs.folder.run_folder import read_record, read_settings, runs_in
+from drl.settings.experiment import read_yaml
+from drl.tracking.curves import distinct_names, learning_settings
 from drl.tracking.files import read_metrics
-from drl.tracking.run_curves import distinct_names, learning_settings
 
+REFERENCE = Path(__file__).with_name("reference_scores.yaml")
+CHOICES = ("auto", "none", "reference", "minmax")  # of a normalization
 SCORES = ("auto", "evaluation", "training")
 BUDGETS = ("total_timesteps", "num_episodes", "stop_at_return", "max_minutes")
 
@@ -43,15 +48,18 @@ class ScoreTable:
 
 
 def read_scores(
-    given: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
+    folders: Sequence[Path], labels: Sequence[str] = (), score: str = "auto", mixed_budgets: bool = False
 ) -> ScoreTable:
     """Read scores. Each folder holds the runs of one algorithm; folders with the same label belong together."""
+    if score not in SCORES:
+        raise BadInput(f"--score is {score!r:.80}; expected one of {', '.join(SCORES)}")
     left_out, notes = list[str](), list[str]()
-    found = {folder: list(_finished(folder, left_out)) for folder in given}
-    names = _labels(found, labels)
-    runs = [(names[folder], run) for folder, each in found.items() for run in each]
-    kind = _score_kind(score, runs)
-    runs = _of_one_budget(_with_scores(runs, kind, left_out), mixed_budgets, left_out, notes)
+    by_folder = {folder: list(_finished(folder, left_out)) for folder in folders}
+    names = _labels(by_folder, labels)
+    runs = [(names[folder], run) for folder, each in by_folder.items() for run in each]
+    if score == "auto":
+        score = "evaluation" if not runs or any(run.score is not None for _, run in runs) else "training"
+    runs = _of_one_budget(_with_scores(runs, score, left_out), mixed_budgets, left_out, notes)
     _check_settings(runs)
     table = _tabulated(runs, left_out)
     for label in names.values():
@@ -60,7 +68,7 @@ def read_scores(
             why = next((f"; {reason}" for reason in left_out if reason.startswith(own)), "")
             raise BadInput(f"{label} has no run that can be compared{why}")
     words = "mean return of the last training episodes, not of an evaluation"
-    if kind == "evaluation":
+    if score == "evaluation":
         episodes = sorted({run.episodes or 0 for _, run in runs})
         words = f"mean return of the final evaluation ({' or '.join(map(str, episodes))} episodes)"
     return ScoreTable({label: table[label] for label in dict.fromkeys(names.values())}, words, left_out, notes)
@@ -99,92 +107,68 @@ def _budget(settings: PlainDict) -> PlainValue:
 def _score_of(run: Path, record: PlainDict, settings: PlainDict) -> RunScore:
     evaluation = record.get("final_evaluation")
     evaluation = evaluation if isinstance(evaluation, dict) else {}
-    episodes = evaluation.get("episodes")
+    score, episodes = evaluation.get("mean_return"), evaluation.get("episodes")
     lists = [settings.get(name) for name in ("env_kwargs", "wrappers")]
-    extras = [each for items in lists if isinstance(items, list) for each in items]
-    env = str(settings.get("env")) + (f" ({', '.join(map(str, extras))})" if extras else "")
+    extras = [str(each) for items in lists if isinstance(items, list) for each in items]
     unit = "episodes" if settings.get("num_episodes") else "env_steps"
-    budget, used = _budget(settings), record.get(unit)
-    ended = isinstance(used, int) and used < budget
-    words = unit.removeprefix("env_")
+    budget, used, words = _budget(settings), record.get(unit), unit.removeprefix("env_")
+    own = {name: value for name, value in learning_settings(run).items() if name not in BUDGETS}
     return RunScore(
         folder=run,
-        env=env,
+        env=f"{settings.get('env')}" + (f" ({', '.join(extras)})" if extras else ""),
         seed=int(record.get("seed", 0)),
-        score=_number(evaluation.get("mean_return")),
+        score=float(score) if is_score(score) else None,
         episodes=episodes if isinstance(episodes, int) else None,
         budget=f"{budget:,} {words}",
-        early=f"it ended after {used:,} of {budget:,} {words}" if ended else None,
+        early=f"it ended after {used:,} of {budget:,} {words}" if isinstance(used, int) and used < budget else None,
         algorithm=str(settings.get("algorithm")),
-        settings=json.dumps(
-            {name: value for name, value in learning_settings(run).items() if name not in BUDGETS},
-            sort_keys=True,
-            default=str,
-        ),
+        settings=json.dumps(own, sort_keys=True, default=str),
     )
 
 
-def _labels(found: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Path, str]:
+def _labels(runs_of: dict[Path, list[RunScore]], labels: Sequence[str]) -> dict[Path, str]:
     """Return a label per folder: as given; else the algorithm for folders with the default name ENV_ALGORITHM, so that
     several environments belong together; else the folder's name."""
     if labels:
-        if len(labels) != len(found):
+        if len(labels) != len(runs_of):
             raise BadInput(
-                f"--labels has {plural(len(labels), 'name')} for {plural(len(found), 'folder')}; expected one for each"
+                f"--labels has {plural(len(labels), 'name')} for {plural(len(runs_of), 'folder')}; "
+                "expected one for each"
             )
-        return dict(zip(found, labels, strict=True))
-    algorithms = {folder: _default_name(folder, runs) for folder, runs in found.items()}
-    covered = [(name, run.env) for folder, name in algorithms.items() for run in found[folder][:1]]
+        return dict(zip(runs_of, labels, strict=True))
+    algorithms = {folder: _default_name(folder, runs) for folder, runs in runs_of.items()}
+    covered = [(name, run.env) for folder, name in algorithms.items() for run in runs_of[folder][:1]]
     if all(algorithms.values()) and len(set(covered)) == len(covered):
         return {folder: str(name) for folder, name in algorithms.items()}
-    names = distinct_names([folder.resolve() for folder in found])
-    return {folder: names[folder.resolve()] for folder in found}
+    names = distinct_names([folder.resolve() for folder in runs_of])
+    return {folder: names[folder.resolve()] for folder in runs_of}
 
 
 def _default_name(folder: Path, runs: Sequence[RunScore]) -> str | None:
     """Return the algorithm if the folder has the default name of `drl train`."""
-    algorithms = {run.algorithm for run in runs}
-    if len(algorithms) != 1:
-        return None
-    (algorithm,) = algorithms
+    algorithm = runs[0].algorithm if len({run.algorithm for run in runs}) == 1 else None
     return algorithm if folder.resolve().name.endswith(f"_{algorithm}") else None
 
 
 Labeled = list[tuple[str, RunScore]]
 
 
-def _score_kind(score: str, runs: Labeled) -> str:
-    if score not in SCORES:
-        raise BadInput(f"--score is {score!r:.80}; expected one of {', '.join(SCORES)}")
-    if score != "auto":
-        return score
-    return "evaluation" if not runs or any(run.score is not None for _, run in runs) else "training"
-
-
 def _with_scores(runs: Labeled, kind: str, left_out: list[str]) -> Labeled:
     """Return the runs that have a score of this kind."""
-    kept: Labeled = []
+    scored: Labeled = []
     for label, run in runs:
-        try:
-            score = _training_score(run.folder) if kind == "training" else run.score
-        except DrlError as error:
-            left_out.append(f"{run.folder}: {error}")
-            continue
-        if score is None:
-            left_out.append(f"{run.folder}: it has no {kind} score")
+        score: PlainValue = run.score
+        if kind == "training":
+            try:
+                score = next(reversed(read_metrics(run.folder / "metrics.jsonl")), {}).get("recent/mean_ep_return")
+            except DrlError as error:
+                left_out.append(f"{run.folder}: {error}")
+                continue
+        if is_score(score):
+            scored.append((label, run._replace(score=float(score))))
         else:
-            kept.append((label, run._replace(score=score)))
-    return kept
-
-
-def _training_score(folder: Path) -> float | None:
-    rows = read_metrics(folder / "metrics.jsonl")
-    return _number(rows[-1].get("recent/mean_ep_return")) if rows else None
-
-
-def _number(value: PlainValue) -> float | None:
-    """Return a score as a float, or None if it is not a number (run files are untrusted)."""
-    return float(value) if is_score(value) else None
+            left_out.append(f"{run.folder}: it has no {kind} score")
+    return scored
 
 
 def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[int, float]]]:
@@ -203,13 +187,13 @@ def _tabulated(runs: Labeled, left_out: list[str]) -> dict[str, dict[str, dict[i
 
 def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[str]) -> Labeled:
     """Return the runs with the most common budget of each environment; with `mixed`, all runs and a note."""
-    kept: Labeled = []
+    comparable: Labeled = []
     for env in dict.fromkeys(run.env for _, run in runs):
         here = [(label, run) for label, run in runs if run.env == env]
         budgets = Counter(run.budget for _, run in here)
         early = [run for _, run in here if run.early is not None]
         if mixed:
-            kept += here
+            comparable += here
             if len(budgets) > 1 or early:
                 notes.append(f"budgets on {env} are mixed: {', '.join(budgets)}; {len(early)} ended early")
             continue
@@ -218,8 +202,8 @@ def _of_one_budget(runs: Labeled, mixed: bool, left_out: list[str], notes: list[
             if reason := run.early or (None if run.budget == usual else f"its budget is {run.budget}, not {usual}"):
                 left_out.append(f"{run.folder}: {reason}; --mixed-budgets includes it")
             else:
-                kept.append((label, run))
-    return kept
+                comparable.append((label, run))
+    return comparable
 
 
 def _check_settings(runs: Labeled) -> None:
@@ -234,3 +218,82 @@ def _check_settings(runs: Labeled) -> None:
                 f"{label} has runs with different settings on {run.env} ({', '.join(names[:4])}): {other.folder} and "
                 f"{run.folder}; give them as separate folders"
             )
+
+
+# ── normalization ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """The scores that become 0 and 1 in each environment."""
+
+    words: str  # description for the user
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    target: float | None  # target of the optimality gap; None: unknown
+
+    def __call__(self, env: str, scores: Array) -> Array:
+        low, high = self.low.get(env, 0.0), self.high.get(env, 1.0)
+        return (scores - low) / (high - low)
+
+
+def read_references() -> dict[str, PlainDict]:
+    """Read `random`, `target` and a description of the target per environment."""
+    return {entry["env"]: entry for entry in read_yaml(REFERENCE)["scores"]}
+
+
+def choose_normalization(choice: str, scores: Mapping[str, Sequence[float]]) -> Normalization:
+    """Return the normalization for `choice`: one of CHOICES, or a YAML file with `ENV: [LOW, HIGH]`. `scores` are all
+    scores by environment."""
+    envs, references = list(scores), read_references()
+    if choice == "auto":
+        choice = "none" if len(envs) == 1 else "reference"
+    if choice == "none":
+        if len(envs) > 1:
+            raise BadInput(f"--normalize none is for one environment, and there are {len(envs)}: {', '.join(envs)}")
+        words, known = "none, these are returns", references.get(envs[0])
+        if known is None:
+            return Normalization(words, {}, {}, None)
+        words += f"; the optimality gap is to {known['target']:g} ({known['target_is']})"
+        return Normalization(words, {}, {}, known["target"])
+    if choice == "reference":
+        if missing := [env for env in envs if env not in references]:
+            raise BadInput(
+                f"no reference scores are known for {', '.join(missing)}; type --normalize minmax, or --normalize "
+                "FILE.yaml with a line for each environment: ENV: [LOW, HIGH]"
+            )
+        low = {env: float(references[env]["random"]) for env in envs}
+        high = {env: float(references[env]["target"]) for env in envs}
+        words = "0 is a random policy, 1 the target: " + _scale(envs, low, high, references)
+        return Normalization(words, low, high, 1.0)
+    if choice == "minmax":
+        low, high = {env: min(scores[env]) for env in envs}, {env: max(scores[env]) for env in envs}
+        if flat := [env for env in envs if low[env] == high[env]]:
+            raise BadInput(f"all scores of {flat[0]} are {low[flat[0]]:g}; --normalize minmax needs different ones")
+        words = "0 is the worst run of this comparison, 1 the best: " + _scale(envs, low, high)
+        return Normalization(words, low, high, 1.0)
+    return _from_file(choice, envs)
+
+
+def _from_file(path: str, envs: Sequence[str]) -> Normalization:
+    if not path.endswith((".yaml", ".yml")):
+        raise BadInput(f"--normalize is {path!r:.80}; {did_you_mean(path, CHOICES)}, or a YAML file of your own")
+    content = read_yaml(path)
+    low, high = dict[str, float](), dict[str, float]()
+    for env in envs:
+        ends = content.get(env)
+        plain = isinstance(ends, list) and all(type(end) in (int, float) and math.isfinite(end) for end in ends)
+        if not isinstance(ends, list) or not plain or len(ends) != 2 or ends[0] >= ends[1]:
+            raise BadInput(f"{path} has {env}: {ends!r:.80}; expected two numbers, the lower one first: [0, 500]")
+        low[env], high[env] = float(ends[0]), float(ends[1])
+    return Normalization(f"by {path}: {_scale(envs, low, high)}", low, high, 1.0)
+
+
+def _scale(
+    envs: Sequence[str],
+    low: Mapping[str, float],
+    high: Mapping[str, float],
+    references: Mapping[str, PlainDict] | None = None,
+) -> str:
+    what = {env: f" ({references[env]['target_is']})" if references else "" for env in envs}
+    return "; ".join(f"{env} {low[env]:g} … {high[env]:g}{what[env]}" for env in envs)

@@ -136,6 +136,6 @@ class Reproduce:
     record: bool = False  # also store the result with the presets, for `make zoo`; only in a clone of the repository
 
     def __call__(self) -> int:
-        from drl.analysis.reproduction_queue import reproduce
+        from drl.analysis.reproduction import reproduce
 
         return ANSWER_CODES[reproduce(**vars(self), console=True).verdict]

@@ -20,7 +20,7 @@ from drl.core.safe_files import MOST_SETTINGS, is_inside, parse_yaml, read_insid
 from drl.core.setting_rules import check_size, check_whole
 from drl.core.specs import PlainDict, PlainValue
 from drl.report.report_page import found_runs, points_for, render_page
-from drl.report.run_content import find_video, in_training, plain_value, read_run, read_video, short_text
+from drl.report.run_content import MOST_VIDEO, find_video, in_training, plain_value, read_run, short_text
 from drl.runs.folder.run_folder import read_record
 
 HTML, JSON, TEXT, VIDEO = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8", "video/mp4"
@@ -105,14 +105,14 @@ class BoardContent:
 
     def runs(self) -> dict[str, Path]:
         """Return the runs below the folder by name, cached for a short time."""
-        when, found = self._found
+        when, runs = self._found
         if time.monotonic() - when >= FRESH_SECONDS:
             folders = found_runs(self.root) if self.root.is_dir() else []
-            found = {_name(self.root, folder): folder for folder in folders}
-            self._pages = {name: page for name, page in self._pages.items() if name in found}
-            self._entries = {name: entry for name, entry in self._entries.items() if name in found}
-            self._found = (time.monotonic(), found)
-        return found
+            runs = {_name(self.root, folder): folder for folder in folders}
+            self._pages = {name: page for name, page in self._pages.items() if name in runs}
+            self._entries = {name: entry for name, entry in self._entries.items() if name in runs}
+            self._found = (time.monotonic(), runs)
+        return runs
 
     def listing(self) -> PlainDict:
         """List all runs, most recently changed first."""
@@ -139,8 +139,8 @@ class BoardContent:
             status: PlainDict = {"status": page["facts"].get("status")}
             page = page | {"training": in_training(folder, status)}  # its process may have been killed in the meantime
         if video is not None:
-            seen = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
-            page = page | {"video": f"/video.mp4?{seen}"}
+            query = urlencode({"run": name, "changed": video.lstat().st_mtime_ns})
+            page = page | {"video": f"/video.mp4?{query}"}
         return page
 
     def _entry(self, name: str, folder: Path) -> PlainDict:
@@ -158,17 +158,17 @@ def _read_entry(folder: Path) -> PlainDict:
         record, row = read_record(folder), last_row(folder)
         settings = parse_yaml(read_inside(folder, folder / "config.yaml", MOST_SETTINGS))
         settings = settings if isinstance(settings, dict) else {}
-        found = {
-            "status": record.get("status"),
-            "seed": record.get("seed"),
-            "algorithm": settings.get("algorithm"),
-            "environment": settings.get("env"),
-            "steps": row.get("env_steps"),
-            "return": row.get("recent/mean_ep_return"),
-        }
     except (DrlError, ValueError, OSError) as error:
         return {"problem": short_text(str(error)), "changed": when}
-    return {key: plain_value(value) for key, value in found.items()} | {"changed": when}
+    entry = {
+        "status": record.get("status"),
+        "seed": record.get("seed"),
+        "algorithm": settings.get("algorithm"),
+        "environment": settings.get("env"),
+        "steps": row.get("env_steps"),
+        "return": row.get("recent/mean_ep_return"),
+    }
+    return {key: plain_value(value) for key, value in entry.items()} | {"changed": when}
 
 
 def last_row(folder: Path) -> PlainDict:
@@ -198,14 +198,14 @@ def _name(root: Path, run: Path) -> str:
 
 def _stamp(folder: Path, *files: str) -> Stamp:
     """Return a value that changes when one of the files changes."""
-    found: list[tuple[int, int] | None] = []
+    stamps: list[tuple[int, int] | None] = []
     for file in files:
         try:
             status = os.stat(folder / file)
-            found.append((status.st_mtime_ns, status.st_size))
+            stamps.append((status.st_mtime_ns, status.st_size))
         except OSError:
-            found.append(None)
-    return tuple(found)
+            stamps.append(None)
+    return tuple(stamps)
 
 
 def board_server(root: Path, host: str, port: int) -> ThreadingHTTPServer:
@@ -221,7 +221,7 @@ def board_server(root: Path, host: str, port: int) -> ThreadingHTTPServer:
     try:
         return Server((host, port), Handler)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = (error.strerror if isinstance(error, OSError) else None) or error
         raise BadInput(f"cannot listen on {host} port {port}: {why}; choose another --port (0: a free one)") from None
 
 
@@ -234,7 +234,7 @@ class BoardHandler(BaseHTTPRequestHandler):
     timeout: ClassVar[int] = 30  # seconds without data before a connection is closed
 
     def do_GET(self) -> None:
-        """BoardResponse with a page, its data or a video."""
+        """Send a page, its data or a video."""
         if not is_own_host(self.headers.get("Host", ""), self.own_name):
             text = "the Host header is not this board's address; open it as http://127.0.0.1:PORT/"
             self._send(BoardResponse(text.encode(), status=HTTPStatus.FORBIDDEN))
@@ -242,9 +242,8 @@ class BoardHandler(BaseHTTPRequestHandler):
         try:
             answer = self._answer()
         except Exception as error:  # a run's files are untrusted and may be deleted at any time
-            answer = BoardResponse(
-                f"{type(error).__name__}: {error}".encode(errors="replace"), status=HTTPStatus.NOT_FOUND
-            )
+            text = f"{type(error).__name__}: {error}"
+            answer = BoardResponse(text.encode(errors="replace"), status=HTTPStatus.NOT_FOUND)
         self._send(answer)
 
     do_HEAD = do_GET  # noqa: N815
@@ -264,8 +263,8 @@ class BoardHandler(BaseHTTPRequestHandler):
             return _json(self.board.listing())
         if parts.path not in ("/report", "/data.json", "/video.mp4"):
             return BoardResponse(b"there is no such page", status=HTTPStatus.NOT_FOUND)
-        found = self.board.runs()
-        folders = {name: found.get(name) for name in names}  # None: deleted since the page was opened
+        runs = self.board.runs()
+        folders = {name: runs.get(name) for name in names}  # None: deleted since the page was opened
         if not 0 < len(names) <= MOST_RUNS or not any(folders.values()):
             text = f"expected run=NAME, at most {MOST_RUNS} times, with names from the list at /"
             return BoardResponse(text.encode(), status=HTTPStatus.NOT_FOUND)
@@ -273,9 +272,9 @@ class BoardHandler(BaseHTTPRequestHandler):
             return _json(self.board.page_data(folders))
         if parts.path == "/video.mp4":
             folder = folders[names[0]]
-            video = None if folder is None else find_video(folder)
-            missing = BoardResponse(b"the run has no video", status=HTTPStatus.NOT_FOUND)
-            return missing if folder is None or video is None else BoardResponse(read_video(folder, video), VIDEO)
+            if folder is None or (video := find_video(folder)) is None:
+                return BoardResponse(b"the run has no video", status=HTTPStatus.NOT_FOUND)
+            return BoardResponse(read_inside(folder, video, MOST_VIDEO), VIDEO)
         title = names[0] if len(names) == 1 else f"{len(names)} runs"
         return _page("report", title, "/data.json?" + urlencode([("run", name) for name in names]))
 

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from drl.core.errors import BadInput, DrlError, UnusableFile, html_picture, one_line
 from drl.core.safe_files import check_out
+from drl.core.specs import PlainDict
 from drl.report.report_page import write_report
 from drl.runs.folder.finished import RunLike, folders_of
 from drl.runs.folder.run_folder import find_run, runs_in
@@ -50,19 +50,19 @@ def plot(
     """
     from drl.tracking.plots import plot_compare, plot_run
 
-    found = [(given, folder) for given in folders_of(runs) for folder in _runs_of(given)]
-    folders = [folder for _, folder in found]
+    pairs = [(path, folder) for path in folders_of(runs) for folder in _runs_of(path)]
+    folders = [folder for _, folder in pairs]
     if not folders:
         raise BadInput("give at least one run folder: drl plot results/<experiment>/<run>")
     path = Path(out or folders[0].parent / "comparison.png")
     picture_format(path)
     check_out(path, overwrite=overwrite or not out)
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    changes = {"metrics": metrics, "statistic": statistic, "smooth": smooth}
-    options: dict[str, Any] = {name: value for name, value in changes.items() if value not in (None, ())}
+    settings = {"metrics": metrics, "statistic": statistic, "smooth": smooth}
+    options: PlainDict = {name: value for name, value in settings.items() if value not in (None, ())}
     try:
         if labels:
-            options["labels"] = label_of_each(labels, found)
+            options["labels"] = label_of_each(labels, pairs)
         if len(folders) == 1 and out is None and not options:
             written = plot_run(folders[0])
         else:
@@ -82,21 +82,21 @@ def plot(
     return plots
 
 
-def label_of_each(labels: Sequence[str], found: Sequence[tuple[Path | str, Path]]) -> list[str]:
+def label_of_each(labels: Sequence[str], pairs: Sequence[tuple[Path | str, Path]]) -> list[str]:
     """Return the label of each run: its path's label, or else its line's."""
-    from drl.tracking.run_curves import grouped_runs
+    from drl.tracking.curves import grouped_runs
 
-    paths = list(dict.fromkeys(given for given, _ in found))
+    paths = list(dict.fromkeys(path for path, _ in pairs))
     if len(labels) == len(paths):
-        return [labels[paths.index(given)] for given, _ in found]
-    lines = grouped_runs([folder for _, folder in found])
+        return [labels[paths.index(path)] for path, _ in pairs]
+    lines = grouped_runs([folder for _, folder in pairs])
     if len(labels) != len(lines):
         raise BadInput(
             f"--labels has {len(labels)} names; expected one for each path ({len(paths)}), "
             f"or one for each line of the plot ({len(lines)}: {'; '.join(lines)})"
         )
     of_run = {run.resolve(): label for label, runs in zip(labels, lines.values(), strict=True) for run in runs}
-    return [of_run[folder.resolve()] for _, folder in found]
+    return [of_run[folder.resolve()] for _, folder in pairs]
 
 
 def _runs_of(folder: Path) -> list[Path]:

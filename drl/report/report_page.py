@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl.core.errors import BadInput, DrlError, html_table, plural
-from drl.core.safe_files import write_atomically
+from drl.core.errors import BadInput, DrlError, UnusableFile, html_table, plural
+from drl.core.safe_files import read_inside, write_atomically
 from drl.core.specs import PlainDict, PlainValue
-from drl.report.run_content import find_video, read_run, read_video, unreadable
+from drl.report.run_content import MOST_VIDEO, find_video, read_run
 from drl.runs.folder.finished import RunLike, folders_of
-from drl.tracking.run_curves import distinct_names
+from drl.tracking.curves import distinct_names
 
 MOST_SHOWN = 20  # runs listed in a notebook
 POINTS, FEWEST_POINTS = 1000, 10  # per curve
@@ -58,16 +58,16 @@ def report(
     `runs` are runs or folders of runs. `out` is an .html file, by default report.html in the run or in the runs' common
     folder. A file that is not a report is never replaced.
     """
-    given = folders_of(runs)
-    if not given:
+    folders = folders_of(runs)
+    if not folders:
         raise BadInput("give at least one run, or a folder of runs: drl report results/<experiment>")
     if out is not None and Path(out).suffix not in (".html", ".htm"):
         raise BadInput(f"--out is {str(out)!r}; expected an HTML file such as report.html")
-    found = {folder: found_runs(folder) for folder in given}
-    for folder, inside in found.items():
+    runs_in = {folder: found_runs(folder) for folder in folders}
+    for folder, inside in runs_in.items():
         if not inside:
             raise BadInput(f"{folder} holds no run: expected {folder}/run.json, or folders with one; see `ls results/`")
-    shown = list({run.resolve(): run for inside in found.values() for run in inside}.values())
+    shown = list({run.resolve(): run for inside in runs_in.values() for run in inside}.values())
     page = ReportPage(write_report(shown, None if out is None else Path(out), video), tuple(shown))
     if console:
         print(page)
@@ -102,11 +102,13 @@ def write_report(runs: Sequence[Path], out: Path | None = None, video: bool = Tr
     if not runs:
         raise BadInput("got no runs to report on; give a run, or a folder of runs such as results/")
     path = out or _common_folder(runs) / "report.html"
-    if os.path.lexists(path) and not is_our_page(path):
+    if os.path.lexists(path) and not _is_our_page(path):
         raise BadInput(f"{path} exists and is not a report that drl wrote; choose another file with --out")
     if not path.parent.is_dir():
         raise BadInput(f"{path.parent} is not a folder; create it, or choose another --out")
-    names = _names([run.resolve() for run in runs])
+    names = [f"{run.resolve().parent.name}/{run.resolve().name}" for run in runs]
+    if len(set(names)) < len(runs):
+        names = list(distinct_names([run.resolve() for run in runs]).values())
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
     content = _fitting(runs, names, title)
     if video:
@@ -128,18 +130,12 @@ def points_for(runs: int) -> int:
     return max(min(POINTS, POINTS_OF_ALL // runs), FEWEST_POINTS)
 
 
-def _names(runs: list[Path]) -> list[str]:
-    """Return experiment and run, with as many more folders as needed to make the names distinct."""
-    names = [f"{run.parent.name}/{run.name}" for run in runs]
-    return names if len(set(names)) == len(runs) else list(distinct_names(runs).values())
-
-
 def _fitting(runs: Sequence[Path], names: Sequence[str], title: str) -> list[PlainDict]:
     """Read the runs, with as many points as fit into a page."""
     points = points_for(len(runs))
     while True:
         content = [read_run(run, name, points) for run, name in zip(runs, names, strict=True)]
-        errors = [error for error in map(unreadable, content) if error is not None]
+        errors = [UnusableFile(run["problem"]) for run in content if "problem" in run]
         if len(errors) == len(content):
             raise errors[0]
         size = len(render_page("report", title, {"runs": content}).encode(errors="replace"))
@@ -162,7 +158,7 @@ def _add_videos(shown: list[PlainDict], runs: Sequence[Path]) -> None:
         room -= video.lstat().st_size
         why = None if room >= 0 else "the page would become too large"
         try:
-            content = b"" if why else read_video(folder, video)
+            content = b"" if why else read_inside(folder, video, MOST_VIDEO)
         except DrlError as error:
             if len(runs) == 1:
                 raise
@@ -184,12 +180,18 @@ def _common_folder(runs: Sequence[Path]) -> Path:
 def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False) -> str:
     """Fill `page/<skeleton>.html` (`report` or `board`) with the `data` that its scripts draw. Only a `live` page,
     which a board serves, may request more from its server."""
-    style = _part("uPlot.min.css") + _part("report.css")
-    scripts = [_part(name) for name in SCRIPTS[skeleton]]
-    sources = " ".join(map(_hash, scripts))
+
+    def part(name: str) -> str:
+        return (PARTS / name).read_text(encoding="utf-8")
+
+    def digest(text: str) -> str:  # by which the policy allows a script or a style
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    style, scripts = part("uPlot.min.css") + part("report.css"), [part(name) for name in SCRIPTS[skeleton]]
+    sources = " ".join(map(digest, scripts))
     own = "'self'" if live else "'none'"
     policy = (
-        f"default-src 'none'; script-src {sources}; style-src {_hash(style)}; connect-src {own}; "
+        f"default-src 'none'; script-src {sources}; style-src {digest(style)}; connect-src {own}; "
         f"media-src {own if live else 'data:'}; base-uri 'none'; form-action 'none'"
     )
     parts = {
@@ -200,7 +202,7 @@ def render_page(skeleton: str, title: str, data: PlainValue, live: bool = False)
         "data": json_in_html(data),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _part(f"{skeleton}.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], part(f"{skeleton}.html"))
 
 
 def json_in_html(data: PlainValue) -> str:
@@ -213,18 +215,8 @@ def json_in_html(data: PlainValue) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def is_our_page(path: Path) -> bool:
-    """Whether a file is a page that we wrote and may overwrite."""
+def _is_our_page(path: Path) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:
         return MARK.encode() in file.read(4096)
-
-
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """Return the hash by which the policy allows a script or a style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

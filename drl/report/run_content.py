@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drl.algorithms import find_algorithm
-from drl.core.errors import BadInput, DrlError, UnusableFile
+from drl.core.errors import BadInput, DrlError
 from drl.core.log import COUNTERS
 from drl.core.safe_files import read_inside
 from drl.core.specs import Array, PlainDict, PlainValue
@@ -25,9 +25,8 @@ from drl.runs.folder.run_folder import UNFINISHED, is_in_use, read_record, setti
 from drl.settings.experiment import AS_SET, Experiment
 from drl.settings.presets import load_preset
 from drl.tracking.console import clock
-from drl.tracking.curves import column, episodes_of, grouped
+from drl.tracking.curves import RETURN, column, episodes_of, grouped
 from drl.tracking.files import Row, evaluation_in, read_metrics
-from drl.tracking.run_curves import RETURN
 
 MOST_EVALUATIONS = 100  # rows shown, the latest
 MOST_LETTERS = 2000  # per text
@@ -41,15 +40,15 @@ def read_run(folder: Path, name: str, points: int) -> PlainDict:
     try:
         return {"name": name} | _content(folder, points)
     except DrlError as error:
-        said = str(error)
+        problem = str(error)
     except Exception as error:
-        said = f"{folder} does not hold the records of a run ({type(error).__name__}: {error})"
-    return {"name": name, "problem": short_text(said)}
+        problem = f"{folder} does not hold the records of a run ({type(error).__name__}: {error})"
+    return {"name": name, "problem": short_text(problem)}
 
 
 def _content(folder: Path, points: int) -> PlainDict:
-    record, settings = read_record(folder), _settings(folder)
-    metrics = folder / "metrics.jsonl"
+    record, metrics, config = read_record(folder), folder / "metrics.jsonl", folder / "config.yaml"
+    settings = settings_at_start(folder) if os.path.lexists(config) else {}
     rows = read_metrics(metrics) if os.path.lexists(metrics) else []
     typed = record.get("command")
     command = [str(word) for word in typed] if isinstance(typed, list) else []
@@ -65,7 +64,7 @@ def _content(folder: Path, points: int) -> PlainDict:
         "versions": _texts(versions) if isinstance(versions, dict) else {},
         "command": short_text(shlex.join(command)),
         "algorithm": short_text(settings.get("algorithm", "")),
-        "config": _config_text(folder),
+        "config": read_inside(folder, config).decode(errors="replace") if os.path.lexists(config) else "",
         "notes": _notes(record),
     }
 
@@ -73,15 +72,6 @@ def _content(folder: Path, points: int) -> PlainDict:
 def in_training(folder: Path, record: PlainDict) -> bool:
     """Whether a process is training this run now."""
     return record.get("status") == UNFINISHED and is_in_use(folder)
-
-
-def _settings(folder: Path) -> PlainDict:
-    return settings_at_start(folder) if os.path.lexists(folder / "config.yaml") else {}
-
-
-def _config_text(folder: Path) -> str:
-    path = folder / "config.yaml"
-    return read_inside(folder, path).decode(errors="replace") if os.path.lexists(path) else ""
 
 
 def _facts(record: PlainDict, settings: PlainDict, rows: list[Row]) -> PlainDict:
@@ -126,7 +116,7 @@ def _evaluations(rows: list[Row], record: PlainDict) -> PlainDict:
 
 def _notes(record: PlainDict) -> list[str]:
     """Return notes for readers of the curves, such as forks and resumes."""
-    notes, origin, resumed = [], record.get("forked_from"), record.get("resumed", [])
+    notes, origin, resumed = list[str](), record.get("forked_from"), record.get("resumed")
     if isinstance(origin, dict):
         notes.append(f"forked from {origin.get('run')} at step {origin.get('env_steps')}; its curves begin there")
     for entry in resumed if isinstance(resumed, list) else []:
@@ -135,24 +125,16 @@ def _notes(record: PlainDict) -> list[str]:
     return [short_text(note) for note in notes]
 
 
-def unreadable(run: PlainDict) -> UnusableFile | None:
-    """Return the error of a run that `read_run` could not read."""
-    return UnusableFile(run["problem"]) if "problem" in run else None
-
-
 def curves_of_rows(rows: list[Row], points: int) -> dict[str, PlainDict]:
     """Map each metric to a curve of at most `points` points. The return per episode comes first."""
-    found = ((name, thinned_curve(x, y, points)) for name, x, y in _series(rows))
-    return {name: curve for name, curve in found if curve["x"]}
-
-
-def _series(rows: list[Row]) -> Iterator[tuple[str, Array, Array]]:
-    episodes = episodes_of(rows)
-    yield RETURN, episodes.env_steps, episodes.returns
-    steps = column(rows, "env_steps")
+    episodes, steps = episodes_of(rows), column(rows, "env_steps")
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in (*COUNTERS, "finished")]
-    for name in names[:MOST_CURVES]:
-        yield name, steps, column(rows, name)
+    series = chain(
+        [(RETURN, episodes.env_steps, episodes.returns)],
+        ((name, steps, column(rows, name)) for name in names[:MOST_CURVES]),
+    )
+    curves = ((name, thinned_curve(x, y, points)) for name, x, y in series)
+    return {name: curve for name, curve in curves if curve["x"]}
 
 
 def thinned_curve(x: Array, y: Array, points: int) -> PlainDict:
@@ -183,15 +165,15 @@ def plain_numbers(values: Array) -> list[float | int | None]:
     >>> plain_numbers(np.array([120.0, 0.123456789, np.inf]))
     [120, 0.123457, None]
     """
-    return [_plain_number(value) for value in values.tolist()]
 
+    def plain(value: float) -> float | int | None:
+        if not math.isfinite(value):
+            return None
+        if value.is_integer() and abs(value) < 1 << 53:  # exact in JavaScript
+            return int(value)
+        return float(f"{value:.{DIGITS}g}")
 
-def _plain_number(value: float) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    if value.is_integer() and abs(value) < 1 << 53:  # exact in JavaScript
-        return int(value)
-    return float(f"{value:.{DIGITS}g}")
+    return [plain(value) for value in values.tolist()]
 
 
 class Base(NamedTuple):
@@ -235,14 +217,8 @@ def _preset_named(command: Sequence[str]) -> str | None:
 def find_video(folder: Path) -> Path | None:
     """Return the video of the final agent, or else the newest one."""
     final = folder / "videos" / "final_agent.mp4"
-    if os.path.lexists(final):
-        return final
-    return max((folder / "videos").glob("*.mp4"), key=lambda path: path.lstat().st_mtime, default=None)
-
-
-def read_video(folder: Path, video: Path) -> bytes:
-    """Read a video of a run."""
-    return read_inside(folder, video, MOST_VIDEO)
+    newest = max((folder / "videos").glob("*.mp4"), key=lambda path: path.lstat().st_mtime, default=None)
+    return final if os.path.lexists(final) else newest
 
 
 def plain_value(value: PlainValue) -> PlainValue:

@@ -97,7 +97,7 @@ class ConsoleTracker:
         self.total_episodes: int | None = total_episodes
         self.window: int | None = window
         self.stream: TextIO = sys.stdout if stream is None else stream
-        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb" if live is None else live
+        self.live: bool = _is_live(self.stream) if live is None else live
         self.every: int | None = every or blocks_every
         self.seconds: float = seconds
         self.label: str = label
@@ -190,12 +190,11 @@ class ConsoleTracker:
         return blocks(log, self.total_timesteps, self.window, self._times(log))
 
     def _render(self, log: Log, console: "Console") -> "Group":
-        found = self._blocks(log)
+        shown = self._blocks(log)
         if self._evaluated is not None:
-            shown = blocks(self._evaluated)[-1]
-            found = [block for block in found if block.title != "EVALUATION"]
-            found.append(Block(f"EVALUATION at {self._evaluated.env_steps:,}", shown.fields))
-        return draw(found, self._status(log), console.width, console.height)
+            evaluation = Block(f"EVALUATION at {self._evaluated.env_steps:,}", blocks(self._evaluated)[-1].fields)
+            shown = [*(block for block in shown if block.title != "EVALUATION"), evaluation]
+        return draw(shown, self._status(log), console.width, console.height)
 
     def _status(self, log: Log) -> "RenderableType":
         """Return the progress bar with elapsed and remaining time."""
@@ -204,11 +203,8 @@ class ConsoleTracker:
 
         share, times = self._share(log), self._times(log)
         status = Table.grid(padding=(0, 2))
-        words = [
-            f"{clock(times[name])} {word}"
-            for name, word in (("time_left", "left"), ("total_time", "so far"))
-            if name in times
-        ]
+        spans = (("time_left", "left"), ("total_time", "so far"))
+        words = [f"{clock(times[name])} {word}" for name, word in spans if name in times]
         if share is None:
             status.add_row(plural(log.env_steps, "step"), plural(log.episodes, "episode"), *words, self.label)
         else:
@@ -280,7 +276,7 @@ class StartupProgress:
         self.text: Callable[[], str] = text
         self.seconds: float = seconds
         self.stream: TextIO = sys.stdout if stream is None else stream
-        self.live: bool = _is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
+        self.live: bool = _is_live(self.stream)
         self._shown = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="waiting", daemon=True)
@@ -308,14 +304,19 @@ class StartupProgress:
 
 
 def _is_terminal(stream: object) -> bool:
-    return bool(getattr(stream, "isatty", lambda: False)())
+    return bool(getattr(stream, "isatty", lambda: False)())  # a user's stream may have no `isatty`
+
+
+def _is_live(stream: TextIO) -> bool:
+    """Whether lines of this stream can be overwritten."""
+    return _is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 class Pace:
     """Speed since now, or since `seconds` ago. `done` is the work finished before, which does not count.
 
     >>> pace = Pace(done=50, seconds=10)
-    >>> round(pace.left(60, of=100))  # ten in ten seconds, so far
+    >>> round(pace.left(60, of=100))  # ten in ten seconds
     40
     """
 
@@ -347,11 +348,7 @@ def blocks(
     """
     rollout = log.learn | log.rollout | log.time
     names = ("mean_ep_len", "mean_ep_return", "mean_reward", *IN_ROLLOUT, "rollout_len", "time_elapsed")
-    counters = {
-        "episodes_count": log.episodes,
-        "timesteps_count": log.env_steps,
-        "rollouts_count": log.learning_steps,
-    }
+    counters = {"episodes_count": log.episodes, "timesteps_count": log.env_steps, "rollouts_count": log.learning_steps}
     if total_timesteps is not None:
         counters["total_timesteps"] = total_timesteps
     trainer = counters | log.trainer | log.time
@@ -359,18 +356,17 @@ def blocks(
     others = sorted(set(log.learn) - set(LEARNING) - set(IN_ROLLOUT)) + sorted(set(log.trainer) - set(shown))
     episodes = log.recent.get("window", window)
     recent = "RECENT EPISODES" if episodes is None else f"RECENT {int(episodes)} EPISODES"
-    found = [
+    lengths = {name: clock(each) for name, each in (times or {}).items()}
+    every = [
         Block("ROLLOUT STATISTICS", _shown(rollout, names)),
         Block(recent, _shown(log.recent, ("mean_ep_len", "mean_ep_return", "terminated_rate", "success_rate"))),
-        Block(
-            "TRAINER STATISTICS", _shown(trainer, shown) | {name: clock(each) for name, each in (times or {}).items()}
-        ),
+        Block("TRAINER STATISTICS", _shown(trainer, shown) | lengths),
         Block("LEARNING", _shown(log.trainer | log.learn, (*LEARNING, *SETTINGS, *others))),
         Block("EVALUATION", _shown(log.evaluation, tuple(log.evaluation))),
         Block("INFO", _shown(log.info, tuple(log.info)[:MOST_SHOWN])),
         Block("CUSTOM", _shown(log.custom, tuple(log.custom)[:MOST_SHOWN])),
     ]
-    return [block for block in found if block.fields]
+    return [block for block in every if block.fields]
 
 
 def _shown(values: Mapping[str, float], names: tuple[str, ...]) -> dict[str, str]:
@@ -404,25 +400,25 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-def plain_text(found: list[Block]) -> str:
+def plain_text(shown: list[Block]) -> str:
     """Format blocks as aligned text, for files and pipes."""
-    width = max([18, *(len(name) for block in found for name in block.fields)]) + 2
+    width = max([18, *(len(name) for block in shown for name in block.fields)]) + 2
     parts = []
-    for block in found:
+    for block in shown:
         lines = [f"  {name + ':':<{width}}{value:>13}" for name, value in block.fields.items()]
         parts.append("\n".join([block.title, "-" * 35, *lines]))
     return "=" * 35 + "\n" + "\n\n".join(parts) + "\n" + "=" * 35 + "\n"
 
 
-def draw(found: list[Block], status: "RenderableType", columns: int, rows: int) -> "Group":
+def draw(shown: list[Block], status: "RenderableType", columns: int, rows: int) -> "Group":
     """Lay out the blocks above the status for a terminal of this size."""
     from rich.columns import Columns
     from rich.console import Group
 
     if columns < COLUMNS or rows < ROWS:
-        return Group(*_compact(found), status)
-    height = max(len(block.fields) for block in found) + 2
-    return Group(Columns([_box(block, height) for block in found], padding=(0, 1)), status)
+        return Group(*_compact(shown), status)
+    height = max(len(block.fields) for block in shown) + 2
+    return Group(Columns([_box(block, height) for block in shown], padding=(0, 1)), status)
 
 
 def _box(block: Block, height: int) -> "RenderableType":
@@ -440,13 +436,13 @@ def _box(block: Block, height: int) -> "RenderableType":
     return Panel(table, title=title, box=box.ROUNDED, border_style="dim", width=38, height=height)
 
 
-def _compact(found: list[Block]) -> "list[RenderableType]":
+def _compact(shown: list[Block]) -> "list[RenderableType]":
     """Return a paragraph per block, with its most important fields."""
     from rich.text import Text
 
-    everything = {name: value for block in found for name, value in block.fields.items()}
+    everything = {name: value for block in shown for name, value in block.fields.items()}
     lines: list[RenderableType] = []
-    for block in found:
+    for block in shown:
         fields, word = block.fields, block.title.split()[0]
         if word in MOST_WANTED:
             fields = {name: fields[name] for name in MOST_WANTED[word] if name in fields}

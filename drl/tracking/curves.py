@@ -1,23 +1,41 @@
-"""Curves from rows of `metrics.jsonl`: smoothing, bins, statistics over seeds and 95 % bands, in NumPy."""
+"""Curves from `metrics.jsonl`: the rows of a run, smoothing, bins, statistics over seeds and 95 % bands, in NumPy.
 
+Only repetitions are averaged: runs of one experiment folder that differ at most in the seed.
+"""
+
+import itertools
+import json
 import math
-from collections.abc import Callable, Mapping
-from itertools import chain
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from drl.core.errors import BadInput, did_you_mean
-from drl.core.specs import Array
-from drl.tracking.files import Row
+from drl.core.errors import BadInput, DrlError, did_you_mean
+from drl.core.log import COUNTERS, LOOKUP
+from drl.core.safe_files import MOST_SETTINGS, parse_yaml, read_inside
+from drl.core.specs import Array, PlainDict
+from drl.tracking.files import Row, read_metrics
 
+RETURN = "return"  # per finished episode; every other metric is a column of metrics.jsonl
+POINTS = 1500  # most points of a line; more would overlap
 BINS = 100  # most bins along the environment steps
 RESAMPLES = 2000  # bootstrap resamples of the seeds
 LEAST = 3  # fewest seeds or episodes for a band
-
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; above, a series around the normal is exact to 1e-3.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# Settings that do not change what is learned. Runs that differ only in these count as repetitions.
+OF_ONE_RUN = {
+    "seed", "num_seeds", "name", "results_dir", "quiet", "threads", "plots", "video", "tensorboard", "wandb_project",
+    "evaluate_every", "evaluation_episodes", "checkpoint_every", "keep_checkpoints", "num_checkpoints", "max_minutes",
+    "best_after", "compile", "checkpoint_minutes", "checkpoint_rows", "fallback_dir", "record_episodes",
+    "worker_timeout", "mlflow_experiment", "group", "license", "log_every", "info_keys",
+}  # fmt: skip
+SHOWN = 4  # most settings named in a label
+FORKED_AT = "forked_at"  # the step at which a fork begins, named like a setting
 
 
 class EpisodeTable(NamedTuple):
@@ -40,11 +58,11 @@ class Band(NamedTuple):
     high: Array
 
 
-class Interval(NamedTuple):
-    """A mean and the ends of its 95 % interval."""
+class Estimate(NamedTuple):
+    """A number and the ends of its 95 % interval."""
 
-    mean: float
-    low: float | None  # None with fewer than three seeds
+    value: float
+    low: float | None  # None with too few seeds
     high: float | None
 
 
@@ -59,18 +77,8 @@ def iqm(values: Array) -> Array:
 
 
 STATISTICS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "mean": lambda values: values.mean(axis=-1),
-        "median": lambda values: np.median(values, axis=-1),
-        "iqm": iqm,
-    }
+    {"mean": lambda values: values.mean(axis=-1), "median": lambda values: np.median(values, axis=-1), "iqm": iqm}
 )  # over the last axis
-
-
-def check_statistic(name: str) -> None:
-    """Raise `BadInput` for an unknown statistic."""
-    if name not in STATISTICS:
-        raise BadInput(f"unknown statistic {name!r}; {did_you_mean(name, STATISTICS)}")
 
 
 def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
@@ -87,14 +95,14 @@ def bootstrap(values: Array, statistic: str = "mean") -> tuple[Array, Array]:
     return low, high
 
 
-def interval_of(seeds: Array) -> Interval:
-    """Compute the percentile bootstrap interval over seeds.
+def interval_of(seeds: Array) -> Estimate:
+    """The mean over seeds with its percentile bootstrap interval, for at least three seeds.
 
     >>> interval_of(np.array([4.0, 4.0, 4.0])), interval_of(np.array([4.0, 5.0]))
-    (Interval(mean=4.0, low=4.0, high=4.0), Interval(mean=4.5, low=None, high=None))
+    (Estimate(value=4.0, low=4.0, high=4.0), Estimate(value=4.5, low=None, high=None))
     """
     low, high = map(float, bootstrap(seeds)) if len(seeds) >= LEAST else (None, None)
-    return Interval(float(seeds.mean()), low, high)
+    return Estimate(float(seeds.mean()), low, high)
 
 
 def episodes_of(rows: list[Row]) -> EpisodeTable:
@@ -115,9 +123,20 @@ def column(rows: list[Row], name: str) -> Array:
     return np.array([row.get(name) for row in rows], float)
 
 
+def series_of(rows: list[Row], name: str) -> tuple[Array, Array]:
+    """Environment steps and finite values of a metric; of each finished episode for `RETURN`."""
+    if name == RETURN:
+        episodes = episodes_of(rows)
+        x, y = episodes.env_steps, episodes.returns
+    else:
+        x, y = column(rows, "env_steps"), column(rows, name)
+    finite = np.isfinite(y)
+    return x[finite], y[finite]
+
+
 def names_in(rows: list[Row], group: str) -> list[str]:
     """Names `group/…` with at least one finite number, in order of first appearance."""
-    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.startswith(f"{group}/")]
+    names = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name.startswith(f"{group}/")]
     return [name for name in names if np.isfinite(column(rows, name)).any()]
 
 
@@ -158,9 +177,8 @@ def bin_width(last: float, bins: int = BINS) -> float:
     """
     least = max(last, 1e-9) / bins
     size = 10.0 ** math.floor(math.log10(least))
-    return float(
-        next(round(step * size, 12) for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15) if step * size >= least)
-    )
+    steps = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
+    return float(next(round(step * size, 12) for step in steps if step * size >= least))
 
 
 def bin_starts(x: Array, width: float) -> Array:
@@ -230,3 +248,182 @@ def across(curves: list[tuple[Array, Array]], statistic: str = "mean", points: i
         if seeds.sum() >= LEAST:
             band.low[at], band.high[at] = bootstrap(values, statistic)
     return band
+
+
+def grouped_runs(run_dirs: Sequence[Path], labels: Sequence[str] | None = None) -> dict[str, list[Path]]:
+    """Map labels to runs that are repetitions. A label is the experiment's name and the settings that differ.
+
+    `labels`, one per run, replace the experiments: only runs with the same label may be repetitions.
+    Runs without a readable `config.yaml` count as equal. A run that is given twice counts once.
+    """
+    if labels is None:
+        experiments = [run_dir.resolve().parent for run_dir in run_dirs]
+        names = distinct_names(experiments)
+        labels = [names[experiment] for experiment in experiments]
+    groups: dict[tuple[str, str], tuple[PlainDict, dict[Path, Path]]] = {}
+    for run_dir, label in zip(run_dirs, labels, strict=True):
+        settings = learning_settings(run_dir)
+        key = (label, json.dumps(settings, sort_keys=True, default=str))
+        groups.setdefault(key, (settings, {}))[1].setdefault(run_dir.resolve(), run_dir)
+    labeled: dict[str, list[Path]] = {}
+    for (label, _), (settings, runs) in groups.items():
+        siblings = [other for key, (other, _) in groups.items() if key[0] == label]
+        text = ", ".join([label, *_differing(settings, siblings)])
+        numbered = (f"{text} ({number})" for number in itertools.count(2))
+        # Groups that differ only in settings that are not shown still get distinct labels.
+        labeled[next(each for each in itertools.chain([text], numbered) if each not in labeled)] = [*runs.values()]
+    return labeled
+
+
+def _differing(own: PlainDict, siblings: list[PlainDict]) -> list[str]:
+    """Return `name=value` of the settings that distinguish a group from its siblings."""
+    names = dict.fromkeys(itertools.chain.from_iterable(siblings))
+    distinct = [name for name in names if any(one.get(name) != own.get(name) for one in siblings)]
+    values = {name: own.get(name) for name in distinct[:SHOWN] if name in own or name != FORKED_AT}
+    shown = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
+    return shown + ([f"and {len(distinct) - SHOWN} more"] if len(distinct) > SHOWN else [])
+
+
+def learning_settings(run_dir: Path) -> PlainDict:
+    """Return the settings that a run has in common with its repetitions."""
+    path = run_dir / "config.yaml"
+    try:
+        content = parse_yaml(read_inside(run_dir, path, MOST_SETTINGS)) if path.is_file() else None
+    except ValueError:
+        content = None
+    settings = {str(k): v for k, v in content.items() if k not in OF_ONE_RUN} if isinstance(content, dict) else {}
+    origin = origin_of(run_dir)  # a fork continues another run and does not repeat it
+    return settings if origin is None else settings | {FORKED_AT: origin.env_steps}
+
+
+def distinct_names(folders: list[Path]) -> dict[Path, str]:
+    """Return the last part of each path, or as many parts as needed to make them distinct."""
+    names: dict[Path, str] = {}
+    for parts in range(1, max((len(folder.parts) for folder in folders), default=0) + 1):
+        names = {folder: "/".join(folder.parts[-parts:]) for folder in folders}
+        if len(set(names.values())) == len(names):
+            break
+    return names
+
+
+class ForkOrigin(NamedTuple):
+    """Where a fork begins."""
+
+    run_dir: Path  # the other run
+    env_steps: int
+
+
+def origin_of(run_dir: Path) -> ForkOrigin | None:
+    """Return the origin of a fork; None if the run is not a fork."""
+    try:
+        origin = json.loads(read_inside(run_dir, run_dir / "run.json"))["forked_from"]
+        return ForkOrigin(run_dir.resolve().parent / Path(origin["run"]).name, int(origin["env_steps"]))
+    except (DrlError, ValueError, KeyError, TypeError):
+        return None
+
+
+class History(NamedTuple):
+    """Rows of a run, preceded by the rows of the runs that it was forked from."""
+
+    rows: list[Row]
+    begins: int  # environment step at which its own rows begin
+
+
+class Curve(NamedTuple):
+    """The smoothed metric of one run."""
+
+    x: Array
+    y: Array
+    forked: bool  # whether it starts on the curve of another run
+
+
+class MetricCurves(NamedTuple):
+    """One metric of all runs, with the same smoothing."""
+
+    name: str
+    smoothing: str  # in words
+    lines: dict[str, list[Curve]]  # label → its runs that have data
+
+
+def rows_of(run_dir: Path) -> list[Row]:
+    """Return the logged rows of a run; raise if it is not a run."""
+    path = run_dir / "metrics.jsonl"
+    if not os.path.lexists(path):
+        raise BadInput(f"{path} does not exist; expected a run folder such as results/<experiment>/<run-id>")
+    return read_metrics(path)
+
+
+def history_of(run_dir: Path) -> History:
+    """Return the rows of a run. For a fork, the origin's rows up to the fork come first."""
+    rows, begins, origin = rows_of(run_dir), 0, origin_of(run_dir)
+    visited = {run_dir.resolve()}
+    while origin is not None and origin.run_dir not in visited and (origin.run_dir / "metrics.jsonl").is_file():
+        begins, until = begins or origin.env_steps, origin.env_steps
+        visited.add(origin.run_dir)
+        rows = [row for row in rows_of(origin.run_dir) if row.get("env_steps", 0) <= until] + rows
+        origin = origin_of(origin.run_dir)
+    return History(rows, begins)
+
+
+def curves_of(groups: Mapping[str, Sequence[History]], metric: str, smooth: int | None = None) -> MetricCurves:
+    """Smooth a metric of several runs. `smooth` is the window of the trailing mean in episodes, or in rows of
+    metrics.jsonl; None chooses one.
+
+    All runs get the same window or the same bins, so that a fork starts on the curve of its origin.
+    """
+    name = full_name(metric, itertools.chain.from_iterable(groups.values()))
+    series = {label: [(*series_of(each.rows, name), each.begins) for each in group] for label, group in groups.items()}
+    series = {label: [each for each in group if len(each[0])] for label, group in series.items()}
+    steps = [x for group in series.values() for x, _, _ in group]
+    longest = max(map(len, steps), default=0)
+    if name == RETURN and smooth is None and steps:
+        smooth = smoothing_window(int(np.median([len(x) for x in steps])))
+    width = bin_width(max(x[-1] for x in steps)) if smooth is None and longest > BINS else 0.0
+    unit = "episodes" if name == RETURN else "values"
+    words = f"mean of the last {smooth:,} {unit}" if smooth and smooth > 1 else binned_words(width)
+
+    def curve(x: Array, y: Array, begins: int) -> Curve:
+        if width:
+            x, y, *_ = grouped(x, y, bin_starts(x, width))
+        else:
+            y = trailing_mean(y, smooth or 1)
+        before = int(np.searchsorted(x, begins, side="right")) if begins else 0
+        first = max(before - 1, 0)  # of the points of a fork's origin, only the last one is drawn
+        shown = first + thinned(len(x) - first, POINTS)
+        return Curve(x[shown], y[shown], before > 0)
+
+    lines = {label: [curve(*each) for each in group] for label, group in series.items() if group}
+    return MetricCurves(name, words, lines)
+
+
+def full_name(metric: str, histories: Iterable[History]) -> str:
+    """Resolve a plain name to `group/name` of the first group that has it, as a `Log` does."""
+    columns = set[str]().union(*(row for history in histories for row in history.rows)) - {"finished"}
+    for name in (metric, *(f"{group}/{metric}" for group in LOOKUP)):
+        if name in columns | {RETURN}:
+            return name
+    known = [RETURN, *sorted(columns - {*COUNTERS})]
+    plain = {name.split("/", 1)[-1] for name in known}
+    hint = did_you_mean(metric, {*known, *plain})
+    hint = f"{hint} " if hint.endswith("?") else ""  # otherwise the hint is the list below
+    raise BadInput(f"no run has the metric {metric!r}; {hint}there are {', '.join(known)}")
+
+
+def short_number(value: float, letters_from: float = 1e3) -> str:
+    """
+    >>> [short_number(x) for x in (0, 0.25, 500, 2_000, 12_500, -1_500_000, 2e9)]
+    ['0', '0.25', '500', '2k', '12.5k', '−1.5M', '2B']
+    >>> short_number(2_000, letters_from=1e5)
+    '2,000'
+    """
+    text = f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.6g}"
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, letters_from):
+            text = f"{value / size:.6g}{letter}"
+            break
+    return text.replace("-", "−")
+
+
+def binned_words(width: float) -> str:
+    """Describe the bins in an axis title; 0: no bins."""
+    return f"mean per bin of {short_number(width)} steps" if width else ""

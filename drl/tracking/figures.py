@@ -13,14 +13,13 @@ import numpy as np
 
 from drl.core.errors import BadInput
 from drl.core.safe_files import draft_of
-from drl.core.specs import Array
-from drl.tracking.curves import Band, interval_of
+from drl.core.specs import Array, PlainDict
+from drl.tracking.curves import Band, Estimate, interval_of, short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-
 
 INK, FAINT, GRID = "#2b2b2b", "#757575", "#e6e6e6"
 # Okabe and Ito's colors for the color-blind, without yellow, which is hard to see on white.
@@ -31,12 +30,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # Suffix → metadata, so that files contain no date.
 FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 CHARACTER = 0.068  # upper bound of a character's width at 9 points, in inches
-TICK_STEPS = (
-    (1,),
-    (1, 3),
-    (1, 2, 5),
-    (1, 2, 3, 4, 5, 6, 7, 8, 9),
-)  # of a decade of a logarithmic axis
+TICK_STEPS = ((1,), (1, 3), (1, 2, 5), range(1, 10))  # of a decade of a logarithmic axis
 MOST_TICKS = 6  # of a logarithmic axis
 
 
@@ -75,12 +69,9 @@ def make_panels(
     height = top + down * size[1] + (down - 1) * gap_y + bottom
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
-    # parse_math is off because a folder name may contain a $.
-    figure.text(
-        left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, va="top", parse_math=False
-    )
-    text = "\n".join(lines)
-    figure.text(left / width, 1 - 0.47 / height, text, fontsize=9, color=FAINT, va="top", parse_math=False)
+    plain: PlainDict = {"va": "top", "parse_math": False}  # a folder name may contain a $
+    figure.text(left / width, 1 - 0.2 / height, title, fontsize=13, fontweight="bold", color=INK, **plain)
+    figure.text(left / width, 1 - 0.47 / height, "\n".join(lines), fontsize=9, color=FAINT, **plain)
     spaces = {"wspace": gap_x / size[0], "hspace": gap_y / size[1]}
     edges = {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
     return figure, list(figure.subplots(down, wide, squeeze=False, gridspec_kw=spaces | edges).ravel())
@@ -90,6 +81,34 @@ def make_figure(title: str, subtitle: str) -> "tuple[Figure, Axes]":
     """Make a figure with one panel."""
     figure, (ax,) = make_panels(title, subtitle, 1, 1, (7.0, 3.4))
     return figure, ax
+
+
+def make_grid(title: str, subtitle: str, count: int, size: tuple[float, float]) -> "tuple[Figure, list[Axes]]":
+    """Make `count` panels in at most three columns; several have room for titles."""
+    wide = _columns(count)
+    figure, axes = make_panels(title, subtitle, -(-count // wide), wide, size, titled=count > 1)
+    for ax in axes[count:]:
+        ax.set_visible(False)
+    return figure, axes[:count]
+
+
+def finish_grid(axes: "Sequence[Axes]", names: Sequence[str], smoothings: Sequence[str]) -> None:
+    """Finish the panels of a grid, one per metric: its name is the title, or part of the axis if there is one panel."""
+    for i, (ax, name, smoothing) in enumerate(zip(axes, names, smoothings, strict=True)):
+        if len(axes) > 1:
+            panel_title(ax, name)
+        lowest = i >= len(axes) - _columns(len(axes))  # of its column
+        text = smoothing if len(axes) > 1 else axis_words(name, smoothing)
+        finish(ax, text, x_label="environment steps" if lowest else "")
+
+
+def _columns(count: int) -> int:
+    return 2 if count in (2, 4) else min(count, 3)
+
+
+def axis_words(name: str, smoothing: str) -> str:
+    """Return the title of an axis, in one or two lines."""
+    return f"{name}\n{smoothing}" if smoothing else name
 
 
 def draw_line(
@@ -127,9 +146,17 @@ def draw_band(ax: "Axes", band: Band, look: Look, *, label: str | None = None, m
     draw_line(ax, band.x, band.center, look, label=label, marks=marks)
 
 
-def draw_ring(ax: "Axes", x: float, y: float, look: Look) -> None:
-    """Mark one point of a line."""
-    ax.scatter([x], [y], s=70, facecolors="white", edgecolors=look.color, linewidths=1.8, zorder=4)
+def draw_reference(ax: "Axes", x: float) -> None:
+    """Draw a dashed vertical line."""
+    ax.axvline(x, color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+
+
+def draw_interval(ax: "Axes", row: float, estimate: Estimate, look: Look, size: float = 40) -> None:
+    """Draw a number and its interval in a row; `size` is the area of its marker."""
+    value, low, high = estimate
+    if low is not None and high is not None:
+        ax.plot([low, high], [row, row], color=look.color, linewidth=2.2, solid_capstyle="butt", zorder=3)
+    ax.scatter([value], [row], s=size, color=look.color, marker=look.marker, linewidths=0, zorder=4)
 
 
 class Score(NamedTuple):
@@ -141,24 +168,18 @@ class Score(NamedTuple):
 
 
 def draw_forest(ax: "Axes", scores: Sequence[Score], reference: float, x_label: str) -> None:
-    """Draw a row per score from the top: its seeds, its mean and interval, and both as numbers on the right.
-
-    A vertical line is drawn at `reference`.
-    """
-    ax.axvline(reference, color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+    """Draw a row per score from the top: its seeds, its mean and interval, and both as numbers on the right. A vertical
+    line is at `reference`."""
+    draw_reference(ax, reference)
     wide = max(len(score.label) for score in scores)
     largest = max(float(np.abs(score.seeds).max()) for score in scores)
     digits = 0 if largest >= 1000 else 1 if largest >= 10 else 3
-    for row, score in enumerate(scores):
-        mean, low, high = interval_of(score.seeds)
-        color = score.look.color
-        ax.scatter(score.seeds, np.full(len(score.seeds), row), s=9, color=color, alpha=0.45, linewidths=0, zorder=2)
-        numbers = f"{mean:,.{digits}f}"
-        if low is not None and high is not None:
-            ax.plot([low, high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
-            numbers += f"  [{low:,.{digits}f}, {high:,.{digits}f}]"
-        ax.scatter([mean], [row], s=50, color=color, marker=score.look.marker, linewidths=0, zorder=4)
-        for text, offset in ((score.label, 0.1), (numbers.replace("-", "−"), 0.1 + (wide + 2) * CHARACTER)):
+    for row, (label, seeds, look) in enumerate(scores):
+        mean, low, high = estimate = interval_of(seeds)
+        ax.scatter(seeds, np.full(len(seeds), row), s=9, color=look.color, alpha=0.45, linewidths=0, zorder=2)
+        draw_interval(ax, row, estimate, look, size=50)
+        numbers = f"{mean:,.{digits}f}" + ("" if low is None else f"  [{low:,.{digits}f}, {high:,.{digits}f}]")
+        for text, offset in ((label, 0.1), (numbers.replace("-", "−"), 0.1 + (wide + 2) * CHARACTER)):
             ax.annotate(
                 text,
                 (1.0, row),
@@ -180,14 +201,15 @@ def text_width(scores: Sequence[Score]) -> float:
     return (max(len(score.label) for score in scores) + 26) * CHARACTER
 
 
-def finish(ax: "Axes", y_label: str, x_label: str = "environment steps") -> None:
-    """Add axis titles, ticks and grid."""
+def finish(ax: "Axes", y_label: str, x_label: str = "environment steps", fractions: bool = False) -> None:
+    """Add axis titles, ticks and grid. `fractions` are allowed as ticks of x."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ax.set_xlabel(x_label, color=INK, fontsize=9.5)
     ax.set_ylabel(y_label, color=INK, fontsize=9.5)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    steps = [1, 2, 2.5, 5, 10]
+    ax.xaxis.set_major_locator(MaxNLocator(5 if fractions else 6, integer=not fractions, steps=steps))
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=steps))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value, letters_from=1e5)))
     ax.grid(True, color=GRID, linewidth=0.8)
@@ -217,7 +239,8 @@ def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
     named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if not named:
         return
-    (width, height), (left, right) = figure.get_size_inches(), (axes[0].get_position().x0, axes[-1].get_position().x1)
+    width, height = figure.get_size_inches()
+    left, right = axes[0].get_position().x0, max(ax.get_position().x1 for ax in axes)
     room = (max(right, left + 0.4) - left) * width
     labels = [textwrap.fill(label, int(room / CHARACTER) - 6) for label in named]
     for columns in range(min(len(named), 4), 0, -1):
@@ -243,34 +266,14 @@ def add_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
             handle.set(alpha=1.0, sizes=[25.0])
     grown = extent.height / figure.dpi + 0.15
     legend.set_bbox_to_anchor((left, 0.15 / (height + grown)))
-    _grow_below(figure, grown)
-
-
-def _grow_below(figure: "Figure", inches: float) -> None:
-    """Make room at the bottom; everything else keeps its size and its distance from the top."""
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + inches)
-    scale = height / (height + inches)
+    # Make room at the bottom; everything else keeps its size and its distance from the top.
+    figure.set_size_inches(width, height + grown)
+    scale = height / (height + grown)
     for ax in figure.axes:
         place = ax.get_position()
         ax.set_position((place.x0, 1 - (1 - place.y0) * scale, place.width, place.height * scale))
-    for text in figure.texts:
-        text.set_y(1 - (1 - text.get_position()[1]) * scale)
-
-
-def short_number(value: float, letters_from: float = 1e3) -> str:
-    """
-    >>> [short_number(x) for x in (0, 0.25, 500, 2_000, 12_500, -1_500_000, 2e9)]
-    ['0', '0.25', '500', '2k', '12.5k', '−1.5M', '2B']
-    >>> short_number(2_000, letters_from=1e5)
-    '2,000'
-    """
-    text = f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.6g}"
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= max(size, letters_from):
-            text = f"{value / size:.6g}{letter}"
-            break
-    return text.replace("-", "−")
+    for title in figure.texts:
+        title.set_y(1 - (1 - title.get_position()[1]) * scale)
 
 
 def make_log(ax: "Axes", low: float, high: float) -> None:

@@ -12,7 +12,6 @@ and their concatenated actions, compressed. If attributes of the environments we
 """
 
 import base64
-import binascii
 import contextlib
 import csv
 import io
@@ -117,8 +116,8 @@ class JsonLines(FileTracker):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             old = _json_rows(self.path) if self.path.exists() else []
             first = rows[0]["learning_steps"]
-            kept = itertools.takewhile(lambda line: line[1].get("learning_steps", 0) < first, old)
-            self._continue(sum(len(line) for line, _ in kept))
+            earlier = itertools.takewhile(lambda line: line[1].get("learning_steps", 0) < first, old)
+            self._continue(sum(len(line) for line, _ in earlier))
         return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
 
@@ -137,9 +136,10 @@ class JsonlTracker(JsonLines):
 
     def _row(self, log: Log) -> Row:
         row: Row = {name: _json_number(value) for name, value in log.flat().items()}
+        ends = [(each, None if each.success is None else bool(each.success)) for each in log.finished]
         row["finished"] = [
-            [_json_number(e.episode_return), int(e.length), bool(e.terminated), _json_flag(e.success)]
-            for e in log.finished
+            [_json_number(each.episode_return), int(each.length), bool(each.terminated), success]
+            for each, success in ends
         ]
         return row
 
@@ -197,9 +197,8 @@ class CsvTracker(FileTracker):
             at = lines[0].index("learning_steps")
             return [lines[0], *(line for line in lines[1:] if int(line[at]) < learning_steps)]
         except (ValueError, IndexError) as error:
-            raise UnusableFile(
-                f"{self.path} exists but was not written by drl ({error}); move it away or give another path"
-            ) from error
+            text = f"{self.path} exists but was not written by drl ({error}); move it away or give another path"
+            raise UnusableFile(text) from error
 
 
 def _csv_line(values: Sequence[object]) -> str:
@@ -263,10 +262,6 @@ def _json_number(value: float) -> float | int | None:
     return number if math.isfinite(number) else None
 
 
-def _json_flag(value: bool | None) -> bool | None:
-    return None if value is None else bool(value)  # also converts NumPy's bool
-
-
 class RecordedEpisode(NamedTuple):
     """An episode that can be replayed."""
 
@@ -278,38 +273,36 @@ class RecordedEpisode(NamedTuple):
 
 def read_episode(folder: Path, which: str) -> RecordedEpisode:
     """Read a recorded episode of a run: `best`, `worst`, `last`, `crash` or a number."""
-    if which == "crash":
-        return _crash(folder)
-    path = folder / EPISODES
+    path = folder / (CRASH if which == "crash" else EPISODES)
+    if which == "crash" and not path.is_file():
+        raise BadInput(f"{folder} has no {CRASH}: no environment failed in it")
     rows = read_metrics(path) if path.is_file() else []
     try:
-        found = [(entry, row) for row in rows for entry in row["episodes"]]
-        if not found:
+        recorded = [(entry, row) for row in rows for entry in row["episodes"]]
+        if which == "crash":
+            entry, row = recorded[0]
+        elif not recorded:
             raise BadInput(
                 f"{folder} has no recorded episodes; only sync and async environments record them, with "
                 "--record-episodes; train with --vectorization sync (not available for multi-agent games)"
             )
-        if which in ("best", "worst"):
+        elif which in ("best", "worst"):
             sign = 1 if which == "best" else -1
-            entry, row = max(found, key=lambda each: -math.inf if each[0][4] is None else sign * each[0][4])
+            entry, row = max(recorded, key=lambda each: -math.inf if each[0][4] is None else sign * each[0][4])
         elif which == "last":
-            entry, row = found[-1]
+            entry, row = recorded[-1]
+        elif not which.isdecimal():
+            raise BadInput(f"--episode is {which!r}; expected best, worst, last, crash or a number")
+        elif not (numbered := [each for each in recorded if each[0][0] == int(which)]):
+            first, last = recorded[0][0][0], recorded[-1][0][0]
+            raise BadInput(f"{folder} has recorded the episodes {first} to {last}, not {which}")
         else:
-            entry, row = _numbered(found, which, folder)
+            entry, row = numbered[0]
         return unpacked(row)[row["episodes"].index(entry)]
-    except (KeyError, TypeError, IndexError, ValueError, OverflowError, zlib.error, binascii.Error) as error:
-        if isinstance(error, BadInput):
-            raise
+    except BadInput:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError, zlib.error) as error:
         raise UnusableFile(f"{path} does not hold episodes ({type(error).__name__}: {error})") from None
-
-
-def _numbered(found: list[tuple[list[int], Row]], which: str, folder: Path) -> tuple[list[int], Row]:
-    if not which.isdecimal():
-        raise BadInput(f"--episode is {which!r}; expected best, worst, last, crash or a number")
-    for entry, row in found:
-        if entry[0] == int(which):
-            return entry, row
-    raise BadInput(f"{folder} has recorded the episodes {found[0][0][0]} to {found[-1][0][0]}, not {which}")
 
 
 def packed(episodes: Sequence[tuple[int, Episode]]) -> PlainDict:
@@ -370,13 +363,3 @@ def _change(plain: Sequence[object]) -> Change:
 def write_crash(folder: Path, episode: Episode) -> None:
     """Save the episode in which an environment failed."""
     write_atomically(folder / CRASH, json.dumps(packed([(0, episode)])).encode() + b"\n")
-
-
-def _crash(folder: Path) -> RecordedEpisode:
-    path = folder / CRASH
-    if not path.is_file():
-        raise BadInput(f"{folder} has no {CRASH}: no environment failed in it")
-    try:
-        return unpacked(read_metrics(path)[0])[0]
-    except (KeyError, TypeError, IndexError, ValueError, OverflowError, zlib.error) as error:
-        raise UnusableFile(f"{path} does not hold an episode ({type(error).__name__}: {error})") from None

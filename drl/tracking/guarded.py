@@ -21,7 +21,7 @@ from drl.core.log import GROUPS, Log
 
 SECONDS = 10.0  # after which a call to a user's tracker counts as hanging
 START_SECONDS, FINISH_SECONDS = 10.0, 60.0  # limits for connecting and for the last upload
-Row = dict[str, float]
+BoardRow = dict[str, float]  # finite numbers of a log by name
 
 
 class Ending(NamedTuple):
@@ -173,13 +173,13 @@ class BoardInThread(ABC):
         self.after = after  # learning steps logged by an earlier process; a resumed run repeats some of them
         self.ending: Ending | None = None  # set before the rows end
         self.error: Exception | None = None  # raised in the thread
-        self._jobs: queue.SimpleQueue[Row | None] = queue.SimpleQueue()  # None: no more rows
+        self._jobs: queue.SimpleQueue[BoardRow | None] = queue.SimpleQueue()  # None: no more rows
         self._ended = False
         self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
         self._thread.start()
 
     @abstractmethod
-    def _send(self, rows: Iterator[Row]) -> None:
+    def _send(self, rows: Iterator[BoardRow]) -> None:
         """Thread body: start a run, log rows until there are no more, add the files of `ending`, end the run."""
 
     def write(self, log: Log) -> None:

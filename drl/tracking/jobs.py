@@ -36,13 +36,8 @@ class JobBar:
 
         self.console: Console = Console(file=stream, quiet=quiet, soft_wrap=True, highlight=False)
         self.live: bool = self.console.is_terminal and not quiet
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        self._bar = self._new_bar(*columns)
+        name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+        self._bar = self._new_bar(name, BarColumn(), MofNCompleteColumn(), left)
         self._task: TaskID
         self._done = self._total = 0
         self._pace = Pace()
@@ -96,9 +91,9 @@ class JobRow:
 
     def cells(self) -> tuple[str, ...]:
         """Return the texts of the columns."""
+        steps = f"{self.steps:,}" if self.steps else ""
         score = "" if self.score is None else f"{self.score:.2f}"
-        left = "" if self.left is None else clock(self.left)
-        return (self.name, self.node, self.status, f"{self.steps:,}" if self.steps else "", score, left)
+        return self.name, self.node, self.status, steps, score, "" if self.left is None else clock(self.left)
 
 
 class JobTable(JobBar):
@@ -159,7 +154,7 @@ class JobTable(JobBar):
         """Summarize all runs in one line."""
         running = [row for row in self.rows.values() if row.status == "running"]
         nodes = len({row.node for row in running})
-        parts = [f"{len(running)} running on {nodes} node{'s' * (nodes != 1)}"] if running else []
+        parts = [f"{len(running)} running on {plural(nodes, 'node')}"] if running else []
         if waiting := len(self.rows) - len(running):
             parts.append(f"{waiting} waiting")
         return ", ".join([*parts, plural(sum(row.steps for row in running), "step")])
@@ -169,8 +164,8 @@ class JobTable(JobBar):
         from rich.table import Table
 
         drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
-        for heading in ("run", "node", "status", "steps", "return", "time left"):
-            drawn.add_column(heading, justify="left" if heading in ("run", "node", "status") else "right", no_wrap=True)
+        for i, heading in enumerate(("run", "node", "status", "steps", "return", "time left")):
+            drawn.add_column(heading, justify="left" if i < 3 else "right", no_wrap=True)
         rows = sorted(self.rows.values(), key=lambda row: ORDER.index(row.status) if row.status in ORDER else -1)
         room = min(max(self.console.height - OTHER_LINES, 1), MOST_ROWS)
         for row in rows[:room]:

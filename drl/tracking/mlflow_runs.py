@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.guarded import BoardInThread, Row
+from drl.tracking.guarded import BoardInThread, BoardRow
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -55,9 +55,9 @@ class MlflowTracker(BoardInThread):
         self.name: str = name
         super().__init__(after)
 
-    def _send(self, rows: Iterator[Row]) -> None:
+    def _send(self, rows: Iterator[BoardRow]) -> None:
         client, run_id = self._started()
-        waiting: list[Row] = []
+        waiting: list[BoardRow] = []
         sent, env_steps = time.monotonic(), 0.0
         for row in rows:
             waiting.append(row)
@@ -86,9 +86,9 @@ class MlflowTracker(BoardInThread):
         for library in ("mlflow", "alembic"):  # their messages about tables would disturb the panel
             logging.getLogger(library).setLevel(logging.ERROR)
         client, experiment = self._opened(MlflowClient)
-        found = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
-        if found:
-            run_id = str(found[0].info.run_id)
+        runs = client.search_runs([experiment], f"tags.`{ID_TAG}` = '{self.tags[ID_TAG]}'", max_results=1)
+        if runs:
+            run_id = str(runs[0].info.run_id)
             client.update_run(run_id, RunStatus.to_string(RunStatus.RUNNING))
             return client, run_id
         run_id = str(client.create_run(experiment, tags=dict(self.tags), run_name=self.name).info.run_id)
@@ -130,7 +130,7 @@ def _allowed(name: str) -> str:
     return group + slash + (plain if plain.strip(".") else "_" * len(plain))
 
 
-def _log(client: "MlflowClient", run_id: str, rows: list[Row]) -> None:
+def _log(client: "MlflowClient", run_id: str, rows: list[BoardRow]) -> None:
     from mlflow.entities import Metric
 
     now = int(1000 * time.time())

@@ -7,53 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drl.core.errors import BadInput, plural
+from drl.core.errors import BadInput, did_you_mean, plural
 from drl.core.safe_files import stay_inside
 from drl.core.specs import Array
-from drl.tracking.curves import (
-    BINS,
-    LEAST,
-    Band,
-    EpisodeTable,
-    across,
-    bin_starts,
-    bin_width,
-    check_statistic,
-    column,
-    episodes_of,
-    grouped,
-    names_in,
-    smoothing_window,
-    thinned,
-    trailing_mean,
-)
-from drl.tracking.figures import (
-    COLORS,
-    Look,
-    add_legend,
-    draw_band,
-    draw_line,
-    draw_ring,
-    finish,
-    look,
-    make_figure,
-    make_panels,
-    panel_title,
-    picture_format,
-    save_figure,
-)
+from drl.tracking import curves, figures
+from drl.tracking.curves import RETURN, Band, EpisodeTable, MetricCurves, column, names_in, thinned
+from drl.tracking.figures import COLORS, Look, draw_band, draw_line, finish, look, save_figure
 from drl.tracking.files import Row
-from drl.tracking.run_curves import (
-    POINTS,
-    RETURN,
-    MetricCurves,
-    axis_words,
-    binned_words,
-    curves_of,
-    grouped_runs,
-    history_of,
-    rows_of,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,9 +27,9 @@ MARKS = 9  # markers on a line
 def plot_run(run_dir: str | Path) -> list[Path]:
     """Write `plots/*.png` of one run and return the paths. A plot without data is skipped."""
     run_dir = Path(run_dir)
-    rows = rows_of(run_dir)
+    rows = curves.rows_of(run_dir)
     label = f"{run_dir.resolve().parent.name} / {run_dir.resolve().name}"
-    episodes = episodes_of(rows)
+    episodes = curves.episodes_of(rows)
     pictures = {
         "return": _return(episodes, label),
         "success_rate": _success_rate(episodes, label),
@@ -80,8 +40,8 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         "custom": _small_multiples(rows, names_in(rows, "custom"), "Own metrics", label),
     }
     plots = run_dir / "plots"
-    drawn = {stay_inside(run_dir, plots / f"{name}.png"): figure for name, figure in pictures.items()}
-    return [save_figure(figure, path) for path, figure in drawn.items() if figure is not None]
+    paths = {name: stay_inside(run_dir, plots / f"{name}.png") for name in pictures}
+    return [save_figure(figure, paths[name]) for name, figure in pictures.items() if figure is not None]
 
 
 def plot_compare(
@@ -100,49 +60,40 @@ def plot_compare(
     the line of its origin.
     """
     out = Path(out)
-    picture_format(out)
-    check_statistic(statistic)
+    figures.picture_format(out)
+    if statistic not in curves.STATISTICS:
+        raise BadInput(f"unknown statistic {statistic!r}; {did_you_mean(statistic, curves.STATISTICS)}")
     if smooth is not None and smooth < 1:
         raise BadInput(f"smooth is {smooth}; expected a whole number of at least 1")
     if not run_dirs:
         raise BadInput("got no runs to compare; give at least one run folder")
-    groups = grouped_runs([Path(run_dir) for run_dir in run_dirs], labels)
-    histories = {label: [history_of(run) for run in runs] for label, runs in groups.items()}
-    panels = [curves_of(histories, metric, smooth) for metric in dict.fromkeys(metrics)]
+    groups = curves.grouped_runs([Path(run_dir) for run_dir in run_dirs], labels)
+    histories = {label: [curves.history_of(run) for run in runs] for label, runs in groups.items()}
+    panels = [curves.curves_of(histories, metric, smooth) for metric in dict.fromkeys(metrics)]
     for panel in panels:
         if not panel.lines:
             what = "a finished episode" if panel.name == RETURN else f"a number for {panel.name}"
             raise BadInput(f"none of {', '.join(map(str, run_dirs))} has {what} yet; train longer")
-    caption = statistic_words(panels, statistic)
+    title, size = "Learning curves", (4.4, 2.6) if len(panels) in (2, 4) else (3.7, 2.2)
     if len(panels) == 1:
-        title = "Return per episode" if panels[0].name == RETURN else panels[0].name
-        figure, axes = make_panels(title, caption, 1, 1, (7.0, 3.4))
-    else:
-        wide = min(len(panels), 2 if len(panels) in (2, 4) else 3)
-        down, size = -(-len(panels) // wide), (4.4, 2.6) if wide == 2 else (3.7, 2.2)
-        figure, axes = make_panels("Learning curves", caption, down, wide, size, titled=True)
+        title, size = "Return per episode" if panels[0].name == RETURN else panels[0].name, (7.0, 3.4)
+    figure, axes = figures.make_grid(title, statistic_words(panels, statistic), len(panels), size)
     looks = {label: look(i) for i, label in enumerate(groups)}
-    for i, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+    for ax, panel in zip(axes, panels, strict=True):
         draw_curves(ax, panel, looks, statistic)
-        if len(panels) > 1:
-            panel_title(ax, panel.name)
-            finish(ax, panel.smoothing, x_label="environment steps" if i >= len(panels) - wide else "")
-        else:
-            finish(ax, axis_words(panel.name, panel.smoothing))
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
-    add_legend(figure, axes)
+    figures.finish_grid(axes, [panel.name for panel in panels], [panel.smoothing for panel in panels])
+    figures.add_legend(figure, axes)
     return save_figure(figure, out)
 
 
 def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
     """Describe lines and bands for a caption."""
-    lines = [curves for panel in panels for curves in panel.lines.values()]
-    most, forked = max(map(len, lines)), any(len(curves) == 1 and curves[0].forked for curves in lines)
+    lines = [line for panel in panels for line in panel.lines.values()]
+    most, forked = max(map(len, lines)), any(len(line) == 1 and line[0].forked for line in lines)
     words = ["one seed per line"]
     if most > 1:
         words = [f"{'IQM (mean of the middle half)' if statistic == 'iqm' else statistic} over seeds"]
-        words += [f"band: 95 % percentile bootstrap ({LEAST} seeds or more)"] if most >= LEAST else []
+        words += [f"band: 95 % percentile bootstrap ({curves.LEAST} seeds or more)"] if most >= curves.LEAST else []
         words += ["thin: single seeds"]
     return "; ".join([*words, "ring: a fork begins"] if forked else words)
 
@@ -150,42 +101,36 @@ def statistic_words(panels: Sequence[MetricCurves], statistic: str) -> str:
 def draw_curves(ax: "Axes", panel: MetricCurves, looks: Mapping[str, Look], statistic: str, thin: bool = True) -> None:
     """Draw each line of a metric: its only run, or the statistic over its runs with a band and `thin` single runs."""
     marks = MARKS if len(panel.lines) > 1 else 0
-    for label, curves in panel.lines.items():
+    for label, line in panel.lines.items():
         style = looks[label]
-        if len(curves) == 1:
-            (curve,) = curves
-            draw_line(ax, curve.x, curve.y, style, label=label, marks=marks)
-            if curve.forked:
-                draw_ring(ax, curve.x[0], curve.y[0], style)
+        if len(line) == 1:
+            x, y, forked = line[0]
+            draw_line(ax, x, y, style, label=label, marks=marks)
+            if forked:  # a ring
+                ax.scatter(x[:1], y[:1], s=70, facecolors="white", edgecolors=style.color, linewidths=1.8, zorder=4)
             continue
-        for curve in curves if thin else ():
+        for curve in line if thin else ():
             draw_line(ax, curve.x, curve.y, Look(style.color), width=0.7, alpha=0.3)
-        band = across([(curve.x, curve.y) for curve in curves], statistic)
-        draw_band(ax, band, style, label=f"{label} ({plural(len(curves), 'seed')})", marks=marks)
+        band = curves.across([(curve.x, curve.y) for curve in line], statistic)
+        draw_band(ax, band, style, label=f"{label} ({plural(len(line), 'seed')})", marks=marks)
 
 
 def _return(episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
-    figure, ax = make_figure("Return per episode", label)
+    figure, ax = figures.make_figure("Return per episode", label)
     count = len(episodes.returns)
-    dots, shown, window = thinned(count, DOTS), thinned(count, POINTS), smoothing_window(count)
+    dots, shown, window = thinned(count, DOTS), thinned(count, curves.POINTS), curves.smoothing_window(count)
+    name = "episode" if count <= DOTS else f"episode (one in {round(count / DOTS)})"
     size, alpha = (14.0, 0.45) if count < 500 else (5.0, 0.22)
-    ax.scatter(
-        episodes.env_steps[dots],
-        episodes.returns[dots],
-        s=size,
-        alpha=alpha,
-        color=COLORS[0],
-        linewidths=0,
-        label="episode" if count <= DOTS else f"episode (one in {round(count / DOTS)})",
-    )
+    x, y = episodes.env_steps, episodes.returns
+    ax.scatter(x[dots], y[dots], s=size, alpha=alpha, color=COLORS[0], linewidths=0, label=name)
     if window > 1:
-        smooth = trailing_mean(episodes.returns, window)
-        label = f"mean of the last {plural(window, 'episode')}"
-        draw_line(ax, episodes.env_steps[shown], smooth[shown], look(1)._replace(dashes="-"), label=label)
+        smooth = curves.trailing_mean(y, window)
+        name = f"mean of the last {plural(window, 'episode')}"
+        draw_line(ax, x[shown], smooth[shown], look(1)._replace(dashes="-"), label=name)
     finish(ax, "return")
-    add_legend(figure, [ax])
+    figures.add_legend(figure, [ax])
     return figure
 
 
@@ -195,11 +140,11 @@ def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
     from matplotlib.ticker import PercentFormatter
 
     count = len(episodes.success)
-    window = max(smoothing_window(count), min(count, 10))  # a rate over fewer than ten episodes is too noisy
-    figure, ax = make_figure("Success rate", f"{label} · share of the last {plural(window, 'episode')}")
-    shown = thinned(count, POINTS)
-    smooth = trailing_mean(episodes.success, window)
-    draw_line(ax, episodes.env_steps[shown], smooth[shown], Look(COLORS[2]))
+    # A rate over fewer than ten episodes is too noisy.
+    window, shown = max(curves.smoothing_window(count), min(count, 10)), thinned(count, curves.POINTS)
+    figure, ax = figures.make_figure("Success rate", f"{label} · share of the last {plural(window, 'episode')}")
+    rate = curves.trailing_mean(episodes.success, window)
+    draw_line(ax, episodes.env_steps[shown], rate[shown], Look(COLORS[2]))
     finish(ax, "success rate")
     ax.set_ylim(-0.03, 1.03)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -209,20 +154,19 @@ def _success_rate(episodes: EpisodeTable, label: str) -> "Figure | None":
 def _rollout_return(rows: list[Row], episodes: EpisodeTable, label: str) -> "Figure | None":
     if not np.isfinite(episodes.returns).any():
         return None
-    ends = column(rows, "env_steps")[episodes.row]
-    band, words = _binned(ends, episodes.returns)
+    band, words = _binned(column(rows, "env_steps")[episodes.row], episodes.returns)
     banded = " · band: 95 % interval of the mean (Student's t)" if np.isfinite(band.low).any() else ""
-    figure, ax = make_figure("Return per rollout", label + banded)
+    figure, ax = figures.make_figure("Return per rollout", label + banded)
     draw_band(ax, band, Look(COLORS[0]))
-    finish(ax, axis_words("return", words or "mean per rollout"))
+    finish(ax, figures.axis_words("return", words or "mean per rollout"))
     return figure
 
 
 def _binned(x: Array, values: Array) -> tuple[Band, str]:
     """Return the means of the values per x, or per bin if there are too many, and the words for the axis."""
     starts = np.unique(x, return_index=True)[1]
-    width = bin_width(x[-1]) if len(starts) > BINS else 0.0
-    return grouped(x, values, bin_starts(x, width) if width else starts), binned_words(width)
+    width = curves.bin_width(x[-1]) if len(starts) > curves.BINS else 0.0
+    return curves.grouped(x, values, curves.bin_starts(x, width) if width else starts), curves.binned_words(width)
 
 
 def _evaluation(rows: list[Row], label: str) -> "Figure | None":
@@ -231,8 +175,8 @@ def _evaluation(rows: list[Row], label: str) -> "Figure | None":
     ranges = {"evaluation/mean_return": bounds} if {"evaluation/mean_return", *bounds} <= set(names) else {}
     hidden = {"evaluation/std_return", "evaluation/episodes", *bounds} if ranges else set()  # without a panel
     note = " · shaded: worst to best episode" if ranges else ""
-    kept = [name for name in names if name not in hidden]
-    return _small_multiples(rows, kept, "Evaluation", label + note, marked=True, ranges=ranges)
+    drawn = [name for name in names if name not in hidden]
+    return _small_multiples(rows, drawn, "Evaluation", label + note, marked=True, ranges=ranges)
 
 
 def _small_multiples(
@@ -247,25 +191,17 @@ def _small_multiples(
     """One panel per name, each on its own scale."""
     if not names:
         return None
-    names = names[:MOST_PANELS]
-    wide = 2 if len(names) in (2, 4) else min(len(names), 3)
-    steps = column(rows, "env_steps")
-    figure, axes = make_panels(title, label, -(-len(names) // wide), wide, (3.7, 1.9), titled=len(names) > 1)
-    for i, (ax, name) in enumerate(zip(axes, names, strict=False)):
+    names, words, steps = names[:MOST_PANELS], list[str](), column(rows, "env_steps")
+    figure, axes = figures.make_grid(title, label, len(names), (3.7, 1.9))
+    for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
         values = column(rows, name)
         there = np.isfinite(values)
-        x, y = steps[there], values[there]
-        curve, words = _binned(x, y)
+        curve, binned = _binned(steps[there], values[there])
         style = Look(COLORS[i % len(COLORS)])
-        if name in ranges and not words:
+        if name in ranges and not binned:
             low, high = (column(rows, bound)[there] for bound in ranges[name])
-            ax.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
+            ax.fill_between(steps[there], low, high, color=style.color, alpha=0.15, linewidth=0)
         draw_line(ax, curve.x, curve.center, style, width=1.5, marks=len(curve.x) if marked else 0)
-        short, lowest = name.split("/", 1)[1], i >= len(names) - wide  # lowest of its column
-        if len(axes) > 1:
-            panel_title(ax, short)
-        y_label = words if len(axes) > 1 else axis_words(short, words)
-        finish(ax, y_label, x_label="environment steps" if lowest else "")
-    for ax in axes[len(names) :]:
-        ax.set_visible(False)
+        words.append(binned)
+    figures.finish_grid(axes, [name.split("/", 1)[1] for name in names], words)
     return figure

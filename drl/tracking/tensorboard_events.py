@@ -40,9 +40,8 @@ class TensorBoardTracker:
             if self.settings:
                 self._add(_session_start(self.settings))
         self._env_steps = log.env_steps
-        self._add(
-            *(Summary.Value(tag=tag, simple_value=value) for tag, value in log.flat().items() if tag != "env_steps")
-        )
+        values = {tag: value for tag, value in log.flat().items() if tag != "env_steps"}
+        self._add(*(Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()))
 
     def flush(self) -> None:
         """Write buffered events."""

@@ -32,10 +32,13 @@ def write_video(path: str | Path, frames: Iterable[Array], fps: float = 30.0) ->
     if first is None:
         raise BadInput("got no frames to write; was the environment made with render_mode='rgb_array'?")
     shape = _checked(first, 0, None).shape
-    size = (shape[1] + shape[1] % 2, shape[0] + shape[0] % 2)
-    even = (_even(_checked(frame, i, shape)) for i, frame in enumerate(chain([first], stream)))
+    height, width = shape[0] % 2, shape[1] % 2  # rows and columns to add
+    padded = (
+        np.ascontiguousarray(np.pad(_checked(frame, i, shape), ((0, height), (0, width), (0, 0)), mode="edge"))
+        for i, frame in enumerate(chain([first], stream))
+    )
     with draft_of(path, suffix=".mp4") as draft:
-        _encode(draft, even, size, fps)
+        _encode(draft, padded, (shape[1] + width, shape[0] + height), fps)
     return path
 
 
@@ -48,11 +51,6 @@ def _checked(frame: object, index: int, shape: tuple[int, ...] | None) -> Array:
     if not frame.size:
         raise BadInput(f"frame {index} has shape {frame.shape}; expected at least one pixel")
     return frame
-
-
-def _even(frame: Array) -> Array:
-    height, width, _ = frame.shape
-    return np.ascontiguousarray(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
 
 
 def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: float) -> None:
@@ -78,19 +76,18 @@ def _encode(path: Path, frames: Iterable[Array], size: tuple[int, int], fps: flo
             process.wait()
         if code != 0:
             messages.seek(0)
-            raise OSError(
-                f"ffmpeg could not write {path} (exit code {code}): {messages.read().decode(errors='replace')}"
-            )
+            text = messages.read().decode(errors="replace")
+            raise OSError(f"ffmpeg could not write {path} (exit code {code}): {text}")
 
 
 def gif_of(video: Path) -> bytes:
     """Convert the beginning of a video into a small animated GIF."""
-    looks = f"fps={GIF_FPS},scale='min({GIF_WIDTH},iw)':-1,split[a][b];[a]palettegen[p];[b][p]paletteuse"
-    command = [_ffmpeg(), "-loglevel", "error", "-t", str(GIF_SECONDS), "-i", str(video), "-vf", looks, "-f", "gif"]
+    filters = f"fps={GIF_FPS},scale='min({GIF_WIDTH},iw)':-1,split[a][b];[a]palettegen[p];[b][p]paletteuse"
+    command = [_ffmpeg(), "-loglevel", "error", "-t", str(GIF_SECONDS), "-i", str(video), "-vf", filters, "-f", "gif"]
     made = subprocess.run([*command, "-fs", str(GIF_BYTES), "-"], capture_output=True, stdin=subprocess.DEVNULL)
     if made.returncode != 0 or not made.stdout:
-        said = made.stderr.decode(errors="replace").strip()
-        raise OSError(f"ffmpeg could not read {video} (exit code {made.returncode}): {said}")
+        text = made.stderr.decode(errors="replace").strip()
+        raise OSError(f"ffmpeg could not read {video} (exit code {made.returncode}): {text}")
     return made.stdout
 
 

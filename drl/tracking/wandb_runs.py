@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from drl.core.errors import MissingExtra
 from drl.core.specs import PlainDict
-from drl.tracking.guarded import FINISH_SECONDS, START_SECONDS, BoardInThread, Row
+from drl.tracking.guarded import FINISH_SECONDS, START_SECONDS, BoardInThread, BoardRow
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -48,13 +48,12 @@ class WandbTracker(BoardInThread):
         self.job_type: str | None = job_type
         super().__init__(after)
 
-    def _send(self, rows: Iterator[Row]) -> None:
+    def _send(self, rows: Iterator[BoardRow]) -> None:
         with self._started() as run:
             for row in rows:
                 run.log(row)
             if self.ending is not None:
-                self._add_videos(run, self.ending.folder)
-                self._add_model(run, self.ending.folder)
+                self._add_files(run, self.ending.folder)
 
     @contextlib.contextmanager
     def _started(self) -> "Iterator[Run]":
@@ -111,15 +110,12 @@ class WandbTracker(BoardInThread):
         run.define_metric("*", step_metric="env_steps")
         return run
 
-    def _add_videos(self, run: "Run", folder: Path) -> None:
+    def _add_files(self, run: "Run", folder: Path) -> None:
+        """Add the videos and the best model."""
         import wandb
 
         for path in sorted((folder / "videos").glob("*.mp4")):
             run.log({f"videos/{path.stem}": wandb.Video(str(path), format="mp4")})
-
-    def _add_model(self, run: "Run", folder: Path) -> None:
-        import wandb
-
         models = folder / "models"
         metadata = {"config": self.config}  # under one key: W&B allows 100
         artifact = wandb.Artifact(f"best-model-{run.id}", type="model", metadata=metadata)

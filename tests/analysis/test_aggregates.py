@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from drl.analysis import aggregates
-from drl.analysis.resampling import Estimate, draw_runs, estimate, in_chunks, interval, redrawn
+from drl.analysis.aggregates import draw_runs, estimate, in_chunks, interval, redrawn
+from drl.tracking.curves import Estimate
 
 pytestmark = pytest.mark.full
 library = pytest.importorskip("rliable.library")
@@ -85,7 +86,7 @@ def test_draws_stay_in_their_environment():
 def test_chunks_change_nothing(monkeypatch):
     table, drawn = scores(5, 2), draw_runs(np.random.default_rng(0), 5, 2, draws=99)
     whole = in_chunks(aggregates.iqm, (table, drawn))
-    monkeypatch.setattr("drl.analysis.resampling.CHUNK", 70)
+    monkeypatch.setattr("drl.analysis.aggregates.CHUNK", 70)
     np.testing.assert_array_equal(in_chunks(aggregates.iqm, (table, drawn)), whole)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from drl.analysis.comparison import compare_scores, comparison_lines
-from drl.analysis.reference_scores import choose_normalization, read_references
-from drl.analysis.run_scores import read_scores
+from drl.analysis.run_scores import choose_normalization, read_references, read_scores
 from drl.cli.entry import main
 from drl.core.errors import BadInput
 from drl.runs.folder.run_folder import Run

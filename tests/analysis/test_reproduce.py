@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from drl.analysis import reproduction, reproduction_queue
+from drl.analysis import reproduction
 from drl.analysis.reproduction import find_preset, reproduce_preset
 from drl.cli.entry import main
 from drl.core.errors import NonFinite
@@ -194,9 +194,8 @@ def test_bad_input_is_one_line(results, capsys, arguments, hint):
 
 def test_record_is_for_a_clone(results, tmp_path, monkeypatch, capsys):
     store(5.0)
-    monkeypatch.setattr(
-        reproduction_queue, "RECORDS", tmp_path / "lib" / "drl" / "experiment" / "records" / "measured.yaml"
-    )
+    records = tmp_path / "lib" / "drl" / "experiment" / "records" / "measured.yaml"
+    monkeypatch.setattr(reproduction, "RECORDS", records)
     assert main(["reproduce", NAME, "--record", "--results-dir", str(results)]) == 2
     assert "clone of the repository" in capsys.readouterr().err
     (tmp_path / "lib" / ".git").mkdir(parents=True)
@@ -230,7 +229,7 @@ def many(results):
 
 def test_the_cheapest_of_the_least_recent_comes_first(many):
     def names():
-        return [preset.env for preset in reproduction_queue.queue(many)]
+        return [preset.env for preset in reproduction.queue(many)]
 
     assert names() == ["Acrobot-v1", "CartPole-v1", "Pendulum-v1"]  # 0.4 and 3 minutes; nothing stored
     old = read_records()["ppo", "Acrobot-v1"]
@@ -260,9 +259,9 @@ def test_a_preset_that_breaks_in_training_has_failed(many, monkeypatch, capsys):
     def broken(preset, *rest, **options):
         if preset.env == "CartPole-v1":
             raise NonFinite("loss is nan")
-        return reproduction.reproduce_preset(preset, *rest, **options)
+        return reproduce_preset(preset, *rest, **options)
 
-    monkeypatch.setattr("drl.analysis.reproduction_queue.reproduce_preset", broken)
+    monkeypatch.setattr("drl.analysis.reproduction.reproduce_preset", broken)
     assert main(["reproduce", "--all", "--minutes", "5", "--seeds", "2", "--results-dir", str(many)]) == 1
     assert "FAIL: ppo/CartPole-v1 breaks in training: loss is nan" in capsys.readouterr().out
 
@@ -299,6 +298,6 @@ def test_all_undecided_gets_further_seeds(many, monkeypatch):
         more = None if judged is None else vars(judged) | {"verdict": verdict, "more_seeds": 3}
         return reproduction.Answer(preset, record, None if more is None else reproduction.Judgement(**more))
 
-    monkeypatch.setattr(reproduction_queue, "reproduce_preset", fake)
-    list(reproduction_queue.reproduce_all(1, 5.0, many))
+    monkeypatch.setattr(reproduction, "reproduce_preset", fake)
+    list(reproduction.reproduce_all(1, None, many))
     assert asked == ["Acrobot-v1", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "Acrobot-v1"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from drl.analysis.reproduction_test import judge, margin_of, stored_variance
+from drl.analysis.reproduction import judge, margin_of, stored_variance
 from drl.settings.preset_records import FAIL, PASS, REPRODUCE, UNDECIDED, Record
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from drl.analysis import label_test as tests
-from drl.analysis.resampling import Estimate
+from drl.analysis import versus as tests
 from drl.analysis.versus import Contestant, Versus, all_against_all, holm
+from drl.tracking.curves import Estimate
 
 DRAWS = 400  # of the bootstrap, in simulations
 

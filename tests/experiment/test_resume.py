@@ -21,7 +21,7 @@ from drl.runs.folder.checkpoints import Checkpoints, DamagedCheckpoint
 from drl.runs.folder.run_folder import Run, is_in_use
 from drl.runs.launch import fork, is_unfinished, resume, train, train_seeds
 from drl.settings.experiment import Experiment
-from drl.tracking.run_curves import grouped_runs
+from drl.tracking.curves import grouped_runs
 from drl.trainer.trainer_loop import Stopped
 from tests.run_files import rows, weights
 

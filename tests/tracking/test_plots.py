@@ -11,10 +11,10 @@ import yaml
 from drl.core.errors import BadInput
 from drl.core.log import Episode, Log
 from drl.tracking import plots
-from drl.tracking.figures import look, short_number
+from drl.tracking.curves import curves_of, distinct_names, full_name, grouped_runs, history_of, short_number
+from drl.tracking.figures import look
 from drl.tracking.files import JsonlTracker
 from drl.tracking.plots import plot_compare, plot_run
-from drl.tracking.run_curves import curves_of, distinct_names, full_name, grouped_runs, history_of
 
 ALL = ["return.png", "success_rate.png", "rollout_return.png", "loss.png", "evaluation.png"]
 
