@@ -12,7 +12,7 @@ from drl.cli.flags import parse_flags
 from drl.cli.train import check_names, import_named_plugins, peek, read_experiment, take_flag
 from drl.core.errors import BadInput, shown
 from drl.core.specs import PlainDict
-from drl.envs.env_specs import check_trusted
+from drl.envs.env_config import check_trusted
 from drl.runs.folder.run_folder import is_own_config
 from drl.settings.experiment import RunConfig, read_yaml
 from drl.settings.foreign_settings import settings_of

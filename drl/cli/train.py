@@ -18,7 +18,7 @@ from drl.core.errors import BadInput, UnusableFile
 from drl.core.network_parts import import_plugins
 from drl.core.setting_rules import check_size, shown
 from drl.core.specs import PlainDict
-from drl.envs.env_specs import check_trusted
+from drl.envs.env_config import check_trusted
 from drl.runs.folder.run_folder import find_run, is_own_config, runs_in
 from drl.settings.experiment import PARTS, Experiment, RunConfig, read_yaml
 from drl.settings.foreign_settings import explain_unknown

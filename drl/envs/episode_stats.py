@@ -409,9 +409,11 @@ def numbers_in(info: Info | None) -> Mapping[str, float]:
     numbers: dict[str, float] = {}
     try:
         for name, value in itertools.islice(info.items(), MOST_KEYS):
-            if not isinstance(value, (int, float, np.number, np.bool_, np.ndarray)) or wrong_name(name) is not None:
+            if not isinstance(value, (int, float, np.number, np.bool_, np.ndarray)) or np.ndim(value):
                 continue
-            if name in NO_RESULTS or str(name).startswith("_") or np.ndim(value) or isinstance(value, np.complexfloating):
+            if wrong_name(name) is not None or name in NO_RESULTS or str(name).startswith("_"):
+                continue
+            if isinstance(value, np.complexfloating):
                 continue
             with contextlib.suppress(OverflowError, TypeError, ValueError):
                 if math.isfinite(number := float(value)):

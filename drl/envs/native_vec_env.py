@@ -22,6 +22,7 @@ from drl.envs.episode_stats import CountedVecEnv, EpisodeSeeds, EpisodeStats, in
 from drl.envs.faults import checked_info, checked_rows, close_anyway
 from drl.envs.spaces import EnvKwargs, GymSpace, GymVectorEnv, Info, action_spec, encode_fresh, masks_in_infos, obs_spec
 
+
 @runtime_checkable
 class HasState(Protocol):
     """A vector environment that reports its state, such as ours."""

@@ -16,9 +16,8 @@ from drl.core.log import Log
 from drl.core.network_parts import import_plugins
 from drl.core.settings import AlgorithmName, SeedsSettings, Settings, TrainerSettings
 from drl.core.specs import PlainDict
-from drl.envs.env_config import AnyEnv, EnvConfig, as_config, given_vector
+from drl.envs.env_config import AnyEnv, EnvConfig, as_config, check_trusted, given_vector
 from drl.envs.env_names import WrapperLike
-from drl.envs.env_specs import check_trusted
 from drl.envs.spaces import EnvKwargs
 from drl.runs import launch
 from drl.runs.building import AnyTrainer, open_trainer
