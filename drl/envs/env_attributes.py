@@ -144,7 +144,7 @@ class Changes:
         ]
         self.count, self.known = int(state["count"]), [int(count) for count in state["known"]]
 
-    def set_all(self, set_value: Callable[[str, EnvValue], None]) -> None:
+    def set_all(self, set_value: Callable[[str, EnvValue], object]) -> None:
         """Repeat every change that can be restored."""
         for made in self.made:
             if not is_lost(made.stored):

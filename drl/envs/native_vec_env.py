@@ -374,6 +374,6 @@ def make_pool(env_id: str, num_envs: int, env_kwargs: EnvKwargs, seed: int) -> E
             "(vectorization='sync' runs any Gymnasium id)"
         )
     try:
-        return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **env_kwargs)
+        return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **env_kwargs)  # type: ignore[return-value]
     except Exception as error:
         raise BadInput(f"EnvPool cannot make {env_id!r} with {env_kwargs}: {error}") from error

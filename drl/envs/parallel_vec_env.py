@@ -45,8 +45,8 @@ def make_game(
 class ParallelVecEnv(CountedVecEnv):
     """M copies of a game of A agents as M · A rows; row c · A + a is agent a of copy c.
 
-    A copy begins its next game as soon as no agent is left in it. Until then the rows of agents outside of the game have
-    `valid` False, and their actions are ignored. An episode is the part of a game that one agent is in.
+    A copy begins its next game as soon as no agent is left in it. Until then the rows of agents outside of the game
+    have `valid` False, and their actions are ignored. An episode is the part of a game that one agent is in.
     """
 
     vectorization = "parallel"
