@@ -168,9 +168,9 @@ def _player(name: str, given: object) -> tuple[Sequence[float], type | None]:
             )
         return NAMED[given], None
     row = given.tolist() if isinstance(given, np.ndarray) else given
-    five = isinstance(row, list | tuple) and len(row) == 5
-    if five and all(isinstance(value, int | float) and 0 <= value <= 1 for value in row):
-        return row, None
+    probs = row if isinstance(row, list | tuple) else []
+    if len(probs) == 5 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in probs):
+        return probs, None
     raise BadInput(
         f"opponent {name!r} is {given!r}; expected five probabilities: to cooperate first and after CC, CD, DC, DD"
     )
