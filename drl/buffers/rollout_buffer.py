@@ -32,8 +32,8 @@ class OnPolicyBuffer:
         wanted = getattr(config, self.size_setting, self._size)
         if wanted != self._size:
             raise BadInput(
-                f"the algorithm's {self.size_setting} is {wanted}, but the buffer collects {self._size}{self.unit}; use "
-                f"{type(self).__name__}(envs, {wanted}), or leave the buffer out"
+                f"the algorithm's {self.size_setting} is {wanted}, but the buffer collects {self._size}{self.unit}; "
+                f"use {type(self).__name__}(envs, {wanted}), or leave the buffer out"
             )
 
     def remember(self, rnn_state: Array) -> None:

@@ -105,6 +105,7 @@ class Store(Protocol):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore such a state."""
+        return None
 
 
 class PackedStore(Store):
