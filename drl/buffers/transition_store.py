@@ -44,8 +44,8 @@ class NStep:
     def add(self, obs: Array, action: Array, step: VecStep, action_mask: Array | None = None) -> NStepRows | None:
         """Return the transitions that this step completed; None if there are none."""
         if self.n == 1:
-            discount = np.full(len(step.reward), self.gamma, np.float32)
-            ends = (step.reward, step.terminated, discount, step.next_obs, np.arange(len(step.reward)))
+            discount, envs = np.full(len(step.reward), self.gamma, np.float32), np.arange(len(step.reward))
+            ends = (step.reward, step.terminated, discount, step.next_obs, envs)
             rows = NStepRows(obs, action, *ends, step.next_action_mask, action_mask)
             if step.valid.all():
                 return rows

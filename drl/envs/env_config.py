@@ -3,6 +3,7 @@
 `check_trusted` limits what a file may name: only environments and wrappers of well-known packages.
 """
 
+import contextlib
 import copy
 import inspect
 import re
@@ -84,7 +85,7 @@ def as_config(
 
 
 def _named(env: object) -> str:
-    """The name of an environment that is given as an object."""
+    """Return the name of an environment that was passed as an object."""
     if isinstance(env, gym.Env):
         env = env.spec or Copies(env)
     elif is_game(env):
@@ -100,14 +101,14 @@ def _named(env: object) -> str:
 
 
 def given_vector(env: str) -> AnyVector | None:
-    """The vector environment that was given under this name, if it is one."""
+    """Return the vector environment that was passed under this name, if it is one."""
     found = find_object(env) if is_given(env) else None
     return found if isinstance(found, VECTORS) else None
 
 
 def without_vector(config: EnvConfig) -> EnvConfig | None:
-    """The same with single environments, for evaluation and films: of the id that a vector environment was made from;
-    None: it does not tell one."""
+    """Return the config of a single environment, for evaluation and films: of a vector environment's id; None: it has
+    no registered id."""
     vector = given_vector(config.env)
     if vector is None:
         return config
@@ -135,23 +136,18 @@ class Copies:
 
 
 def call_maker(make: Callable[..., object], render_mode: str | None, env_kwargs: EnvKwargs) -> object:
-    """What a user's class or function makes. One that does not take `render_mode` is not asked to."""
+    """Call a user's class or function, with `render_mode` if it takes one."""
     options = dict(env_kwargs)
-    if render_mode is not None and _takes(make, "render_mode"):
-        options["render_mode"] = render_mode
+    if render_mode is not None:
+        with contextlib.suppress(TypeError, ValueError):  # it has no signature
+            for each in inspect.signature(make).parameters.values():
+                if each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD:
+                    options["render_mode"] = render_mode
     return make(**options)
 
 
-def _takes(make: Callable[..., object], name: str) -> bool:
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-
-
 class OwnSpec(EnvSpec):
-    """Of a class or function that makes environments, its `entry_point`, and that nobody registered."""
+    """The spec of an unregistered class or function that makes environments, its `entry_point`."""
 
     @property
     def maker(self) -> Callable[..., object]:
@@ -161,8 +157,8 @@ class OwnSpec(EnvSpec):
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Look up an id in Gymnasium's registry, after importing the module that registers it; or the class or function
-    that the name stands for."""
+    """Look up an id in Gymnasium's registry, after importing the module that registers it; or find the class or
+    function of that name."""
     if env_id.startswith(PREFIX):
         return _own_spec(env_id.removeprefix(PREFIX), find_game(env_id))
     module, _, name = env_id.rpartition(":")
@@ -190,8 +186,8 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _in_file(source: str) -> str:
-    """The environments that a Python file defines, as advice; "" if this is not the name of such a file. The file is
-    read, not run: a config may name it."""
+    """Name the environments in a Python file, as advice; "" if there is no such file. The file is read, not run: a
+    config may name it."""
     path = Path(source if source.endswith(".py") else f"{source}.py")
     try:
         if not path.is_file():
@@ -219,7 +215,7 @@ def file_envs(source: str) -> list[str]:
 
 
 def _advice(name: str) -> str:
-    """What to type instead of an unknown id: Gymnasium's own words for an old version, else the closest ids."""
+    """Advise on an unknown id: Gymnasium's own message for an old version, else the closest ids."""
     try:
         gym.spec(name)
     except (gym.error.DeprecatedEnv, gym.error.VersionNotFound) as error:
@@ -234,7 +230,7 @@ def _own_spec(name: str, make: Callable[..., Any]) -> OwnSpec:
 
 
 def unchecked_spec(env_id: str) -> EnvSpec:
-    """The spec of an id that need not be registered."""
+    """Return the spec of an id that need not be registered."""
     try:
         return EnvSpec(env_id)
     except gym.error.Error as error:
@@ -242,7 +238,7 @@ def unchecked_spec(env_id: str) -> EnvSpec:
 
 
 def latest_version(name: str) -> EnvSpec | None:
-    """The newest registered version of a name without one."""
+    """Return the newest registered version of a name without one."""
     try:
         namespace, plain, version = parse_env_id(name)
     except gym.error.Error:
