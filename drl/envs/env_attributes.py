@@ -8,7 +8,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def set_on(env: object, name: str, value: object, where: str) -> None:
     setattr(_owner(env, name, where), name, value)
 
 
-def access(env: object, what: str, name: str, content: Any, where: str) -> Any:
+def access(env: object, what: str, name: str, content: EnvValue, where: str) -> EnvValue:
     """`get`, `set` or `call` an attribute of one environment, or `check_set` it: raise unless it can be set. `content`
     is the value, or the arguments and keyword arguments of the call."""
     owner = _owner(env, name, where)

@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -198,7 +198,7 @@ class NativeVecEnv(CountedVecEnv):
         self.stats.begun = True
         return None
 
-    def _access(self, what: str, name: str, content: Any = None) -> list[EnvValue]:
+    def _access(self, what: str, name: str, content: EnvValue = None) -> list[EnvValue]:
         inner = self.vector_env.unwrapped
         where = f"the vector form of {self.env_id!r} (--vectorization sync has single environments)"
         content = own_copy(content) if what == "set" else content
